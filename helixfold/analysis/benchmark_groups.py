@@ -1,4 +1,4 @@
-"""Means of a benchmark's scores over all targets, and by number of chains, length and MSA depth."""
+"""Mean scores of a benchmark over all targets, by number of chains, target length and MSA depth."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from helixfold.analysis.intervals import Estimate, mean
 BENCHMARK_MEASURES = ("tm_score", "lddt", "lddt_ca", "gdt_ts", "gdt_ha")
 # Measures of complexes: interfaces, and all chains superposed together.
 COMPLEX_MEASURES = ("dockq", "interface_lddt", "tm_score")
-# The last number of chains, residues or MSA rows of each class but the last.
+# Upper limits of the classes of chains, residues and MSA rows; the last class has no limit.
 _CHAINS, _LENGTHS, _DEPTHS = (1, 2, 3), (100, 200, 400), (1, 30, 100, 1000)
 
 Grouping = Literal["all", "chains", "residues", "alignment rows"]
@@ -19,7 +19,7 @@ Grouping = Literal["all", "chains", "residues", "alignment rows"]
 
 @dataclass(frozen=True, kw_only=True)
 class TargetSize:
-    """Size of a predicted target: its residues, the rows of its MSA with the target itself, and its chains."""
+    """Size of a predicted target: its residues, the rows of its MSA including the target, and its chains."""
 
     residues: int
     rows: int
@@ -28,7 +28,7 @@ class TargetSize:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Mean scores of the targets of one class, with their intervals.
+    """Mean scores of the targets of one class, with intervals.
 
     `means` are over the most similar chains of prediction and reference, `complex_means` over complexes, if there are
     any.
@@ -37,7 +37,7 @@ class Group:
     by: Grouping
     label: str
     targets: int
-    structures: int  # that predictions were compared with; a target may have several domains
+    structures: int  # references; a target may have several domains
     means: Mapping[str, Estimate]  # by measure
     complex_means: Mapping[str, Estimate]
 
@@ -45,8 +45,8 @@ class Group:
 def grouped(results: Sequence[Evaluated], sizes: Mapping[str, TargetSize]) -> list[Group]:
     """Return the means over all targets, then by length and MSA depth, and with complexes by number of chains.
 
-    Classes without targets are left out.
-    `sizes` are by target. Only the best-ranked prediction of each target counts.
+    Classes without targets are omitted. `sizes` has the size of each target. Only the best-ranked prediction of each
+    target counts.
     """
     best = first_ranks(results)
     groups = [_group("all", "all", best)] if best else []
@@ -58,15 +58,15 @@ def grouped(results: Sequence[Evaluated], sizes: Mapping[str, TargetSize]) -> li
 
 
 def _classes(
-    by: Grouping, results: Sequence[Evaluated], numbers: Mapping[str, int], limits: Sequence[int]
+    by: Grouping, results: Sequence[Evaluated], sizes: Mapping[str, int], limits: Sequence[int]
 ) -> Iterator[Group]:
     for index, first in enumerate((1, *(limit + 1 for limit in limits))):
-        chosen = [each for each in results if bisect_left(limits, numbers[each.target]) == index]
-        if not chosen:
+        members = [each for each in results if bisect_left(limits, sizes[each.target]) == index]
+        if not members:
             continue
         last = limits[index] if index < len(limits) else None
         label = f"over {first - 1:,}" if last is None else f"{first:,}" if last == first else f"{first:,} to {last:,}"
-        yield _group(by, label, chosen)
+        yield _group(by, label, members)
 
 
 def _group(by: Grouping, label: str, results: Sequence[Evaluated]) -> Group:

@@ -1,4 +1,4 @@
-"""Compute pTM and ipTM of a complex, of its chains and of its pairs of chains from aligned-error logits."""
+"""Compute pTM and ipTM of a complex, its chains and its pairs of chains from aligned-error logits."""
 
 from dataclasses import dataclass
 
@@ -13,9 +13,9 @@ from helixfold.model.confidence import complex_ranking_confidence, tm_between_ch
 class TmScores:
     """Expected TM-scores of a predicted complex, from 0 to 1 (Evans et al. 2021).
 
-    `by_chain[a, b]` is the expected TM-score of chain b when the complex is aligned on the best residue of chain a, as
-    if there were no other chains: on the diagonal the pTM of each chain, elsewhere the ipTM of two chains in one
-    direction. These are AlphaFold 3's pTM by chain and ipTM by pair of chains (Abramson et al. 2024).
+    `by_chain[a, b]` is the expected TM-score of chain b if the complex is aligned on the best residue of chain a,
+    without regard to other chains: the pTM of each chain on the diagonal, the ipTM of two chains in one direction
+    elsewhere. These are AlphaFold 3's pTM by chain and ipTM by pair of chains (Abramson et al. 2024).
     """
 
     ptm: float
@@ -24,20 +24,20 @@ class TmScores:
 
     @property
     def ranking_confidence(self) -> float:
-        """Return 0.8 ipTM + 0.2 pTM, by which AlphaFold-Multimer ranks predictions."""
+        """0.8 ipTM + 0.2 pTM, AlphaFold-Multimer's score for ranking predictions."""
         ptm, iptm = (torch.tensor([value], dtype=torch.float64) for value in (self.ptm, self.iptm))
         return float(complex_ranking_confidence(ptm, iptm))
 
     def pair_iptm(self, first: int, second: int) -> float:
-        """Return the ipTM of two chains, the better of both directions; for a complex of two chains it is its ipTM."""
+        """Return the ipTM of two chains, the maximum of both directions; equal to `iptm` in a complex of two chains."""
         return float(max(self.by_chain[first, second], self.by_chain[second, first]))
 
 
 def tm_scores(logits: Float[np.ndarray, "r r v"], asym_id: Int[np.ndarray, " r"]) -> TmScores:
-    """Return the expected TM-scores of a complex from the aligned-error logits of each pair of its residues.
+    """Return the expected TM-scores of a complex from the aligned-error logits of all pairs of residues.
 
-    `asym_id` is the number of each residue's chain, from 1 as in `ComplexFeatures`. Raise ValueError if the numbers are
-    not 1, 2, ... without a gap, or if there are fewer than two chains.
+    `asym_id` is the index of each residue's chain, from 1 as in `ComplexFeatures`. Raise ValueError if the indices have
+    gaps or there are fewer than two chains.
     """
     chains = int(asym_id.max(initial=0))
     if chains < 2 or not np.array_equal(np.unique(asym_id), np.arange(1, chains + 1)):
@@ -51,5 +51,5 @@ def tm_scores(logits: Float[np.ndarray, "r r v"], asym_id: Int[np.ndarray, " r"]
     return TmScores(
         ptm=float(tm_of_alignments(errors, mask).max()),
         iptm=float(tm_of_alignments(errors, mask, other).max()),
-        by_chain=np.stack([by_residue[asym_id == number].max(0) for number in range(1, chains + 1)]),
+        by_chain=np.stack([by_residue[asym_id == index].max(0) for index in range(1, chains + 1)]),
     )

@@ -19,20 +19,20 @@ from helixfold.analysis.scores import compared
 
 @dataclass(frozen=True, kw_only=True)
 class Comparisons:
-    """Results of comparing predictions with references, and the reasons why some could not be compared."""
+    """Results of comparing predictions with references, and the reasons of failures."""
 
     count: int  # predictions
     results: list[Evaluated]
-    failures: dict[str, str]  # reasons by the names of files
-    unused: list[str]  # names of the references that no prediction was compared with
+    failures: dict[str, str]  # reasons, by file name
+    unused: list[str]  # names of references without a prediction
 
 
 def compare_files(files: Sequence[StructureFile], references: Path) -> Comparisons:
     """Compare each prediction with its reference.
 
-    Raise `InputError` if there are no references. A single file that cannot be compared is in `Comparisons.failures`.
+    Raise `InputError` if there are no references. Files that cannot be compared are in `Comparisons.failures`.
     """
-    known = find_references(references)
+    all_references = find_references(references)
     results: list[Evaluated] = []
     failures: dict[str, str] = {}
     used: set[str] = set()
@@ -40,7 +40,9 @@ def compare_files(files: Sequence[StructureFile], references: Path) -> Compariso
     for file in tqdm(files, desc="comparing", unit="prediction", leave=False, disable=None):
         try:
             predicted = read_structure(file.path)
-            matches = by_name(file.name, known) or by_sequence(predicted, _readable(known, read, failures))
+            matches = by_name(file.name, all_references) or by_sequence(
+                predicted, _readable(all_references, read, failures)
+            )
         except InputError as error:
             rank = f", rank {file.rank}" if file.rank else ""
             failures[printable(f"{file.name}{rank}")] = str(error)
@@ -51,12 +53,12 @@ def compare_files(files: Sequence[StructureFile], references: Path) -> Compariso
                 results.append(compare(file, predicted, match, read(match.reference.path)))
             except InputError as error:
                 failures[printable(f"{file.path} and {match.reference.path}", 500)] = str(error)
-    unused = [reference.name for reference in known if reference.name not in used]
+    unused = [reference.name for reference in all_references if reference.name not in used]
     return Comparisons(count=len(files), results=results, failures=failures, unused=unused)
 
 
 def compare(file: StructureFile, predicted: Structure, match: Match, reference: Structure) -> Evaluated:
-    """Return the scores of one prediction, read from `file`, against the known structure that it is matched with.
+    """Return the scores of a prediction, read from `file`, against the reference that it is matched with.
 
     Raise `ComparisonError` if they cannot be compared.
     """
@@ -75,11 +77,11 @@ def compare(file: StructureFile, predicted: Structure, match: Match, reference: 
 def _readable(
     references: Sequence[StructureFile], read: Callable[[Path], Structure], failures: dict[str, str]
 ) -> list[tuple[StructureFile, Structure]]:
-    """Return the references that can be read; add to `failures` why others cannot."""
-    found = []
+    """Return the references that can be read; add the reasons for the others to `failures`."""
+    readable = []
     for file in references:
         try:
-            found.append((file, read(file.path)))
+            readable.append((file, read(file.path)))
         except InputError as error:
             failures[printable(file.path.name)] = str(error)
-    return found
+    return readable

@@ -1,10 +1,9 @@
-"""Score how close a predicted complex is to an experimental one: DockQ, interface lDDT and TM-score of the complex.
+"""Score a predicted complex against an experimental structure: DockQ, interface lDDT and TM-score of the complex.
 
-Which chain of one stands for which chain of the other is found first. Chains of equal sequence are interchangeable, so
-the best assignment counts: the one with the largest sum of DockQ over the interfaces of the known structure. All
-assignments are tried where they are few. Else each predicted chain is superposed on each like chain, the chains that
-then lie nearest are assigned to each other (Kuhn 1955), and the best of these assignments is improved by exchanging
-chains as long as that helps.
+Predicted chains are first assigned to reference chains. Chains of equal sequence are interchangeable, so the assignment
+with the largest sum of DockQ over the interfaces of the reference is used. All assignments are tried if they are few.
+Otherwise each predicted chain is superposed on each similar chain, the nearest chains are assigned to each other (Kuhn
+1955), and the best of these assignments is improved by exchanging chains as long as the sum grows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,28 +20,28 @@ from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.structure import Chain
 from helixfold.analysis.dockq import CapriClass, DockQ, dockq, native_interface
 from helixfold.analysis.metrics import interface_lddt, rmsd, superposed_scores, superposition
-from helixfold.analysis.residues import LEAST_EQUAL, LEAST_RESIDUES, Pairing, paired
+from helixfold.analysis.residues import MIN_EQUAL, MIN_RESIDUES, Pairing, paired
 from helixfold.analysis.scores import HeavyAtoms, heavy_atoms, placed
 
 _CA = ATOM_ORDER["CA"]
-# The most assignments that are all tried: those of seven equal chains.
-_MOST_TRIED = 5040
-# Sums of DockQ that differ by less are equal.
+# Maximum number of assignments for an exhaustive search: seven equal chains.
+_MAX_ASSIGNMENTS = 5040
+# Sums of DockQ that differ by less than this count as equal.
 _TIE = 1e-9
-# By how much the identity of two chains may be lower than that of the most similar ones.
+# Maximum difference of the identity of two chains to the identity of the most similar ones.
 _LESS_IDENTITY = 0.1
-# Angstrom, in place of the distance of chains that are different proteins.
+# Angstrom, cost of assigning chains of different proteins.
 _FAR = 1e6
 
-# By the number of the reference's chain, the number of the predicted chain.
+# Index of the predicted chain for each index of a reference chain.
 Assignment = Mapping[int, int]
 
 
 class ChainMapping:
-    """Best assignment of predicted chains to the chains of a known structure.
+    """Best assignment of predicted chains to the chains of a reference.
 
-    `pairings` are by the number of the reference's chain, in its order; chains without a counterpart are left out.
-    `interfaces` are the interfaces of the known structure, by the numbers of the reference's chains.
+    `pairings` are by the index of the reference chain, in order; chains without a counterpart are omitted. `interfaces`
+    has the quality of each interface of the reference, by the indices of its chains.
     """
 
     pairings: dict[int, Pairing]
@@ -50,7 +49,7 @@ class ChainMapping:
 
     def __init__(self, predicted: Sequence[Chain], reference: Sequence[Chain]) -> None:
         self._similar = _similar_chains(predicted, reference)
-        # Interfaces by the numbers of the reference's chains.
+        # Interfaces by the indices of the reference chains.
         self._native = {
             (one, other): native
             for one, other in combinations(sorted({theirs for theirs, _ in self._similar}), 2)
@@ -63,7 +62,7 @@ class ChainMapping:
 
     def _best(self) -> Assignment:
         groups = _groups(self._similar)
-        if prod(perm(max(map(len, group)), min(map(len, group))) for group in groups) <= _MOST_TRIED:
+        if prod(perm(max(map(len, group)), min(map(len, group))) for group in groups) <= _MAX_ASSIGNMENTS:
             return self._best_of([self._only_similar(each) for each in _all_assignments(groups)])
         return self._improved(self._best_of([self._only_similar(each) for each in _superposed(self._similar)]))
 
@@ -76,7 +75,7 @@ class ChainMapping:
         return {theirs: ours for theirs, ours in assignment.items() if (theirs, ours) in self._similar}
 
     def _improved(self, assignment: Assignment) -> Assignment:
-        """Return the assignment after exchanging pairs of chains as long as the sum of DockQ grows."""
+        """Improve an assignment by exchanging pairs of chains as long as the sum of DockQ grows."""
         best, total = assignment, self._total(assignment)
         while True:
             swaps = [
@@ -109,28 +108,28 @@ class ChainMapping:
 
 
 def _superposed(pairings: Mapping[tuple[int, int], Pairing]) -> list[Assignment]:
-    """Return the assignments with the least RMSDs by chain when one predicted chain is superposed on each other one."""
+    """Return the assignments of nearest chains after superposing each predicted chain on each similar chain."""
     keys = np.array(list(pairings))
     moments = [_Moments.of(pairing) for pairing in pairings.values()]
     x, y, products = (np.array([getattr(each, name) for each in moments]) for name in ("x", "y", "products"))
     squares = np.array([each.squares for each in moments])
-    found: dict[tuple[tuple[int, int], ...], Assignment] = {}
+    assignments: dict[tuple[tuple[int, int], ...], Assignment] = {}
     for anchor in pairings.values():
         move = superposition(*_common(anchor))
-        # The mean of |R x + t - y|^2, expanded.
+        # Expanded mean of |R x + t - y|^2.
         squared = squares + move.shift @ move.shift + 2 * (x @ move.rotation.T - y) @ move.shift
         squared -= 2 * np.einsum("n a b, a b -> n", products, move.rotation)
         costs = np.full(keys.max(0) + 1, _FAR)
         costs[keys[:, 0], keys[:, 1]] = np.sqrt(np.maximum(squared, 0))
         rows, columns = linear_sum_assignment(costs)
         assignment = dict(zip(rows.tolist(), columns.tolist(), strict=True))
-        found.setdefault(tuple(assignment.items()), assignment)
-    return list(found.values())
+        assignments.setdefault(tuple(assignment.items()), assignment)
+    return list(assignments.values())
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Moments:
-    """Means over the common C-alpha atoms of two chains, predicted x and true y."""
+    """Means over the common C-alpha atoms of two chains, predicted (x) and true (y)."""
 
     x: Float[np.ndarray, "3"]
     y: Float[np.ndarray, "3"]
@@ -149,29 +148,29 @@ class _Moments:
 
 
 def _similar_chains(predicted: Sequence[Chain], reference: Sequence[Chain]) -> dict[tuple[int, int], Pairing]:
-    """Return the pairings of chains of the same protein, by the numbers of the reference's and the predicted chain.
+    """Return the pairings of chains of the same protein, by the indices of the reference and the predicted chain.
 
-    Related chains, such as both kinds of a haemoglobin, are paired only where there is nothing more similar.
+    Related chains, such as the two kinds in haemoglobin, are paired only without a more similar chain.
     """
-    found = {}
-    for (theirs, known), (ours, chain) in product(enumerate(reference), enumerate(predicted)):
-        pairing = paired(chain, known)
+    similar = {}
+    for (theirs, reference_chain), (ours, chain) in product(enumerate(reference), enumerate(predicted)):
+        pairing = paired(chain, reference_chain)
         shorter = min(int(pairing.observed.sum()), int((chain.atom_mask[:, _CA] > 0).sum()))
-        if int(pairing.both.sum()) >= LEAST_RESIDUES and pairing.equal >= LEAST_EQUAL * shorter:
-            found[theirs, ours] = pairing
+        if int(pairing.both.sum()) >= MIN_RESIDUES and pairing.equal >= MIN_EQUAL * shorter:
+            similar[theirs, ours] = pairing
     best = [
-        {number: max(each.identity for key, each in found.items() if key[side] == number) for number in numbers}
-        for side, numbers in enumerate(({key[0] for key in found}, {key[1] for key in found}))
+        {index: max(each.identity for key, each in similar.items() if key[side] == index) for index in indices}
+        for side, indices in enumerate(({key[0] for key in similar}, {key[1] for key in similar}))
     ]
     return {
         key: pairing
-        for key, pairing in found.items()
+        for key, pairing in similar.items()
         if all(pairing.identity >= best[side][key[side]] - _LESS_IDENTITY for side in range(2))
     }
 
 
 def _groups(pairings: Mapping[tuple[int, int], Pairing]) -> list[tuple[set[int], set[int]]]:
-    """Return sets of chains that may stand for each other: numbers in the reference, and in the prediction."""
+    """Return groups of interchangeable chains: their indices in the reference and in the prediction."""
     groups: list[tuple[set[int], set[int]]] = []
     for theirs, ours in pairings:
         joined = [group for group in groups if theirs in group[0] or ours in group[1]]
@@ -181,29 +180,29 @@ def _groups(pairings: Mapping[tuple[int, int], Pairing]) -> list[tuple[set[int],
 
 
 def _all_assignments(groups: Sequence[tuple[set[int], set[int]]]) -> Iterator[Assignment]:
-    """Yield every assignment of as many chains as possible within the groups."""
+    """Yield all assignments within the groups, each of the maximum number of chains."""
     for parts in product(*(list(_within(sorted(theirs), sorted(ours))) for theirs, ours in groups)):
         yield {their: our for part in parts for their, our in part}
 
 
 def _within(theirs: Sequence[int], ours: Sequence[int]) -> Iterator[list[tuple[int, int]]]:
     if len(ours) >= len(theirs):
-        for chosen in permutations(ours, len(theirs)):
-            yield list(zip(theirs, chosen, strict=True))
+        for selection in permutations(ours, len(theirs)):
+            yield list(zip(theirs, selection, strict=True))
     else:
-        for chosen in permutations(theirs, len(ours)):
-            yield list(zip(chosen, ours, strict=True))
+        for selection in permutations(theirs, len(ours)):
+            yield list(zip(selection, ours, strict=True))
 
 
 def _common(pairing: Pairing) -> tuple[np.ndarray, np.ndarray]:
-    """Return predicted and true positions (Angstrom) of the C-alpha atoms that both structures have."""
+    """Return predicted and true positions (Angstrom) of the common C-alpha atoms."""
     both = pairing.both
     return pairing.predicted.atom_positions[pairing.place[both], _CA], pairing.reference.atom_positions[both, _CA]
 
 
 @dataclass(frozen=True, kw_only=True)
 class InterfaceComparison:
-    """Quality of one interface of the known structure in the prediction; see `DockQ`."""
+    """Quality of one interface of the reference in the prediction; see `DockQ`."""
 
     reference_chains: tuple[str, str]
     predicted_chains: tuple[str, str]
@@ -218,28 +217,28 @@ class InterfaceComparison:
 
 @dataclass(frozen=True, kw_only=True)
 class ComplexComparison:
-    """Scores of a predicted complex over the chains of the known structure that it has."""
+    """Scores of a predicted complex over the reference chains that it has."""
 
     chains: tuple[tuple[str, str], ...]  # names in the reference and in the prediction
     reference_chains: int  # all protein chains of the reference
-    residues: int  # with C-alpha in those chains of the reference that the prediction has
-    compared: int  # of these, with C-alpha in the prediction
+    residues: int  # with C-alpha, in reference chains with a predicted chain
+    compared: int  # of these residues, with C-alpha in the prediction
     dockq: float | None  # mean over the interfaces; None if there are none
-    interface_lddt: float | None  # over all distances between chains; None if there are none up to 15 Angstrom
+    interface_lddt: float | None  # over all distances between chains; None without distances up to 15 Angstrom
     tm_score: float  # of all chains under one superposition, normalised by `residues`
     rmsd: float  # Angstrom, of C-alpha
     interfaces: tuple[InterfaceComparison, ...]
 
 
 def compare_complexes(predicted: Sequence[Chain], reference: Sequence[Chain]) -> ComplexComparison | None:
-    """Return the scores of a predicted complex; None unless at least two of its chains are in the known structure."""
+    """Return the scores of a predicted complex; None unless at least two of its chains are in the reference."""
     if len(predicted) < 2 or len(reference) < 2:
         return None
     mapping = ChainMapping(predicted, reference)
     pairings = mapping.pairings
     if len(pairings) < 2:
         return None
-    atoms = {number: heavy_atoms(pairing) for number, pairing in pairings.items()}
+    atoms = {index: heavy_atoms(pairing) for index, pairing in pairings.items()}
     interfaces = tuple(
         InterfaceComparison(
             reference_chains=(pairings[one].reference.name, pairings[other].reference.name),
@@ -274,8 +273,8 @@ def compare_complexes(predicted: Sequence[Chain], reference: Sequence[Chain]) ->
 
 
 def _lddt_between(chains: Sequence[HeavyAtoms]) -> float | None:
-    """Return lDDT over the distances between different chains; None if there are none."""
+    """Return the lDDT of distances between different chains; None without such distances."""
     predicted = np.concatenate([chain.predicted for chain in chains])
     true = np.concatenate([chain.true for chain in chains])
-    number = np.repeat(np.arange(len(chains)), [len(chain.true) for chain in chains])
-    return interface_lddt(placed(predicted), true, number)
+    chain_index = np.repeat(np.arange(len(chains)), [len(chain.true) for chain in chains])
+    return interface_lddt(placed(predicted), true, chain_index)

@@ -1,4 +1,4 @@
-"""Rank correlations, with the intervals in which other samples of the kind would have put them."""
+"""Rank correlations with confidence intervals."""
 
 from collections.abc import Sequence
 
@@ -6,15 +6,15 @@ from helixfold.analysis.intervals import Estimate
 from helixfold.analysis.rank_scores import spearman as rank_correlation
 from helixfold.analysis.rank_scores import with_interval
 
-# Fewer pairs say nothing about a correlation.
-_LEAST_PAIRS = 3
+# Minimum number of pairs for a correlation.
+_MIN_PAIRS = 3
 
 
 def spearman(one: Sequence[float], other: Sequence[float]) -> Estimate | None:
-    """Return Spearman's rank correlation of pairs of values, from -1 to 1, and its 95 % interval.
+    """Return Spearman's rank correlation of pairs of values (-1 to 1) with its 95 % interval.
 
-    The interval is that of resamples of the pairs (see `intervals`). None for fewer than three pairs, or if all values
-    of one side are equal.
+    The interval is from resamples of the pairs (see `intervals`). Return None for fewer than three pairs, or if all
+    values of one side are equal.
     """
     pairs = [[float(value) for value in values] for values in (one, other)]
-    return with_interval(rank_correlation, *pairs) if len(one) >= _LEAST_PAIRS else None
+    return with_interval(rank_correlation, *pairs) if len(one) >= _MIN_PAIRS else None

@@ -1,4 +1,4 @@
-"""Score how well the interface of two predicted chains is that of an experimental structure: DockQ and its parts.
+"""Score the interface of two predicted chains against an experimental structure: DockQ and its parts.
 
 Basu & Wallner 2016 (doi:10.1371/journal.pone.0161879); Mirabello & Wallner 2024 (doi:10.1093/bioinformatics/btae586).
 """
@@ -15,9 +15,9 @@ from data_pipeline.structure import Chain
 from helixfold.analysis.metrics import rmsd, superposition
 from helixfold.analysis.residues import Pairing
 
-# Angstrom between heavy atoms, below which two residues are in contact, or belong to the interface.
+# Angstrom, maximum distances of heavy atoms of residues in contact, and at the interface.
 _CONTACT, _INTERFACE = 5.0, 10.0
-# Angstrom, at which an RMSD counts half.
+# Angstrom, RMSD that counts half.
 _IRMS_SCALE, _LRMS_SCALE = 1.5, 8.5
 _BACKBONE = [ATOM_ORDER[name] for name in ("N", "CA", "C", "O")]
 
@@ -28,24 +28,24 @@ CapriClass = Literal["incorrect", "acceptable", "medium", "high"]
 class DockQ:
     """Quality of a predicted interface.
 
-    RMSDs are of backbone atoms (N, CA, C, O), and infinite if the prediction lacks all residues of an interface or of a
-    chain.
+    RMSDs are of backbone atoms (N, CA, C, O). They are infinite if the prediction lacks all residues of an interface or
+    of a chain.
     """
 
-    native_contacts: int  # pairs of residues with heavy atoms less than 5 Angstrom apart in the known structure
-    fnat: float  # share of these that the prediction has, 0 to 1
-    irms: float  # Angstrom, of the residues within 10 Angstrom of the other chain, superposed
-    lrms: float  # Angstrom, of the shorter chain, when the longer one is superposed
+    native_contacts: int  # pairs of residues with heavy atoms less than 5 Angstrom apart in the reference
+    fnat: float  # fraction of these in the prediction, 0 to 1
+    irms: float  # Angstrom, of the residues within 10 Angstrom of the other chain, after superposition
+    lrms: float  # Angstrom, of the shorter chain, after superposing the longer one
 
     @property
     def dockq(self) -> float:
-        """Return DockQ, from 0 to 1."""
+        """DockQ, from 0 to 1."""
         parts = self.fnat, 1 / (1 + (self.irms / _IRMS_SCALE) ** 2), 1 / (1 + (self.lrms / _LRMS_SCALE) ** 2)
         return sum(parts) / 3
 
     @property
     def capri(self) -> CapriClass:
-        """Return the class by CAPRI's criteria (Lensink, Mendez & Wodak 2007, doi:10.1002/prot.21804)."""
+        """Class by CAPRI's criteria (Lensink, Mendez & Wodak 2007, doi:10.1002/prot.21804)."""
         if self.fnat >= 0.5 and (self.lrms <= 1 or self.irms <= 1):
             return "high"
         if self.fnat >= 0.3 and (self.lrms <= 5 or self.irms <= 2):
@@ -57,11 +57,11 @@ class DockQ:
 
 @dataclass(frozen=True, kw_only=True)
 class NativeInterface:
-    """Pairs of residues of two chains of a known structure that have heavy atoms less than 10 Angstrom apart."""
+    """Pairs of residues of two reference chains with heavy atoms less than 10 Angstrom apart."""
 
     first: Int[np.ndarray, " n"]  # index of the residue in the first chain
     second: Int[np.ndarray, " n"]
-    distance: Float[np.ndarray, " n"]  # Angstrom, the least between heavy atoms
+    distance: Float[np.ndarray, " n"]  # Angstrom, minimum between heavy atoms
 
     @property
     def contact(self) -> Bool[np.ndarray, " n"]:
@@ -70,13 +70,13 @@ class NativeInterface:
 
 
 def native_interface(first: Chain, second: Chain) -> NativeInterface:
-    """Return the pairs of residues at the interface of two chains; there may be none."""
+    """Return the pairs of residues at the interface of two chains, which may be empty."""
     points, residues = zip(*(_heavy_atoms(chain) for chain in (first, second)), strict=True)
     near = cKDTree(points[0]).sparse_distance_matrix(cKDTree(points[1]), _INTERFACE, output_type="coo_matrix")
     pairs = residues[0][near.row] * len(second.aatype) + residues[1][near.col]
     order = np.lexsort([near.data, pairs])
-    unique, least = np.unique(pairs[order], return_index=True)
-    distance = near.data[order][least]
+    unique, first_index = np.unique(pairs[order], return_index=True)
+    distance = near.data[order][first_index]
     inside = distance < _INTERFACE
     return NativeInterface(
         first=unique[inside] // len(second.aatype),
@@ -88,29 +88,29 @@ def native_interface(first: Chain, second: Chain) -> NativeInterface:
 def dockq(first: Pairing, second: Pairing, native: NativeInterface) -> DockQ:
     """Return the quality of the interface of two predicted chains.
 
-    `native` is the interface of the two chains' references, which must have contacts. As in DockQ, residues are
-    compared where both structures have the same type, and contacts of other residues count as missed; of two chains
-    with equally many residues the second is superposed.
+    `native` is the interface of the two reference chains, which must have contacts. As in DockQ, residues are compared
+    if they have the same type in both structures, and contacts of other residues count as missed. If the chains have
+    the same number of residues, the second one is superposed.
     """
     same = _same_residues(first), _same_residues(second)
-    known = same[0][native.first] & same[1][native.second]
-    shared = known & native.contact
-    found = _in_contact(first, second, native.first[shared], native.second[shared])
-    interface = np.unique(native.first[known]), np.unique(native.second[known])
-    pieces = [_backbone(pairing, chosen) for pairing, chosen in zip((first, second), interface, strict=True)]
+    comparable = same[0][native.first] & same[1][native.second]
+    shared = comparable & native.contact
+    preserved = _in_contact(first, second, native.first[shared], native.second[shared])
+    interface = np.unique(native.first[comparable]), np.unique(native.second[comparable])
+    pieces = [_backbone(pairing, residues) for pairing, residues in zip((first, second), interface, strict=True)]
     predicted, true = (np.concatenate([piece[side] for piece in pieces]) for side in range(2))
     contacts = int(native.contact.sum())
     return DockQ(
         native_contacts=contacts,
-        fnat=int(found.sum()) / contacts,
+        fnat=int(preserved.sum()) / contacts,
         irms=rmsd(predicted, true) if len(true) else float("inf"),
         lrms=_lrms(first, second, same),
     )
 
 
 def _lrms(first: Pairing, second: Pairing, same: tuple[Bool[np.ndarray, " n"], Bool[np.ndarray, " m"]]) -> float:
-    """Return the RMSD of the shorter chain (the ligand) when the longer chain (the receptor) is superposed."""
-    atoms = [_backbone(pairing, np.flatnonzero(chosen)) for pairing, chosen in zip((first, second), same, strict=True)]
+    """Return the RMSD of the shorter chain (ligand) after superposing the longer chain (receptor)."""
+    atoms = [_backbone(pairing, np.flatnonzero(mask)) for pairing, mask in zip((first, second), same, strict=True)]
     if not all(len(true) for _, true in atoms):
         return float("inf")
     sizes = [int((pairing.reference.atom_mask > 0).any(1).sum()) for pairing in (first, second)]
@@ -120,7 +120,7 @@ def _lrms(first: Pairing, second: Pairing, same: tuple[Bool[np.ndarray, " n"], B
 
 
 def _same_residues(pairing: Pairing) -> Bool[np.ndarray, " r"]:
-    """Return a mask of the reference's residues that the prediction has with the same type; unknown equals any."""
+    """Return a mask of reference residues that the prediction has with the same type; unknown equals any type."""
     predicted, reference = pairing.predicted.aatype[pairing.place], pairing.reference.aatype
     return pairing.both & ((predicted == reference) | (predicted == UNKNOWN) | (reference == UNKNOWN))
 
@@ -128,7 +128,7 @@ def _same_residues(pairing: Pairing) -> Bool[np.ndarray, " r"]:
 def _in_contact(
     first: Pairing, second: Pairing, rows: Int[np.ndarray, " n"], columns: Int[np.ndarray, " n"]
 ) -> Bool[np.ndarray, " n"]:
-    """Return whether predicted residues, by their indices in the references, have heavy atoms within 5 Angstrom."""
+    """Return whether pairs of predicted residues, by index in the references, have heavy atoms within 5 Angstrom."""
     points = []
     for pairing, residues in ((first, rows), (second, columns)):
         place = pairing.place[residues]
@@ -141,7 +141,7 @@ def _in_contact(
 def _backbone(
     pairing: Pairing, residues: Int[np.ndarray, " n"]
 ) -> tuple[Float[np.ndarray, "a 3"], Float[np.ndarray, "a 3"]]:
-    """Return predicted and true positions of the backbone atoms that both structures have in these residues."""
+    """Return predicted and true positions of the common backbone atoms of some residues."""
     predicted, reference, place = pairing.predicted, pairing.reference, pairing.place[residues]
     has = (predicted.atom_mask[place][:, _BACKBONE] > 0) & (reference.atom_mask[residues][:, _BACKBONE] > 0)
     return (

@@ -1,4 +1,4 @@
-"""Compare many structures of one protein with each other: TM-scores of all pairs, conformations, fluctuations.
+"""Compare many structures of one protein: TM-scores of all pairs, conformations and fluctuations.
 
 All structures have the same residues; points are C-alpha atoms, in Angstrom.
 """
@@ -11,11 +11,11 @@ from jaxtyping import Float, Float64, Int
 
 from helixfold.analysis.metrics import best_rotation, superposition, tm_scale
 
-# Structures are one conformation if the TM-scores between them are at least this, in the mean.
+# Structures have the same conformation if the mean TM-score between them is at least this.
 SAME_CONFORMATION: Final = 0.8
-# Each superposition is refined so many times.
+# Refinements of each superposition.
 _ROUNDS = 8
-# Rounds in which the mean structure, on which all are superposed, is made anew.
+# Updates of the mean structure, on which all structures are superposed.
 _MEANS = 5
 _BATCH_ELEMENTS = 2**20  # coordinates of residues at a time: 8 MiB
 
@@ -31,11 +31,11 @@ class PairScores:
 def pair_scores(
     one: Float[np.ndarray, "n r 3"], other: Float[np.ndarray, "n r 3"], length: int | None = None
 ) -> PairScores:
-    """Return the scores of n pairs of structures, for TM-scores normalised by `length` or else the number of points.
+    """Return the scores of n pairs of structures; `length` normalises TM-scores (default: the number of points).
 
-    Many pairs are superposed at once. The search begins with the whole chain, its halves and its middle, and weights
-    each pair of points by how much it adds to the TM-score. Scores above 0.5 of chains from 40 residues are those of
-    `superposed_scores` to 0.01; short chains may have higher ones.
+    Many pairs are superposed at once. The search starts from the whole chain, its halves and its middle, and weights
+    each pair of points by its contribution to the TM-score. Scores above 0.5 of chains from 40 residues agree with
+    `superposed_scores` within 0.01; short chains may have higher scores there.
     """
     scores = [np.zeros(len(one)), np.zeros(len(one))]
     step = max(1, _BATCH_ELEMENTS // (3 * one.shape[1]))
@@ -49,12 +49,12 @@ def pair_scores(
 def scores_to(
     points: Float[np.ndarray, "n r 3"], reference: Float[np.ndarray, "r 3"], length: int | None = None
 ) -> PairScores:
-    """Return the scores of structures against one reference; `length` is that of `pair_scores`."""
+    """Return the scores of structures against one reference; `length` is as in `pair_scores`."""
     return pair_scores(points, np.broadcast_to(reference, points.shape), length)
 
 
 def tm_map(points: Float[np.ndarray, "n r 3"]) -> Float64[np.ndarray, "n n"]:
-    """Return the TM-scores of all pairs of structures, as `pair_scores` finds them."""
+    """Return the TM-scores of all pairs of structures (see `pair_scores`)."""
     first, second = np.triu_indices(len(points), 1)
     scores = np.eye(len(points))
     step = max(1, _BATCH_ELEMENTS // (3 * points.shape[1]))
@@ -65,47 +65,47 @@ def tm_map(points: Float[np.ndarray, "n r 3"]) -> Float64[np.ndarray, "n n"]:
 
 
 def conformations(tm_scores: Float64[np.ndarray, "n n"]) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-    """Group structures by their TM-scores; return the number of each one's group and an order in which like ones meet.
+    """Group structures by TM-score; return the group of each structure, and an order that puts similar ones together.
 
     Groups are merged as long as the mean TM-score between two is at least `SAME_CONFORMATION` (average linkage). The
-    largest is number 0.
+    largest group has index 0.
     """
     if len(tm_scores) == 1:
         return np.zeros(1, np.int64), np.zeros(1, np.int64)
-    # Takes long to import.
+    # SciPy takes long to import.
     from scipy.cluster import hierarchy  # noqa: PLC0415
     from scipy.spatial.distance import squareform  # noqa: PLC0415
 
     distances = squareform(np.clip(1 - tm_scores, 0, None), checks=False)
     tree = hierarchy.linkage(distances, "average")
-    found = hierarchy.fcluster(tree, 1 - SAME_CONFORMATION, "distance")
+    clusters = hierarchy.fcluster(tree, 1 - SAME_CONFORMATION, "distance")
     order = hierarchy.leaves_list(tree)
-    _, first, inverse, counts = np.unique(found, return_index=True, return_inverse=True, return_counts=True)
+    _, first, inverse, counts = np.unique(clusters, return_index=True, return_inverse=True, return_counts=True)
     by_size = np.lexsort((first, -counts))
-    numbers = np.empty(len(counts), np.int64)
-    numbers[by_size] = np.arange(len(counts))
-    labels = numbers[inverse]
-    # Groups by size, each in the tree's order.
+    new_indices = np.empty(len(counts), np.int64)
+    new_indices[by_size] = np.arange(len(counts))
+    labels = new_indices[inverse]
+    # Groups are sorted by size, and their members by the tree's order.
     return labels, order[np.argsort(labels[order], kind="stable")]
 
 
 def nearest(
     points: Float[np.ndarray, "n r 3"], centres: Float[np.ndarray, "k r 3"]
 ) -> tuple[Int[np.ndarray, " n"], Float64[np.ndarray, " n"]]:
-    """Return the number of the centre that each structure is most like, and the TM-score to it."""
+    """Return the index of the most similar centre of each structure, and its TM-score."""
     scores = np.stack([scores_to(points, centre).tm_score for centre in centres], axis=1)
     return scores.argmax(1), scores.max(1)
 
 
 def medoid(tm_scores: Float64[np.ndarray, "n n"]) -> int:
-    """Return the number of the structure that is most like all others."""
+    """Return the index of the structure that is most similar to all others."""
     return int(tm_scores.sum(1).argmax())
 
 
 def fluctuations(points: Float[np.ndarray, "n r 3"]) -> Float64[np.ndarray, " r"]:
-    """Return the root mean square fluctuation (RMSF) of each residue in Angstrom, about the mean of the structures.
+    """Return the root mean square fluctuation (RMSF) of each residue about the mean structure, in Angstrom.
 
-    All structures are superposed on their mean, which is made anew until it settles.
+    All structures are superposed on their mean, which is updated several times.
     """
     mean = points[0].astype(np.float64)
     for _ in range(_MEANS):
@@ -129,22 +129,22 @@ def _scores(
     x, y = x - x.mean(1, keepdims=True), y - y.mean(1, keepdims=True)
     best = np.zeros(len(x))
     rmsd = np.zeros(len(x))
-    for number, fragment in enumerate(_fragments(residues)):
+    for index, fragment in enumerate(_fragments(residues)):
         weights = np.zeros(x.shape[:2])
         weights[:, fragment] = 1
         for turn in range(_ROUNDS):
             squared = _squared_distances(x, y, weights)
-            if number == turn == 0:
+            if index == turn == 0:
                 rmsd = np.sqrt(squared.mean(1))
             terms = 1 / (1 + squared / scale)
             best = np.maximum(best, terms.sum(1) / (length or residues))
-            # The score grows with every superposition by these weights.
+            # The score never decreases with a superposition by these weights.
             weights = np.square(terms)
     return best, rmsd
 
 
 def _fragments(residues: int) -> list[slice]:
-    """Return the stretches of a chain from which a search begins: all of it, and if it is not short three halves."""
+    """Return the stretches from which a search starts: the whole chain, and three halves unless it is short."""
     if residues < 6:
         return [slice(residues)]
     half, quarter = residues // 2, residues // 4
@@ -154,7 +154,7 @@ def _fragments(residues: int) -> list[slice]:
 def _squared_distances(
     x: Float64[np.ndarray, "n r 3"], y: Float64[np.ndarray, "n r 3"], weights: Float64[np.ndarray, "n r"]
 ) -> Float64[np.ndarray, "n r"]:
-    """Return squared distances of points, after superposing each x on its y by the weights."""
+    """Return squared distances of points after weighted superposition of each x on its y."""
     weights = weights / weights.sum(1, keepdims=True)
     centre, onto = (np.einsum("n r, n r a -> n a", weights, points) for points in (x, y))
     moved, fixed = x - centre[:, None], y - onto[:, None]

@@ -1,4 +1,4 @@
-"""Hold the results of an evaluation, predictions compared with references, and summarise them."""
+"""Results of comparing predictions with references, and their summary."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from helixfold.analysis.scores import ResidueScores, Scores
 
 MEASURES = ("lddt", "lddt_ca", "tm_score", "gdt_ts", "gdt_ha", "rmsd", "plddt")
 _DIGITS = 4
-# Fewer values say nothing about a correlation.
-_LEAST_CORRELATED = 3
+# Minimum number of values for a correlation.
+_MIN_CORRELATED = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated:
-    """Result of comparing one prediction with one reference: their most similar chains, and the complexes they form."""
+    """Result of comparing a prediction with a reference: their most similar chains, and their complexes."""
 
     target: str
     rank: int  # among the target's predictions, 0 is the best
@@ -24,7 +24,7 @@ class Evaluated:
     by_sequence: bool  # the reference was matched by its sequence, not by its name
     scores: Scores
     residues: ResidueScores
-    complex: ComplexComparison | None = None  # where both have at least two chains of the same proteins
+    complex: ComplexComparison | None = None  # if both have at least two chains of the same proteins
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Summary:
 
 
 def summary_of(results: Sequence[Evaluated]) -> Summary:
-    """Return means and medians of the scores of best-ranked predictions, and how well pLDDT predicts lDDT-CA."""
+    """Return means and medians of the best-ranked predictions' scores, and the correlation of pLDDT with lDDT-CA."""
     best = first_ranks(results)
     values = {
         name: np.array([value for each in best if (value := getattr(each.scores, name)) is not None])
@@ -51,8 +51,8 @@ def summary_of(results: Sequence[Evaluated]) -> Summary:
     ]
     return Summary(
         count=len(best),
-        means={name: round(float(some.mean()), _DIGITS) for name, some in values.items() if len(some)},
-        medians={name: round(float(np.median(some)), _DIGITS) for name, some in values.items() if len(some)},
+        means={name: round(float(numbers.mean()), _DIGITS) for name, numbers in values.items() if len(numbers)},
+        medians={name: round(float(np.median(numbers)), _DIGITS) for name, numbers in values.items() if len(numbers)},
         pearson_targets=_pearson(
             np.array([each.scores.plddt for each in confident], np.float64),
             np.array([each.scores.lddt_ca for each in confident], np.float64),
@@ -63,17 +63,17 @@ def summary_of(results: Sequence[Evaluated]) -> Summary:
 
 def first_ranks(results: Sequence[Evaluated]) -> list[Evaluated]:
     """Return the best-ranked prediction of each target for each of its references."""
-    least: dict[tuple[str, str], Evaluated] = {}
+    best: dict[tuple[str, str], Evaluated] = {}
     for each in results:
         key = each.target, each.reference
-        if key not in least or each.rank < least[key].rank:
-            least[key] = each
-    return list(least.values())
+        if key not in best or each.rank < best[key].rank:
+            best[key] = each
+    return list(best.values())
 
 
 def _pearson(one: np.ndarray, other: np.ndarray) -> float | None:
     both = np.isfinite(one) & np.isfinite(other)
     one, other = one[both], other[both]
-    if len(one) < _LEAST_CORRELATED or one.std() == 0 or other.std() == 0:
+    if len(one) < _MIN_CORRELATED or one.std() == 0 or other.std() == 0:
         return None
     return round(float(np.corrcoef(one, other)[0, 1]), _DIGITS)

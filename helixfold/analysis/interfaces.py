@@ -1,8 +1,8 @@
-"""Score a predicted complex: the complex, its chains, and the interface of every pair of chains.
+"""Score a predicted complex, its chains, and the interface of each pair of chains, without a reference.
 
-An interface is scored by its predicted aligned error (PAE) and pLDDT: ipSAE, LIS, pDockQ and pDockQ2. Their functions
-take arrays of two chains of n and m residues; PAE is in Angstrom, of the second chain's residues when the complex is
-aligned on residues of the first, and pLDDT is from 0 to 100.
+Scores of interfaces from predicted aligned error (PAE) and pLDDT are ipSAE, LIS, pDockQ and pDockQ2. Their functions
+take arrays of two chains of n and m residues. PAE is in Angstrom, of the second chain's residues if the complex is
+aligned on residues of the first; pLDDT is from 0 to 100.
 """
 
 import math
@@ -18,16 +18,16 @@ from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER, RESTYPES
 from helixfold.analysis.chain_tm import TmScores
 
-# Angstrom between C-beta atoms (C-alpha of glycine), the largest of a contact: Bryant et al. 2022.
+# Angstrom, maximum distance of C-beta atoms (C-alpha of glycine) in contact: Bryant et al. 2022.
 CONTACT: Final = 8.0
-# Angstrom: atoms of two chains that are closer overlap. Even a disulfide bond is longer.
+# Angstrom: closer atoms of two chains overlap. Even a disulfide bond is longer.
 CLASH: Final = 2.0
 _CA, _CB, _GLYCINE = ATOM_ORDER["CA"], ATOM_ORDER["CB"], RESTYPES.index("G")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DirectedScores:
-    """Scores of one chain's residues when the complex is aligned on residues of another chain, from 0 to 1."""
+    """Scores (0 to 1) of the residues of one chain if the complex is aligned on residues of another chain."""
 
     aligned: str
     scored: str
@@ -38,12 +38,12 @@ class DirectedScores:
 
 @dataclass(frozen=True, kw_only=True)
 class InterfaceScores:
-    """Scores of the interface of two chains; those without PAE or aligned-error logits are None."""
+    """Scores of the interface of two chains; scores that need missing PAE or aligned-error logits are None."""
 
     chains: tuple[str, str]
     contacts: int  # pairs of residues
-    residues: tuple[int, int]  # number of residues of each chain that have contacts
-    plddt: float | None  # 0 to 100, mean over the residues that have contacts; None without contacts
+    residues: tuple[int, int]  # number of residues with contacts in each chain
+    plddt: float | None  # 0 to 100, mean over residues with contacts; None without contacts
     pae: float | None  # Angstrom, mean over the contacts in both directions; None without contacts
     iptm: float | None  # 0 to 1
     pdockq: float  # 0 to 0.74
@@ -51,17 +51,17 @@ class InterfaceScores:
 
     @property
     def ipsae(self) -> float | None:
-        """Return the larger ipSAE of both directions."""
+        """Maximum ipSAE of both directions."""
         return max(each.ipsae for each in self.directions) if self.directions else None
 
     @property
     def pdockq2(self) -> float | None:
-        """Return the larger pDockQ2 of both directions."""
+        """Maximum pDockQ2 of both directions."""
         return max(each.pdockq2 for each in self.directions) if self.directions else None
 
     @property
     def lis(self) -> float | None:
-        """Return the mean LIS of both directions."""
+        """Mean LIS of both directions."""
         return sum(each.lis for each in self.directions) / 2 if self.directions else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -93,13 +93,13 @@ class ChainScores:
 
 @dataclass(frozen=True, kw_only=True)
 class ComplexScores:
-    """Scores of a predicted complex; pTM, ipTM and the ranking confidence are None without aligned-error logits."""
+    """Scores of a predicted complex. pTM, ipTM and ranking confidence are None without aligned-error logits."""
 
     ptm: float | None  # 0 to 1
     iptm: float | None  # 0 to 1
     ranking_confidence: float | None  # 0 to 1, 0.8 ipTM + 0.2 pTM
     chains: tuple[ChainScores, ...]
-    interfaces: tuple[InterfaceScores, ...]  # of all pairs of chains, in the chains' order
+    interfaces: tuple[InterfaceScores, ...]  # of all pairs of chains, in order
 
     def to_dict(self) -> dict[str, Any]:
         """Return the scores as plain values for JSON."""
@@ -122,19 +122,19 @@ def complex_scores(
 ) -> ComplexScores:
     """Return the scores of a predicted complex.
 
-    `plddt` is from 0 to 100; `pae` is in Angstrom, of residue j when aligned on residue i. Raise ValueError if the
-    arrays do not fit each other, or if there are fewer than two chains.
+    `plddt` is from 0 to 100; `pae` is in Angstrom, of residue j if aligned on residue i. Raise ValueError if the shapes
+    of the arrays are inconsistent, or if there are fewer than two chains.
     """
     _check(protein, chain_names, plddt, pae, tm)
-    places = [np.flatnonzero(protein.chain_index == number) for number in range(len(chain_names))]
+    places = [np.flatnonzero(protein.chain_index == index) for index in range(len(chain_names))]
     chains = tuple(
         ChainScores(
             name=name,
             residues=len(place),
             plddt=float(plddt[place].mean(dtype=np.float64)),
-            ptm=None if tm is None else float(tm.by_chain[number, number]),
+            ptm=None if tm is None else float(tm.by_chain[index, index]),
         )
-        for number, (name, place) in enumerate(zip(chain_names, places, strict=True))
+        for index, (name, place) in enumerate(zip(chain_names, places, strict=True))
     )
     interfaces = tuple(
         _interface(
@@ -200,11 +200,11 @@ def _interface(
 def _distances(
     protein: Protein, first: Int[np.ndarray, " n"], second: Int[np.ndarray, " m"]
 ) -> Float[np.ndarray, "n m"]:
-    """Return distances in Angstrom between C-beta atoms (C-alpha of glycine); infinite where a residue lacks it."""
+    """Return distances in Angstrom between C-beta atoms (C-alpha of glycine); infinite if the atom is missing."""
     atom = np.where(protein.aatype == _GLYCINE, _CA, _CB)
     every = np.arange(len(atom))
-    known = protein.atom_mask[every, atom] > 0.5
-    points = np.where(known[:, None], protein.atom_positions[every, atom].astype(np.float64), np.nan)
+    present = protein.atom_mask[every, atom] > 0.5
+    points = np.where(present[:, None], protein.atom_positions[every, atom].astype(np.float64), np.nan)
     distances = np.sqrt(np.square(points[first, None] - points[second]).sum(-1))
     return np.where(np.isnan(distances), np.inf, distances)
 
@@ -218,7 +218,7 @@ def _check(
 ) -> None:
     length, chains = len(protein.aatype), len(chain_names)
     if chains < 2:
-        raise ValueError(f"a complex has at least two chains, got {chains}")
+        raise ValueError(f"a complex must have at least two chains, got {chains}")
     if len(set(chain_names)) < chains:
         raise ValueError(f"chains must have different names, got {', '.join(chain_names)}")
     if not np.array_equal(np.unique(protein.chain_index), np.arange(chains)):
@@ -234,51 +234,51 @@ def _check(
         raise ValueError(f"tm must have scores of {chains} chains, got shape {tm.by_chain.shape}")
 
 
-# Angstrom of PAE, below which ipSAE counts a pair of residues, and up to which LIS does (each by its authors).
+# Angstrom, maximum PAE of pairs that count in ipSAE and in LIS, as in their publications.
 _IPSAE_CUTOFF, _LIS_CUTOFF = 10.0, 12.0
-# Residues, the least for which ipSAE takes the TM-score's scale.
-_LEAST_RESIDUES = 27
-# Angstrom, the TM-score's scale in pDockQ2.
+# Minimum number of residues in the scale of ipSAE.
+_MIN_RESIDUES = 27
+# Angstrom, scale of errors in pDockQ2.
 _PDOCKQ2_SCALE = 10.0
 
 
 def ipsae(pae: Float[np.ndarray, "n m"]) -> float:
-    """Return ipSAE from 0 to 1, the expected TM-score of those residues that have a small error to the best residue.
+    """Return ipSAE (0 to 1): the expected TM-score of the residues with a small error to the best residue.
 
-    Dunbrack 2025 (doi:10.1101/2025.02.10.637595): the score called ipSAE there, with the TM-score's scale of the number
-    of residues whose error is below 10 Angstrom when the complex is aligned on that residue. 0 if there are none.
+    Dunbrack 2025 (doi:10.1101/2025.02.10.637595). The scale of the TM-score follows from the number of residues whose
+    error is below 10 Angstrom if the complex is aligned on the best residue. 0 without such residues.
     """
     errors = pae.astype(np.float64)
     counted = errors < _IPSAE_CUTOFF
     residues = counted.sum(1)
-    scale = 1.24 * np.cbrt(np.maximum(residues, _LEAST_RESIDUES) - 15) - 1.8
+    scale = 1.24 * np.cbrt(np.maximum(residues, _MIN_RESIDUES) - 15) - 1.8
     terms = counted / (1 + (errors / scale[:, None]) ** 2)
     return float((terms.sum(1) / np.maximum(residues, 1)).max(initial=0))
 
 
 def lis(pae: Float[np.ndarray, "n m"]) -> float:
-    """Return the local interaction score from 0 to 1, the mean of 1 - PAE / 12 Angstrom where PAE is at most 12.
+    """Return the local interaction score (0 to 1): the mean of 1 - PAE / 12 Angstrom over pairs with PAE up to 12.
 
-    Kim et al. 2024 (doi:10.1101/2024.02.19.580970). 0 if no pair of residues has such an error.
+    Kim et al. 2024 (doi:10.1101/2024.02.19.580970). 0 without such pairs.
     """
     errors = pae[pae <= _LIS_CUTOFF].astype(np.float64)
     return float((1 - errors / _LIS_CUTOFF).mean()) if len(errors) else 0.0
 
 
 def pdockq(contacts: int, plddt: float) -> float:
-    """Return pDockQ from 0 to 0.74, the DockQ expected from the number of contacts and the interface's mean pLDDT.
+    """Return pDockQ (0 to 0.74): the DockQ expected from the number of contacts and the mean pLDDT of the interface.
 
     Bryant et al. 2022 (doi:10.1038/s41467-022-28865-w). Contacts are pairs of residues, one of each chain, whose C-beta
-    atoms (C-alpha of glycine) are at most 8 Angstrom apart. 0 if there are none.
+    atoms (C-alpha of glycine) are at most 8 Angstrom apart. 0 without contacts.
     """
     return 0.724 * _logistic(0.052 * (plddt * math.log10(contacts) - 152.611)) + 0.018 if contacts else 0.0
 
 
 def pdockq2(pae: Float[np.ndarray, "n m"], contact: Bool[np.ndarray, "n m"], plddt: float) -> float:
-    """Return pDockQ2 from 0 to 1, the DockQ expected from the errors of the contacts and the interface's mean pLDDT.
+    """Return pDockQ2 (0 to 1): the DockQ expected from the PAE of contacts and the mean pLDDT of the interface.
 
-    Zhu et al. 2023 (doi:10.1093/bioinformatics/btad424), with the contacts of two chains only and with the mean pLDDT
-    of both sides, as the program ipsae computes it. Contacts are those of `pdockq`; 0 if there are none.
+    Zhu et al. 2023 (doi:10.1093/bioinformatics/btad424), with the contacts of two chains only and the mean pLDDT of
+    both sides, as in the program ipsae. Contacts are as in `pdockq`; 0 without contacts.
     """
     errors = pae[contact].astype(np.float64)
     if not len(errors):
@@ -288,7 +288,7 @@ def pdockq2(pae: Float[np.ndarray, "n m"], contact: Bool[np.ndarray, "n m"], pld
 
 
 def residues_in_contact(contact: Bool[np.ndarray, "n m"]) -> tuple[Int[np.ndarray, " a"], Int[np.ndarray, " b"]]:
-    """Return the indices of the residues of each chain that have a contact."""
+    """Return the indices of the residues with a contact in each chain."""
     return np.flatnonzero(contact.any(1)), np.flatnonzero(contact.any(0))
 
 
@@ -297,15 +297,17 @@ def chain_clashes(
 ) -> dict[tuple[int, int], int]:
     """Count the pairs of atoms of two chains that are closer than `closer_than` Angstrom, by the chains' indices.
 
-    `positions` has the heavy atoms and `chain_index` the chain of each. Pairs of chains that do not clash are left out.
+    `positions` has heavy atoms and `chain_index` the chain of each. Pairs of chains without clashes are omitted.
     """
-    from scipy.spatial import cKDTree  # noqa: PLC0415 (scores do without SciPy)
+    from scipy.spatial import cKDTree  # noqa: PLC0415 (scores do not need SciPy)
 
     pairs = cKDTree(positions).query_pairs(closer_than, output_type="ndarray")
     between = np.sort(chain_index[pairs], axis=1)
     between = between[between[:, 0] != between[:, 1]]
-    found, counts = np.unique(between, axis=0, return_counts=True)
-    return {(first, second): count for (first, second), count in zip(found.tolist(), counts.tolist(), strict=True)}
+    chain_pairs, counts = np.unique(between, axis=0, return_counts=True)
+    return {
+        (first, second): count for (first, second), count in zip(chain_pairs.tolist(), counts.tolist(), strict=True)
+    }
 
 
 def _logistic(x: float) -> float:

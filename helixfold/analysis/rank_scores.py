@@ -1,4 +1,4 @@
-"""How well numbers rank what they are said to rank: the area under the ROC curve, and Spearman's correlation."""
+"""Quality of rankings: the area under the ROC curve and Spearman's correlation."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,9 +9,9 @@ from helixfold.analysis.intervals import Estimate, estimate, resamples
 
 
 def auc(scores: Float[np.ndarray, "*b n"], labels: Bool[np.ndarray, "*b n"]) -> Float[np.ndarray, "*b"]:
-    """Return the area under the ROC curve: the chance that a true one has a higher score than a false one.
+    """Return the area under the ROC curve: the probability that a positive has a higher score than a negative.
 
-    Equal scores count half. NaN where all labels are equal.
+    Equal scores count half. NaN if all labels are equal.
     """
     positive = labels.sum(-1)
     negative = labels.shape[-1] - positive
@@ -21,14 +21,14 @@ def auc(scores: Float[np.ndarray, "*b n"], labels: Bool[np.ndarray, "*b n"]) -> 
 
 
 def spearman(x: Float[np.ndarray, "*b n"], y: Float[np.ndarray, "*b n"]) -> Float[np.ndarray, "*b"]:
-    """Return Spearman's rank correlation; NaN where all of `x` or all of `y` are equal."""
+    """Return Spearman's rank correlation; NaN if all of `x` or all of `y` are equal."""
     x, y = (ranks(each) - (each.shape[-1] + 1) / 2 for each in (x, y))
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray((x * y).sum(-1) / np.sqrt((x * x).sum(-1) * (y * y).sum(-1)))
 
 
 def ranks(values: Float[np.ndarray, "*b n"]) -> Float[np.ndarray, "*b n"]:
-    """Return the rank of each value from 1; equal ones share the mean of theirs."""
+    """Return the rank of each value from 1; equal values have their mean rank."""
     from scipy.stats import rankdata  # noqa: PLC0415 (it takes long to import)
 
     return np.asarray(rankdata(values, axis=-1))
@@ -39,22 +39,22 @@ def with_interval(
     predicted: Sequence[float],
     true: Sequence[float] | Sequence[bool],
 ) -> Estimate | None:
-    """Return a score of predictions with its 95 % interval over resamples of them; None where it is not defined.
+    """Return a score of predictions with its 95 % interval over resamples; None if it is not defined.
 
-    Resamples for which it is not defined, such as those without a true label, do not count.
+    Resamples for which it is not defined, such as without a positive label, do not count.
     """
     x, y = np.asarray(predicted, np.float64), np.asarray(true)
     value = float(score(x, y))
     if not np.isfinite(value):
         return None
-    draws = np.concatenate([score(x[chosen], y[chosen]) for chosen in resamples(len(x))])
+    draws = np.concatenate([score(x[indices], y[indices]) for indices in resamples(len(x))])
     return estimate(value, draws[np.isfinite(draws)])
 
 
 def roc(
     scores: Float[np.ndarray, " n"], labels: Bool[np.ndarray, " n"]
 ) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, " k"]]:
-    """Return the ROC curve: the fractions of false ones and of true ones above each threshold, from 0 to 1."""
+    """Return the ROC curve: false and true positive rates (0 to 1) at each threshold."""
     order = np.argsort(-scores, kind="stable")
     last = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)  # of equal scores
     true = np.cumsum(labels[order])[last]

@@ -1,4 +1,4 @@
-"""Find which residues of a prediction and of an experimental structure correspond, whatever their numbers are."""
+"""Pair the residues of a prediction and an experimental structure by sequence, whatever their numbers."""
 
 from dataclasses import dataclass
 
@@ -10,26 +10,26 @@ from data_pipeline.residues import ATOM_ORDER, UNKNOWN
 from data_pipeline.structure import Chain
 from data_pipeline.training_sets.chain_alignment import query_columns
 
-LEAST_RESIDUES = 3  # fewer do not fix a superposition
-LEAST_EQUAL = 0.4  # share of the shorter chain; some residues of any two proteins can be aligned
+MIN_RESIDUES = 3  # a superposition needs three points
+MIN_EQUAL = 0.4  # fraction of the shorter chain; some residues of any two proteins can be aligned
 _CA = ATOM_ORDER["CA"]
 
 
 class ComparisonError(InputError):
-    """Error for two structures that cannot be compared; the text is one sentence that says why."""
+    """Two structures cannot be compared; the text is one sentence with the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pairing:
-    """A chain of a prediction paired with a chain of the reference, residue by residue."""
+    """A predicted chain paired with a reference chain, residue by residue."""
 
     predicted: Chain
     reference: Chain
-    place: Int[np.ndarray, " r"]  # for each residue of the reference, its position in the prediction; -1 for none
+    place: Int[np.ndarray, " r"]  # for each reference residue, its index in the prediction, or -1
 
     @property
     def both(self) -> Bool[np.ndarray, " r"]:
-        """Mask of the reference's residues whose C-alpha atom is in both structures: those that are compared."""
+        """Mask of reference residues that are compared: their C-alpha atom is in both structures."""
         return self.observed & (self.place >= 0) & (self.predicted.atom_mask[self.place, _CA] > 0)
 
     @property
@@ -50,7 +50,7 @@ class Pairing:
 def paired(predicted: Chain, reference: Chain) -> Pairing:
     """Pair the residues of two chains by aligning their sequences.
 
-    Where a gap can be put in several places, the residues' numbers decide.
+    Residue numbers determine the place of a gap if several are possible.
     """
     place = query_columns(predicted.sequence, reference.sequence)
     by_sequence = Pairing(predicted=predicted, reference=reference, place=place)
@@ -60,41 +60,46 @@ def paired(predicted: Chain, reference: Chain) -> Pairing:
     return by_sequence
 
 
-def best_pairing(predicted: tuple[Chain, ...], reference: tuple[Chain, ...], wanted: str | None = None) -> Pairing:
+def best_pairing(predicted: tuple[Chain, ...], reference: tuple[Chain, ...], chain_name: str | None = None) -> Pairing:
     """Return the pairing of two chains, one from each structure, with the most equal residues.
 
-    `wanted` is the name of the reference's chain to compare, if it has one of that name. Raise `ComparisonError` if
-    fewer than three residues can be compared, or if the proteins are different.
+    `chain_name` is the name of the reference chain to compare; it is ignored if the reference has no such chain. Raise
+    `ComparisonError` if fewer than three residues can be compared, or if the proteins are different.
     """
     if not predicted or not reference:
-        raise ComparisonError(f"the {'reference' if predicted else 'prediction'} holds no protein")
-    named = tuple(chain for chain in reference if chain.name == wanted)
+        raise ComparisonError(f"the {'reference' if predicted else 'prediction'} has no protein chains")
+    named = tuple(chain for chain in reference if chain.name == chain_name)
     pairings = [paired(one, other) for other in named or reference for one in predicted]
     best = max(pairings, key=lambda pairing: (pairing.equal, pairing.identity))
     compared = int(best.both.sum())
-    if compared < LEAST_RESIDUES:
+    if compared < MIN_RESIDUES:
         raise ComparisonError(
-            f"they have {compared} residues with C-alpha atoms in common, and {LEAST_RESIDUES} are the fewest that can "
-            "be compared"
+            f"they have {compared} common residues with C-alpha atoms; at least {MIN_RESIDUES} are needed"
         )
     shorter = min(int(best.observed.sum()), int((best.predicted.atom_mask[:, _CA] > 0).sum()))
-    if best.equal < LEAST_EQUAL * shorter:
+    if best.equal < MIN_EQUAL * shorter:
         raise ComparisonError(
-            f"they are different proteins: of the shorter one's {shorter} residues {best.equal} are equal when aligned"
+            f"they are different proteins: only {best.equal} of {shorter} residues of the shorter one are equal"
         )
     return best
 
 
 def _by_number(pairing: Pairing) -> Pairing | None:
-    """Return the pairing by residue numbers, up to the most frequent shift of the aligned ones; None if impossible."""
+    """Return the pairing by residue numbers, after the most frequent shift of aligned residues; None if impossible."""
     predicted, reference, place = pairing.predicted, pairing.reference, pairing.place
     observed = reference.observed
-    numbers, own = reference.residue_numbers[observed], predicted.residue_numbers
+    numbers, predicted_numbers = reference.residue_numbers[observed], predicted.residue_numbers
     aligned = observed & (place >= 0)
-    if not aligned.any() or len(np.unique(numbers)) < len(numbers) or len(np.unique(own)) < len(own):
+    if (
+        not aligned.any()
+        or len(np.unique(numbers)) < len(numbers)
+        or len(np.unique(predicted_numbers)) < len(predicted_numbers)
+    ):
         return None
-    shifts, counts = np.unique(own[place[aligned]] - reference.residue_numbers[aligned], return_counts=True)
-    position = {number: index for index, number in enumerate(own.tolist())}
+    shifts, counts = np.unique(
+        predicted_numbers[place[aligned]] - reference.residue_numbers[aligned], return_counts=True
+    )
+    position = {number: index for index, number in enumerate(predicted_numbers.tolist())}
     shifted = np.full(len(place), -1, np.int64)
     shifted[observed] = [position.get(number, -1) for number in (numbers + shifts[counts.argmax()]).tolist()]
     return Pairing(predicted=predicted, reference=reference, place=shifted)

@@ -1,4 +1,4 @@
-"""Score how close one predicted chain is to the chain of an experimental structure."""
+"""Score a predicted chain against a chain of an experimental structure."""
 
 from dataclasses import dataclass
 
@@ -11,49 +11,49 @@ from helixfold.analysis.metrics import residue_lddt, superposed_scores
 from helixfold.analysis.residues import Pairing
 
 _CA = ATOM_ORDER["CA"]
-# The n-th atom that the prediction lacks is put n times this far away, so that it preserves no distance.
+# The n-th missing atom of the prediction is placed n times this far away, so that it preserves no distance.
 _AWAY = 1e5  # Angstrom
-# Atoms that a predicted residue of each type can have, all if it is unknown: of a mutated side chain, only atoms of
-# both types are compared.
+# Possible atoms of each predicted residue type; all for unknown residues. In a mutated side chain, only atoms of both
+# types are compared.
 _POSSIBLE = (ATOM37_MASK > 0) | (np.arange(len(ATOM37_MASK)) == UNKNOWN)[:, None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """Scores of a chain over the residues that the experiment observed, from 0 to 1 but for RMSD and pLDDT.
+    """Scores of a chain over the experimentally observed residues, from 0 to 1 except RMSD and pLDDT.
 
-    A residue or atom that the prediction lacks counts as wrong, except in the RMSD, which is over common residues.
+    A residue or atom that is missing in the prediction counts as wrong, except in the RMSD of common residues.
     """
 
     predicted_chain: str
     reference_chain: str
     residues: int  # with C-alpha in the reference
-    compared: int  # of these, with C-alpha in the prediction
-    identity: float  # share of the compared residues that are of the same type
+    compared: int  # of these residues, with C-alpha in the prediction
+    identity: float  # fraction of the compared residues with the same type
     lddt: float  # of all heavy atoms
     lddt_ca: float
     tm_score: float  # normalised by the length of the reference
     gdt_ts: float
     gdt_ha: float
     rmsd: float  # Angstrom, of C-alpha
-    plddt: float | None  # mean over the compared residues, 0 to 100, where the prediction's B-factors are pLDDT
+    plddt: float | None  # mean over the compared residues, 0 to 100; None if the prediction's B-factors are not pLDDT
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResidueScores:
-    """Scores of each residue of the reference that has a C-alpha atom; NaN where a residue has no distances."""
+    """Scores of each reference residue with a C-alpha atom; NaN for residues without distances."""
 
     number: Int[np.ndarray, " n"]  # the residue number in the reference
     letters: str  # one-letter codes in the reference
-    present: Bool[np.ndarray, " n"]  # the prediction has its C-alpha
-    predicted_number: Int[np.ndarray, " n"]  # 0 where the prediction lacks the residue
+    present: Bool[np.ndarray, " n"]  # whether the prediction has its C-alpha
+    predicted_number: Int[np.ndarray, " n"]  # 0 if the prediction lacks the residue
     lddt: Float[np.ndarray, " n"]
     lddt_ca: Float[np.ndarray, " n"]
     plddt: Float[np.ndarray, " n"] | None  # NaN for residues that the prediction lacks
 
 
 def compared(pairing: Pairing) -> tuple[Scores, ResidueScores]:
-    """Return the scores of a predicted chain against the chain it is paired with, as a whole and by residue."""
+    """Return the scores of a predicted chain against its reference chain, as a whole and by residue."""
     observed, both = pairing.observed, pairing.both
     predicted, reference = pairing.predicted, pairing.reference
     place = pairing.place
@@ -92,34 +92,34 @@ def compared(pairing: Pairing) -> tuple[Scores, ResidueScores]:
 
 
 def plddt_of(pairing: Pairing) -> Float[np.ndarray, " r"] | None:
-    """Return the pLDDT of each residue of the reference, NaN where the prediction lacks it.
+    """Return the pLDDT of each reference residue, NaN if the prediction lacks it.
 
-    None if the prediction's B-factors are not pLDDT: they are where all atoms of a residue have the same value from 0
-    to 100, and residues differ.
+    Return None if the prediction's B-factors are not pLDDT. They are considered as pLDDT if all atoms of a residue have
+    the same value from 0 to 100, and residues differ.
     """
     chain = pairing.predicted
-    there = chain.atom_mask > 0
-    least = np.where(there, chain.b_factors, np.inf).min(-1)[chain.observed]
-    most = np.where(there, chain.b_factors, -np.inf).max(-1)[chain.observed]
-    if (most - least > 0.011).any() or least.min() < 0 or most.max() > 100 or most.max() == least.min():
+    present = chain.atom_mask > 0
+    lowest = np.where(present, chain.b_factors, np.inf).min(-1)[chain.observed]
+    highest = np.where(present, chain.b_factors, -np.inf).max(-1)[chain.observed]
+    if (highest - lowest > 0.011).any() or lowest.min() < 0 or highest.max() > 100 or highest.max() == lowest.min():
         return None
-    return np.where(pairing.both, np.where(there, chain.b_factors, 0).max(-1)[pairing.place], np.nan)
+    return np.where(pairing.both, np.where(present, chain.b_factors, 0).max(-1)[pairing.place], np.nan)
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeavyAtoms:
-    """Heavy atoms of a reference chain that both residue types have, and where the prediction has them."""
+    """Heavy atoms of a reference chain that both residue types have, and their predicted positions."""
 
-    predicted: Float[np.ndarray, "n 3"]  # Angstrom, NaN where the prediction lacks the atom
+    predicted: Float[np.ndarray, "n 3"]  # Angstrom, NaN if the prediction lacks the atom
     true: Float[np.ndarray, "n 3"]  # Angstrom
     residue: Int[np.ndarray, " n"]  # index in the reference chain
 
 
 def heavy_atoms(pairing: Pairing) -> HeavyAtoms:
-    """Return the heavy atoms over which lDDT is computed.
+    """Return the heavy atoms for lDDT.
 
-    Where rotating a planar group by half a turn only exchanges names (Asp, Glu, Phe, Tyr), atoms get the names that fit
-    better.
+    Atoms of planar groups whose rotation by half a turn only exchanges names (Asp, Glu, Phe, Tyr) get the names that
+    fit better.
     """
     reference, place = pairing.reference, pairing.place
     rows = np.arange(len(place))[:, None]
@@ -138,7 +138,7 @@ def heavy_atoms(pairing: Pairing) -> HeavyAtoms:
 
 
 def _all_atoms(pairing: Pairing) -> tuple[Float[np.ndarray, " r"], float]:
-    """Return lDDT of each residue of the reference, and of all, over heavy atoms that both residue types have."""
+    """Return the lDDT of each reference residue, and of all, over heavy atoms that both residue types have."""
     atoms = heavy_atoms(pairing)
     per_residue, whole = residue_lddt(placed(atoms.predicted), atoms.true, atoms.residue)
     return np.pad(per_residue, (0, len(pairing.place) - len(per_residue)), constant_values=np.nan), whole
@@ -151,26 +151,26 @@ def _swapped(
     true: Float[np.ndarray, "r 14 3"],
     exists: Bool[np.ndarray, "r 14"],
 ) -> Bool[np.ndarray, " r"]:
-    """Return a mask of the residues that preserve more distances if atoms with ambiguous names exchange them."""
+    """Return a mask of residues that preserve more distances after exchanging ambiguous atom names."""
     aatype = pairing.reference.aatype
     rows = np.arange(len(true))[:, None]
     ambiguous = ATOM14_IS_AMBIGUOUS[aatype] > 0
     # Atoms are exchanged in pairs, so both of them must exist.
-    asked = ambiguous & (ambiguous <= (exists & has)).all(-1)[:, None]
-    chosen = exists & has & (asked | ~ambiguous)
-    residue, _ = chosen.nonzero()
-    if not asked.any():
+    exchangeable = ambiguous & (ambiguous <= (exists & has)).all(-1)[:, None]
+    counted = exists & has & (exchangeable | ~ambiguous)
+    residue, _ = counted.nonzero()
+    if not exchangeable.any():
         return np.zeros(len(true), bool)
-    kept = [
-        residue_lddt(named[chosen], true[chosen], residue, of=asked[chosen], to=~ambiguous[chosen])[0]
+    preserved = [
+        residue_lddt(named[counted], true[counted], residue, of=exchangeable[counted], to=~ambiguous[counted])[0]
         for named in (predicted, predicted[rows, ATOM14_ALTERNATIVE[aatype]])
     ]
-    return np.pad(kept[1] > kept[0], (0, len(true) - len(kept[0])))
+    return np.pad(preserved[1] > preserved[0], (0, len(true) - len(preserved[0])))
 
 
 def placed(points: Float[np.ndarray, "n 3"]) -> Float[np.ndarray, "n 3"]:
-    """Return points in which each unknown one is far from all others, so that it preserves no distance."""
-    unknown = np.flatnonzero(np.isnan(points).any(-1))
-    known = points.copy()
-    known[unknown] = _AWAY * (1 + np.arange(len(unknown)))[:, None]
-    return known
+    """Return points with missing ones (NaN) far from all others, so that they preserve no distance."""
+    missing = np.flatnonzero(np.isnan(points).any(-1))
+    result = points.copy()
+    result[missing] = _AWAY * (1 + np.arange(len(missing)))[:, None]
+    return result

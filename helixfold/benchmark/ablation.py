@@ -26,7 +26,7 @@ from helixfold.execution.allocator import keep_few_kernels, keeping_freed_memory
 from helixfold.execution.device import DTYPES, pick_device
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.execution.recompute import RecomputeConfig, recompute
-from helixfold.execution.slabs import Held, Slabs
+from helixfold.execution.slabs import LocalStream, Slabs
 from helixfold.execution.stages import mean_seconds
 from helixfold.execution.whole import Whole
 from helixfold.losses import config as losses
@@ -302,7 +302,7 @@ class NotInPlace(Slabs):
         *,
         context: Context,
         dropout_mask: Tensor | None,
-    ) -> Held:
+    ) -> LocalStream:
         own = self.gather(stream).clone()
         return super().apply(update, own, mask, context_input, context=context, dropout_mask=dropout_mask)
 

@@ -235,7 +235,7 @@ class BenchmarkDevice:
 
 def measured_device(device: torch.device, dtypes: Sequence[torch.dtype], repeats: int) -> BenchmarkDevice:
     """Return a device with its rates measured; `repeats` is the number of readings for each."""
-    refused = allocator.refusal()
+    refused = allocator.unsupported_reason()
     return BenchmarkDevice(
         device=device,
         name=device_name(device),

@@ -26,7 +26,7 @@ def operator_backends(options: OperatorOptions) -> dict[str, list[str]]:
         with simulated_device(properties) if options.device in GPU_NAMES else nullcontext():
             found[case.name] = _operator_lines(case, properties)
     if properties.kind == "cpu":
-        refused = allocator.refusal()
+        refused = allocator.unsupported_reason()
         kept = "kept for later ones by predict, train and benchmark"
         found["memory that tensors leave"] = [kept if refused is None else f"left as it is: {refused}"]
     return found

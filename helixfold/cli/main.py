@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from data_pipeline.io.errors import InputError, SearchError, printable
 from helixfold.runtime.imports import collecting_no_garbage
-from helixfold.runtime.interruption import INTERRUPTED, Interruption, say_interrupted
+from helixfold.runtime.interruption import INTERRUPTED, Interruption, print_interrupted
 from helixfold.runtime.openmp import sleep_while_waiting
 from helixfold.runtime.standard_streams import OUTPUT_NAME, command_streams, is_verbose, restored_verbosity
 
@@ -117,7 +117,7 @@ def _failure(error: BaseException, interruption: Interruption) -> int | None:
     """Print an expected error and return its exit code, or return None for an unexpected one."""
     # A library may have turned the interruption into another exception.
     if isinstance(error, KeyboardInterrupt) or interruption.is_requested:
-        say_interrupted()
+        print_interrupted()
         return INTERRUPTED
     match error:
         case InputError():

@@ -1,4 +1,4 @@
-"""Memory and disk space that are available, read before a computation begins."""
+"""Available memory and disk space, and limits on the memory of this process."""
 
 import errno
 import os
@@ -15,8 +15,8 @@ from data_pipeline.io.processors import MACHINE, control_groups
 from helixfold.execution import allocator
 
 _PROC = Path("/proc")
-# Files of control groups by version: limits, use, and the field of memory.stat for pages in use that the system can
-# take back.
+# Files of control groups by version: limits, usage, and the field of memory.stat with the pages that the system can
+# reclaim.
 _GROUP_FILES = {
     1: (("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file"),
     2: (("memory.max", "memory.high"), "memory.current", "inactive_file"),
@@ -35,11 +35,11 @@ _OUT_OF_MEMORY = (
 
 
 def available_memory(device: torch.device) -> int:
-    """Return the bytes that new tensors on a device may take.
+    """Return the bytes available for new tensors on a device.
 
-    On a GPU this is its free memory and the unused memory of PyTorch's allocator. On a CPU it is the least that the
-    system, the control groups (containers, batch systems) and the limits of this process leave; on systems without
-    /proc it is all the memory of the machine.
+    On a GPU this is its free memory plus the unused memory of PyTorch's allocator. On a CPU it is the minimum of what
+    the system, the control groups (containers, batch systems) and the limits of this process leave. On systems without
+    /proc it is the whole memory of the machine.
     """
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -49,14 +49,14 @@ def available_memory(device: torch.device) -> int:
 
 
 def memory_limits() -> Iterator[tuple[str, int]]:
-    """Yield what limits the memory of this process on a CPU, and the bytes that it leaves."""
-    yield MACHINE, _of_system()
-    yield from _of_groups()
-    yield from _of_limits()
+    """Yield the name of each limit on this process's memory on a CPU, and the bytes left under it."""
+    yield MACHINE, _system_memory()
+    yield from _control_group_limits()
+    yield from _process_limits()
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error means that CUDA, PyTorch's CPU allocator, NumPy or the system had too little memory."""
+    """Return whether an error means that CUDA, PyTorch's CPU allocator, NumPy or the system ran out of memory."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     if isinstance(error, OSError):
@@ -65,25 +65,25 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def free_disk(directory: Path) -> int:
-    """Return the free bytes on the disk of a directory, which need not exist yet; 0 if its files are kept in memory."""
+    """Return the free bytes on the disk of a directory, which need not exist yet; 0 if it is a memory file system."""
     directory = directory.absolute()
-    there = next(each for each in (directory, *directory.parents) if each.exists())
-    return 0 if _file_system(there.resolve()) in _IN_MEMORY else shutil.disk_usage(there).free
+    existing = next(each for each in (directory, *directory.parents) if each.exists())
+    return 0 if _file_system(existing.resolve()) in _IN_MEMORY else shutil.disk_usage(existing).free
 
 
 @contextmanager
 def limit_memory(memory: int) -> Iterator[None]:
-    """Make allocations fail inside the context once the process takes more than `memory` bytes beyond its present use.
+    """Make allocations fail inside the context if the process needs over `memory` bytes more than it uses now.
 
-    A failed allocation can be handled. Without the limit Linux grants more memory than there is, and kills the process
-    once that is used. Systems without /proc have no such limit.
+    A failed allocation can be handled. Without the limit Linux grants more memory than the machine has, and kills the
+    process once it is used. On systems without /proc nothing is limited.
     """
-    held = _bytes(_PROC / "self" / "status", "VmData")
-    if held is None:
+    used = _bytes(_PROC / "self" / "status", "VmData")
+    if used is None:
         yield
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = held + memory
+    limit = used + memory
     resource.setrlimit(resource.RLIMIT_DATA, (limit if soft < 0 else min(limit, soft), hard))
     try:
         yield
@@ -91,26 +91,26 @@ def limit_memory(memory: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
-def _of_system() -> int:
+def _system_memory() -> int:
     free = _bytes(_PROC / "meminfo", "MemAvailable")
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if free is None else free
 
 
-def _of_groups() -> Iterator[tuple[str, int]]:
-    """Yield the limit of each control group which contains this process, and the bytes that are left."""
+def _control_group_limits() -> Iterator[tuple[str, int]]:
+    """Yield the limit file of each control group that contains this process, and the bytes left under it."""
     for group, version in control_groups("memory"):
-        limits, use, unneeded = _GROUP_FILES[version]
-        for limit in limits:
+        limits, usage, reclaimable_field = _GROUP_FILES[version]
+        for name in limits:
             try:
-                most, used = (group / limit).read_text().strip(), int((group / use).read_text())
-                returned = _field(_lines(group / "memory.stat"), unneeded) or 0
+                limit, used = (group / name).read_text().strip(), int((group / usage).read_text())
+                reclaimable = _field(_lines(group / "memory.stat"), reclaimable_field) or 0
             except OSError:
                 continue
-            if most != "max":
-                yield str(group / limit), int(most) - used + returned
+            if limit != "max":
+                yield str(group / name), int(limit) - used + reclaimable
 
 
-def _of_limits() -> Iterator[tuple[str, int]]:
+def _process_limits() -> Iterator[tuple[str, int]]:
     for name, kind, field in (
         ("ulimit -v", resource.RLIMIT_AS, "VmSize"),
         ("ulimit -d", resource.RLIMIT_DATA, "VmData"),
@@ -121,7 +121,7 @@ def _of_limits() -> Iterator[tuple[str, int]]:
 
 
 def _bytes(file: Path, field: str) -> int | None:
-    """Return the bytes in a field of a /proc file, which Linux gives in KiB; None if there is no such field."""
+    """Return the bytes in a field of a /proc file, which are in KiB there; None if the field is missing."""
     kib = _field(_lines(file), f"{field}:")
     return None if kib is None else kib * 1024
 
@@ -132,7 +132,7 @@ def _field(lines: Iterable[str], name: str) -> int | None:
 
 
 def _lines(file: Path) -> list[str]:
-    """Return the lines of a file of the system; an empty list if there is no such file."""
+    """Return the lines of a system file; an empty list if it does not exist."""
     try:
         return file.read_text().splitlines()
     except OSError:
@@ -141,9 +141,9 @@ def _lines(file: Path) -> list[str]:
 
 def _file_system(directory: Path) -> str | None:
     """Return the type of the file system of a directory, such as "ext4"; None if it is unknown."""
-    # Blanks in names are written as octal numbers. If several mounts have the same path, the last counts.
+    # Blanks in paths are written as octal numbers. If several mounts have the same path, the last one is in use.
     mounts = [
-        (Path(_OCTAL.sub(lambda found: chr(int(found[1], 8)), words[1])), words[2])
+        (Path(_OCTAL.sub(lambda match: chr(int(match[1], 8)), words[1])), words[2])
         for words in map(str.split, _lines(_PROC / "self" / "mounts"))
     ]
     around = [mount for mount in mounts if directory.is_relative_to(mount[0])]

@@ -1,7 +1,7 @@
-"""Counts of the memory and work of a piece of code: bytes of tensors, FLOP of products, bytes moved and launches.
+"""Count the memory and work of a piece of code: tensor memory, FLOP of matrix products, memory traffic, launches.
 
-Real tensors are counted as well as tensors on the meta device, which hold no numbers. So the same code can be counted
-for another machine, and at sizes that would not fit into this one.
+Tensors may be real or on the meta device, where they have no data. The same code can therefore be counted for another
+machine, and at sizes that do not fit into this one.
 """
 
 import weakref
@@ -27,13 +27,13 @@ _PRODUCTS = {"mm", "bmm", "addmm", "baddbmm"}
 
 
 class Counter(TorchDispatchMode):
-    """Context that counts everything PyTorch computes inside it.
+    """Context manager that counts the memory and work of everything PyTorch computes inside it.
 
-    `live` is the bytes of tensors that were allocated inside and still exist, and `peak` the most of them during the
-    current stage. `peaks` has the peak of each finished stage, by the names that `begin` was given. `products` is the
-    floating-point operations of matrix products, `moved` the bytes of the tensors that operators read and wrote, and
-    `launches` the number of operators that compute something. `offloaded` is the live bytes that were allocated under
-    `counted_as_offloaded`, which `live` does not include; `peak_offloaded` is the most of these.
+    `live` is the bytes of tensors that were allocated inside and still exist, and `peak` its maximum during the current
+    stage. `peaks` has the peak of each finished stage, by the names passed to `begin`. `products` is the floating-point
+    operations of matrix products, `moved` the bytes of the tensors that operators read and wrote, and `launches` the
+    number of operators that compute something. `offloaded` is the live bytes that were allocated under
+    `counted_as_offloaded`, which `live` does not include, and `peak_offloaded` its maximum.
     """
 
     def __init__(self, stage: str = "") -> None:
@@ -41,11 +41,11 @@ class Counter(TorchDispatchMode):
         self.stage, self.peaks = stage, dict[str, int]()
         self.live = self.peak = self.offloaded = self.peak_offloaded = 0
         self.products = self.moved = self.launches = 0
-        self._held: dict[int, _Held] = {}
+        self._allocations: dict[int, _Allocation] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Nothing is compiled, so PyTorch need not import its compiler to find out.
+        # Nothing is compiled here. Otherwise PyTorch imports its compiler, which is slow, to find that out.
         return False
 
     def __torch_dispatch__(
@@ -59,14 +59,14 @@ class Counter(TorchDispatchMode):
         if func.is_view:
             return func(*args, **kwargs)
         operator = _operator(func)
-        # Another mode beneath this one must see every operator itself.
-        found = func(*args, **kwargs) if torch._C._len_torch_dispatch_stack() else _result(operator, args, kwargs)
-        outputs = [found] if isinstance(found, Tensor) else list(tensors(found))
-        if not operator.is_given:
+        # Another dispatch mode below this one must see every operator.
+        result = func(*args, **kwargs) if torch._C._len_torch_dispatch_stack() else _result(operator, args, kwargs)
+        outputs = [result] if isinstance(result, Tensor) else list(tensors(result))
+        if not operator.returns_argument:
             for tensor in outputs:
-                self._hold(tensor)
+                self._add(tensor)
         if operator.name in _ALLOCATE:
-            return found
+            return result
         self.launches += 1
         moved = 0
         for each in (*args, *outputs):
@@ -78,17 +78,17 @@ class Counter(TorchDispatchMode):
         if operator.name.rstrip("_") in _PRODUCTS:
             # Each element is a sum of as many products as the last operand has rows.
             self.products += 2 * outputs[0].numel() * args[-1].shape[-2]
-        return found
+        return result
 
     def begin(self, stage: str) -> None:
-        """Record the peak of the current stage and begin another; a stage that comes again keeps its highest peak."""
+        """Record the peak of the current stage and begin another; a repeated stage keeps its highest peak."""
         self.peaks[self.stage] = max(self.peaks.get(self.stage, 0), self.peak)
         self.stage, self.peak = stage, self.live
 
-    def _hold(self, tensor: Tensor) -> None:
+    def _add(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         key = storage._cdata
-        if key in self._held:
+        if key in self._allocations:
             return
         size = storage.nbytes()
         is_offloaded = _is_offloaded.get()
@@ -98,20 +98,20 @@ class Counter(TorchDispatchMode):
         else:
             self.live += size
             self.peak = max(self.peak, self.live)
-        held = _Held(storage, self._release)
-        held.key, held.size, held.is_offloaded = key, size, is_offloaded
-        self._held[key] = held
+        allocation = _Allocation(storage, self._remove)
+        allocation.key, allocation.size, allocation.is_offloaded = key, size, is_offloaded
+        self._allocations[key] = allocation
 
-    def _release(self, held: "_Held") -> None:
-        del self._held[held.key]
-        if held.is_offloaded:
-            self.offloaded -= held.size
+    def _remove(self, allocation: "_Allocation") -> None:
+        del self._allocations[allocation.key]
+        if allocation.is_offloaded:
+            self.offloaded -= allocation.size
         else:
-            self.live -= held.size
+            self.live -= allocation.size
 
 
-class _Held(weakref.ref[Any]):
-    """Memory that was allocated inside a counter, by the identifier of its storage."""
+class _Allocation(weakref.ref[Any]):
+    """Weak reference to a storage that was allocated inside a counter; `key` is the storage's address."""
 
     __slots__ = ("is_offloaded", "key", "size")
     key: int
@@ -124,7 +124,7 @@ _is_offloaded: ContextVar[bool] = ContextVar("_is_offloaded", default=False)
 
 @contextmanager
 def counted_as_offloaded() -> Iterator[None]:
-    """Count memory that is allocated inside this context as `offloaded`: it is a disk's or the host's beside a GPU."""
+    """Count memory allocated inside this context as `offloaded`: on a disk, or host memory of a GPU run."""
     token = _is_offloaded.set(True)
     try:
         yield
@@ -132,25 +132,26 @@ def counted_as_offloaded() -> Iterator[None]:
         _is_offloaded.reset(token)
 
 
-# Layouts of operators' results for tensors on the meta device, by everything that they depend on: PyTorch takes long to
-# find them, and a network repeats the same calls.
-_known: dict[Hashable, Any] = {}
+# Cache of the layouts of operators' results on the meta device, by everything that they depend on. PyTorch takes long
+# to compute them, and a network repeats the same calls.
+_layouts: dict[Hashable, Any] = {}
 _Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
-# Elementwise functions that return integers for integers, and those that return booleans.
+# Elementwise functions that return integers for integers, and functions that return booleans.
 _OF_INTEGERS = {"add", "sub", "rsub", "mul", "neg", "clamp", "where", "clone", "_to_copy", "bitwise_and", "bitwise_or"}
 _TRUTH = {"eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not", "isfinite", "isnan", "isinf"}
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Operator:
-    """Facts about an operator. `is_given`: it returns memory of its arguments. `written`: the argument that it writes.
+    """An operator, and what happens to the memory of its arguments.
 
-    `written` is the position or the name of an argument, and None unless exactly one is written and returned.
+    `returns_argument` is true if the result shares memory with an argument. `written` is the position or the name of
+    the argument that the operator writes; None unless exactly one is written and returned.
     """
 
     run: Any
     name: str
-    is_given: bool
+    returns_argument: bool
     is_pointwise: bool
     written: int | str | None
 
@@ -166,14 +167,14 @@ def _operator(func: Any) -> _Operator:
     return _Operator(
         run=func,
         name=func._overloadpacket.__name__,
-        is_given=any(each.alias_info is not None for each in returns),
+        returns_argument=any(each.alias_info is not None for each in returns),
         is_pointwise=torch.Tag.pointwise in func.tags,
         written=written[0] if len(written) == len(returns) == 1 else None,
     )
 
 
 def _result(operator: _Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return an operator's result; for meta tensors an empty one of the right layout, without running the operator."""
+    """Return an operator's result. For meta tensors this is an empty tensor of the right layout; nothing is run."""
     func, name = operator.run, operator.name
     if name in _ALLOCATE and name not in _SIMPLE:
         return func(*args, **kwargs)
@@ -184,25 +185,25 @@ def _result(operator: _Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     if (written := operator.written) is not None:
         # Nothing is written on the meta device, and the operator returns the argument that it writes.
         return kwargs[written] if isinstance(written, str) else args[written]
-    layouts = _known.get(key)
+    layouts = _layouts.get(key)
     if layouts is None and (layout := _simple(operator, args, kwargs)) is not None:
-        layouts = _known[key] = layout
+        layouts = _layouts[key] = layout
     if layouts is None:
-        found = func(*args, **kwargs)
-        given = {_storage(tensor) for tensor in tensors(args)}
-        outputs = found if isinstance(found, tuple) else (found,)
-        made = [each for each in outputs if each is not None]  # gradients that are not needed are None
-        if all(isinstance(each, Tensor) and each.is_meta and _storage(each) not in given for each in made):
-            known = tuple(each if each is None else (each.shape, each.stride(), each.dtype) for each in outputs)
-            _known[key] = known if isinstance(found, tuple) else known[0]
-        return found
+        result = func(*args, **kwargs)
+        inputs = {_storage(tensor) for tensor in tensors(args)}
+        outputs = result if isinstance(result, tuple) else (result,)
+        present = [each for each in outputs if each is not None]  # unneeded gradients are None
+        if all(isinstance(each, Tensor) and each.is_meta and _storage(each) not in inputs for each in present):
+            entry = tuple(each if each is None else (each.shape, each.stride(), each.dtype) for each in outputs)
+            _layouts[key] = entry if isinstance(result, tuple) else entry[0]
+        return result
     if isinstance(layouts[-1], torch.dtype):
-        return _made(layouts)
-    return tuple(_made(each) for each in layouts)
+        return _empty(layouts)
+    return tuple(_empty(each) for each in layouts)
 
 
 def _simple(operator: _Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the layout of the result of the most frequent operators; None for others."""
+    """Return the layout of the result of a frequent operator; None for other operators."""
     if operator.is_pointwise:
         return _pointwise(operator.name, args, kwargs)
     return _SIMPLE[operator.name](*args, **kwargs) if operator.name in _SIMPLE else None
@@ -272,8 +273,8 @@ def _looked_up(table: Tensor, indices: Sequence[Tensor | None]) -> _Layout | Non
     if others or first is None or first.dtype != torch.int64:
         return None
     shape = *first.shape, *table.shape[1:]
-    given = [(*[0] * first.ndim, *table.stride()[1:]), (*first.stride(), *[0] * (table.ndim - 1))]
-    return shape, _pointwise_strides(shape, given), table.dtype
+    strides = [(*[0] * first.ndim, *table.stride()[1:]), (*first.stride(), *[0] * (table.ndim - 1))]
+    return shape, _pointwise_strides(shape, strides), table.dtype
 
 
 _SIMPLE: dict[str, Callable[..., Any]] = {
@@ -306,7 +307,7 @@ def _dense(shape: Sequence[int], dtype: torch.dtype) -> _Layout:
 
 
 def _pointwise(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Layout | None:
-    """Return the layout that PyTorch gives an elementwise function's result; None for cases left to PyTorch."""
+    """Return the layout of an elementwise function's result in PyTorch; None for cases left to PyTorch."""
     tensors = [each for each in args if isinstance(each, Tensor)]
     shape = np.broadcast_shapes(*(each.shape for each in tensors))
     dtypes = [each.dtype for each in tensors[name == "where" :] if each.ndim or not shape]
@@ -325,7 +326,7 @@ def _pointwise(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Lay
 
 
 def _is_dense(x: Tensor) -> bool:
-    """Return whether a tensor fills its memory without gaps, in whatever order of its dims."""
+    """Return whether a tensor fills its memory without gaps, in any order of its dims."""
     size = 1
     for stride, length in sorted(zip(x.stride(), x.shape, strict=True)):
         if length > 1:
@@ -335,18 +336,19 @@ def _is_dense(x: Tensor) -> bool:
     return True
 
 
-def _pointwise_strides(shape: Sequence[int], given: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Return the strides that PyTorch gives an elementwise function's result, from those of its operands.
+def _pointwise_strides(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Return the strides of an elementwise function's result in PyTorch, from the strides of its operands.
 
-    The result is dense, with its dims in the order of the strides of the first operand that tells them apart (see
-    `TensorIterator` in PyTorch's source). PyTorch's function in Python imports what it needs for symbols.
+    The result is dense. Its dims are ordered by the strides of the first operand in which they differ (see
+    `TensorIterator` in PyTorch's source). PyTorch's own Python function for this imports its symbolic shapes, which is
+    slow.
     """
 
     def is_faster(one: int, other: int) -> bool | None:
-        for strides in given:
-            if strides[one] and strides[other]:
-                if strides[one] != strides[other]:
-                    return strides[one] < strides[other]
+        for operand in strides:
+            if operand[one] and operand[other]:
+                if operand[one] != operand[other]:
+                    return operand[one] < operand[other]
                 if shape[one] > shape[other]:
                     return False
         return None
@@ -355,20 +357,20 @@ def _pointwise_strides(shape: Sequence[int], given: Sequence[Sequence[int]]) -> 
     for dim in reversed(range(len(shape))):
         place = len(order)
         for before in reversed(range(len(order))):
-            found = is_faster(order[before], dim)
-            if found:
+            faster = is_faster(order[before], dim)
+            if faster:
                 break
-            if found is not None:
+            if faster is not None:
                 place = before
         order.insert(place, dim)
-    strides, size = [0] * len(shape), 1
+    result, size = [0] * len(shape), 1
     for dim in order:
-        strides[dim], size = size, size * shape[dim]
-    return tuple(strides)
+        result[dim], size = size, size * shape[dim]
+    return tuple(result)
 
 
 class _NotOnMetaError(Exception):
-    """Error for a tensor that is not on the meta device."""
+    """A tensor is not on the meta device."""
 
 
 def _signature(value: Any) -> Hashable:
@@ -382,7 +384,7 @@ def _signature(value: Any) -> Hashable:
     return type(value), value
 
 
-def _made(layout: _Layout | None) -> Tensor | None:
+def _empty(layout: _Layout | None) -> Tensor | None:
     if layout is None:
         return None
     shape, stride, dtype = layout
@@ -390,10 +392,10 @@ def _made(layout: _Layout | None) -> Tensor | None:
 
 
 def _storage(tensor: Tensor) -> int:
-    """Return an identifier that all tensors of the same memory share, valid while one of them exists."""
+    """Return an identifier of a tensor's memory, valid while a tensor with this memory exists."""
     return tensor.untyped_storage()._cdata
 
 
 def _size(tensor: Tensor) -> int:
-    """Return the bytes of a tensor that are read or written; an expanded tensor has fewer in memory than elements."""
+    """Return the bytes of a tensor in memory; an expanded tensor has fewer than its elements would take."""
     return min(tensor.nbytes, tensor.untyped_storage().nbytes())

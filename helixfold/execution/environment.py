@@ -1,4 +1,4 @@
-"""Describe the programs and the device that compute, as results record them: nothing here changes from run to run."""
+"""Versions of the software and the name of the device, as results record them."""
 
 import importlib.metadata
 import platform
@@ -16,9 +16,9 @@ _DRIVER, _PROCESSOR = Path("/proc/driver/nvidia/version"), Path("/proc/cpuinfo")
 
 @cache
 def software_versions(device_type: str) -> dict[str, str]:
-    """Return the versions of the programs on which results depend, by name.
+    """Return the versions of the software on which results depend, by name.
 
-    On a GPU ("cuda") these are also Triton, CUDA or ROCm, and NVIDIA's driver, as far as they can be found out.
+    On a GPU ("cuda") Triton, CUDA or ROCm, and NVIDIA's driver are included if their versions are available.
     """
     versions = {
         "helixfold": helixfold.__version__,
@@ -27,18 +27,18 @@ def software_versions(device_type: str) -> dict[str, str]:
         "torch": torch.__version__,
     }
     if device_type == "cuda":
-        found = {
+        gpu_versions = {
             "triton": package_version("triton"),
             "cuda": torch.version.cuda,
             "rocm": torch.version.hip,
             "driver": _driver_version(),
         }
-        versions |= {name: version for name, version in found.items() if version}
+        versions |= {name: version for name, version in gpu_versions.items() if version}
     return versions
 
 
 def package_version(package: str) -> str | None:
-    """Return the version of an installed package, or None."""
+    """Return the version of a Python package; None if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -47,7 +47,7 @@ def package_version(package: str) -> str | None:
 
 @cache
 def device_name(device: torch.device) -> str:
-    """Return the name that the device's maker gives it, or else the platform's."""
+    """Return the product name of a GPU or processor, or the platform's name for it."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     lines = _PROCESSOR.read_text().splitlines() if _PROCESSOR.is_file() else []
@@ -56,9 +56,9 @@ def device_name(device: torch.device) -> str:
 
 
 def device_capability(device: torch.device) -> str:
-    """Return the compute capability of an NVIDIA GPU, such as 9.0, or the vector instructions that a CPU is used with.
+    """Return an NVIDIA GPU's compute capability, such as 9.0, or the vector instructions that PyTorch uses on a CPU.
 
-    For other devices it is empty.
+    Empty for other devices.
     """
     if device.type == "cuda" and torch.version.hip is None:
         major, minor = torch.cuda.get_device_capability(device)
@@ -67,7 +67,7 @@ def device_capability(device: torch.device) -> str:
 
 
 def _driver_version() -> str | None:
-    """Return the version of NVIDIA's driver on Linux; None elsewhere, where nothing but its own programs tells it."""
+    """Return the version of NVIDIA's driver on Linux; None elsewhere, where no file contains it."""
     text = _DRIVER.read_text() if _DRIVER.is_file() else ""
-    found = re.search(r"Kernel Module .*?\b(\d{3,}(?:\.\d+)+)\b", text)
-    return found[1] if found else None
+    match = re.search(r"Kernel Module .*?\b(\d{3,}(?:\.\d+)+)\b", text)
+    return match[1] if match else None

@@ -1,9 +1,9 @@
-"""Record what a computation launches on a GPU as a CUDA graph, and replay it: that takes no time of the host.
+"""Capture a computation as a CUDA graph and replay it, so that the host does not launch each kernel again.
 
-A recording reads and writes the same memory at every replay. It never waits for a GPU, whatever it reads from the host
-is as it was, and no line of Python runs again. PyTorch's notes on CUDA graphs say what else holds: a stream beside the
-current one is captured, everything has run there once before, and recordings may share a pool of memory if none is
-replayed while another one is, and no result is read after the next replay.
+A captured graph reads and writes the same memory at every replay. It cannot wait for the GPU, values read from the host
+stay as they were, and no Python code runs again. PyTorch's notes on CUDA graphs list the other conditions. A graph is
+captured on a stream of its own, on which the same computation has run before. Graphs may share a memory pool if no two
+of them are replayed at once, and no result is read after the next replay.
 """
 
 from collections import OrderedDict
@@ -21,13 +21,13 @@ from helixfold.ops.dispatch import add_recorded_backends, recorded_backends
 Result = TypeVar("Result")
 Inputs = TypeVar("Inputs")
 Value = TypeVar("Value")
-# Recordings that are kept. Each holds its inputs and results; the rest of their memory they share.
-MOST_RECORDINGS = 8
+# Each recording has memory for its inputs and results; they share the rest.
+MAX_RECORDINGS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recording(Generic[Result]):
-    """A recorded computation: `replay()` computes it again, and overwrites the tensors in `result`."""
+    """A captured computation: `replay()` runs it again and overwrites the tensors in `result`."""
 
     result: Result
     replay: Callable[[], object]
@@ -35,27 +35,27 @@ class Recording(Generic[Result]):
 
 @runtime_checkable
 class Recorder(Protocol):
-    """The interface of recorders: of CUDA graphs, and of PyTorch's operators in tests."""
+    """Interface for capturing computations: as CUDA graphs, or as lists of PyTorch operators in tests."""
 
     def launch(self, action: Callable[[], Result]) -> Result:
-        """Return `action()`, computed where it would be recorded; a later recording finds all that it needs there."""
+        """Return `action()`, run eagerly on the stream on which it would be captured, as preparation for `record`."""
 
     def record(self, action: Callable[[], Result]) -> Recording[Result]:
-        """Record an action that `launch` has computed before. Nothing is computed, and nothing drawn at random.
+        """Capture an action that `launch` has run before. Nothing is computed, and random generators do not advance.
 
-        Raise RuntimeError if the action cannot be recorded, or if there is too little memory.
+        Raise RuntimeError if the action cannot be captured or memory is too small.
         """
 
     def clear(self) -> None:
-        """Wait for replays, and take other memory from now on: all recordings are dropped after this call."""
+        """Wait for replays and use a new memory pool from now on; the caller drops all recordings after this."""
 
 
 class GraphRecorder:
-    """Recorder of CUDA graphs on one device."""
+    """Capture of CUDA graphs on one device."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        # The same for all, so that libraries have their workspace for this stream before anything is recorded.
+        # One stream for all graphs, so that libraries have allocated their workspaces for it before the first capture.
         self._stream = torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()
 
@@ -68,8 +68,8 @@ class GraphRecorder:
 
     def record(self, action: Callable[[], Result]) -> Recording[Result]:
         graph = torch.cuda.CUDAGraph()
-        # The outer context restores the stream even if the inner one cannot end its capture. Other threads, such as a
-        # loader's that pins memory, may go on meanwhile.
+        # The outer context restores the stream even if the inner one cannot end its capture. Other threads may use CUDA
+        # during the capture, such as a data loader's thread that pins memory.
         try:
             with (
                 torch.cuda.stream(self._stream),
@@ -77,123 +77,125 @@ class GraphRecorder:
             ):
                 result = action()
         except RuntimeError:
-            # PyTorch would still take the random stream for one that is recorded.
+            # Otherwise PyTorch treats the random generator as still being captured.
             generator = torch.cuda.default_generators[self._stream.device.index]
             generator.graphsafe_set_state(generator.clone_state())
             raise
         return Recording(result=result, replay=graph.replay)
 
     def clear(self) -> None:
-        # What is dropped may still be replayed. A pool that was given up cannot be used again.
+        # A graph may still be running. A pool whose graphs were dropped cannot be used again.
         torch.cuda.synchronize(self._device)
         self._pool = torch.cuda.graph_pool_handle()
 
 
 class Recordings:
-    """Recordings of computations whose inputs have the same shapes again and again.
+    """Cache of captured computations, by the shapes of their inputs.
 
-    At most `most` are kept; the least recently used one is dropped. `say` is called with a sentence when something
-    cannot be recorded; everything is launched from then on, so that results never depend on recordings.
+    At most `max_count` are in memory; the least recently used one is dropped. If something cannot be captured, `say` is
+    called with a sentence and computations run eagerly from then on. Results never depend on whether a graph is
+    replayed.
     """
 
     def __init__(
-        self, recorder: Recorder, *, most: int = MOST_RECORDINGS, say: Callable[[str], object] = lambda _: None
+        self, recorder: Recorder, *, max_count: int = MAX_RECORDINGS, say: Callable[[str], object] = lambda _: None
     ) -> None:
-        self._recorder, self._most, self._say = recorder, most, say
-        self._kept: OrderedDict[Hashable, _Kept] = OrderedDict()
-        self._launched: OrderedDict[Hashable, None] = OrderedDict()  # the last ones that were launched, by their keys
+        self._recorder, self._max_count, self._say = recorder, max_count, say
+        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
+        self._eager_keys: OrderedDict[Hashable, None] = OrderedDict()  # keys of the last eager computations
         self._too_large: set[Hashable] = set()
-        self._is_refused = False
-        self.replays = 0  # computations that were replayed so far, without those that were recorded just before
+        self._is_unsupported = False
+        self.replays = 0  # replays so far; the first one, right after the capture, does not count
 
     def __len__(self) -> int:
-        """Return the number of recordings."""
-        return len(self._kept)
+        """Return the number of captured computations in memory."""
+        return len(self._entries)
 
     @property
     def has_failed(self) -> bool:
-        """Return whether anything could not be recorded."""
-        return self._is_refused or bool(self._too_large)
+        """Return whether a capture has failed."""
+        return self._is_unsupported or bool(self._too_large)
 
     def run(self, name: Hashable, action: Callable[[Inputs], Result], inputs: Inputs) -> Result:
-        """Return `action(inputs)`: launched the first time, then recorded, and replayed from then on.
+        """Return `action(inputs)`: eagerly the first time, captured the second time, and replayed from then on.
 
-        `name` stands for all that the action depends on beside the tensors in `inputs`, such as a network, whose
-        parameters may change in place only. The action may change other memory in place, and the inputs too. The
-        result's tensors are copies in memory of their own.
+        `name` identifies everything else that the action depends on, such as a network, whose parameters may change
+        only in place. The action may change other memory in place, and its inputs too. The tensors of the result are
+        copies.
         """
         key = name, signature(inputs)
-        if self._is_refused or key in self._too_large:
+        if self._is_unsupported or key in self._too_large:
             return action(inputs)
-        kept = self._kept.get(key)
-        if kept is not None:
+        entry = self._entries.get(key)
+        if entry is not None:
             self.replays += 1
-        elif key not in self._launched:
-            launched = self._recorder.launch(lambda: action(inputs))
-            _put_last(self._launched, key, None, self._most)
-            return launched
+        elif key not in self._eager_keys:
+            eager = self._recorder.launch(lambda: action(inputs))
+            _put_last(self._eager_keys, key, None, self._max_count)
+            return eager
         else:
-            kept = self._recorded(key, action, inputs)
-            if kept is None:
+            entry = self._capture(key, action, inputs)
+            if entry is None:
                 return action(inputs)
-        _put_last(self._kept, key, kept, self._most)
-        for static, given in zip(tensors(kept.inputs), tensors(inputs), strict=True):
-            static.copy_(given)
-        kept.recording.replay()
-        add_recorded_backends(kept.backends)
-        result: Result = with_tensors_changed(Tensor.clone, kept.recording.result)
+        _put_last(self._entries, key, entry, self._max_count)
+        for static, value in zip(tensors(entry.inputs), tensors(inputs), strict=True):
+            static.copy_(value)
+        entry.recording.replay()
+        add_recorded_backends(entry.backends)
+        result: Result = with_tensors_changed(Tensor.clone, entry.recording.result)
         return result
 
     def clear(self) -> bool:
-        """Drop all recordings and give their memory back; return whether there were any."""
-        held = len(self) > 0
-        if held:
+        """Drop all captured computations and free their memory; return whether any existed."""
+        had_any = len(self) > 0
+        if had_any:
             self._recorder.clear()
-        self._kept.clear()
-        self._launched.clear()
-        return held
+        self._entries.clear()
+        self._eager_keys.clear()
+        return had_any
 
-    def _recorded(self, key: Hashable, action: Callable[[Inputs], Result], inputs: Inputs) -> "_Kept | None":
-        """Record an action; return None if that failed, after which no recording is left."""
+    def _capture(self, key: Hashable, action: Callable[[Inputs], Result], inputs: Inputs) -> "_Entry | None":
+        """Capture an action. Return None if this failed; all captured computations are dropped then."""
         try:
             static = with_tensors_changed(Tensor.clone, inputs)
             with recorded_backends() as backends:
                 recording = self._recorder.record(lambda: action(static))
-            return _Kept(inputs=static, recording=recording, backends=backends)
+            return _Entry(inputs=static, recording=recording, backends=backends)
         except RuntimeError as error:
             is_too_large = any(is_out_of_memory(each) for each in (error, error.__context__) if each is not None)
             problem = f"{type(error).__name__}: {str(error).strip()}"
-        # After the `except` block, since the exception holds the frames that hold the tensors.
+        # After the `except` block, because the exception keeps the frames alive, and with them the tensors.
         self._recorder.clear()
-        self._kept.clear()
+        self._entries.clear()
         if is_too_large:
             self._too_large.add(key)
-            self._say("there is too little memory to record passes of this size; they are launched")
+            self._say("too little memory to capture CUDA graphs of this size; the network runs without them")
         else:
-            self._is_refused = True
-            self._say(f"passes are launched instead of replayed as CUDA graphs, for recording failed ({problem})")
+            self._is_unsupported = True
+            self._say(f"the network runs without CUDA graphs, because capturing one failed ({problem})")
         return None
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Kept:
-    inputs: Any  # in the memory that the recording reads
+class _Entry:
+    inputs: Any  # in the memory that the graph reads
     recording: Recording[Any]
-    backends: Mapping[str, Collection[str]]  # that computed while it was recorded, by operator
+    backends: Mapping[str, Collection[str]]  # backends used during the capture, by operator
 
 
-def _put_last(kept: OrderedDict[Hashable, Value], key: Hashable, value: Value, most: int) -> None:
-    """Put a value at the end, where the one that was used last is, and drop the first one if there are too many."""
-    kept[key] = value
-    kept.move_to_end(key)
-    if len(kept) > most:
-        kept.popitem(last=False)
+def _put_last(entries: OrderedDict[Hashable, Value], key: Hashable, value: Value, max_count: int) -> None:
+    """Add a value as the most recently used one, and drop the least recently used one if there are too many."""
+    entries[key] = value
+    entries.move_to_end(key)
+    if len(entries) > max_count:
+        entries.popitem(last=False)
 
 
 def signature(value: Any) -> Hashable:
-    """Return a key that is equal for nested values whose tensors have the same shapes and dtypes on the same device.
+    """Return a hashable key of the shapes, dtypes and devices of the tensors in a nested value.
 
-    Everything else in the values, such as numbers and the types of dataclasses, must be equal too.
+    Two keys are equal only if everything else in the values, such as numbers and the types of dataclasses, is equal
+    too.
     """
     if isinstance(value, Tensor):
         return value.shape, value.dtype, value.device
@@ -204,5 +206,5 @@ def signature(value: Any) -> Hashable:
     if is_dataclass(value) and not isinstance(value, type):
         return type(value), *(signature(getattr(value, field.name)) for field in fields(value))
     if not isinstance(value, Hashable):
-        raise TypeError(f"a {type(value).__name__} cannot be compared with that of a recording")
+        raise TypeError(f"inputs of a CUDA graph must be tensors or hashable, got a {type(value).__name__}")
     return value

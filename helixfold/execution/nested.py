@@ -1,4 +1,4 @@
-"""Iteration over the tensors inside nested tuples, lists, dicts and dataclasses, and their replacement."""
+"""Iterate over or replace the tensors inside nested tuples, lists, dicts and dataclasses."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace

@@ -1,4 +1,4 @@
-"""Executor that records how much every update of the Evoformer changes each edge of the pair stream."""
+"""Executor that records how much each update of the Evoformer changes each edge of the pair stream."""
 
 from dataclasses import dataclass
 
@@ -15,10 +15,10 @@ _OF_MSA = ("row_attention", "column_attention", "msa_transition")
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """Change that one update of one block made to the pair stream of the first sample."""
+    """Size of the change that one update of one block made to the pair stream of the first sample."""
 
     block: int  # from 0
-    update: str  # name of its attribute in the block: triangle_outgoing, ...
+    update: str  # attribute name in the block: triangle_outgoing, ...
     size: Float[Tensor, "r r"]  # root mean square over the channels, for each edge
 
     @property
@@ -28,18 +28,18 @@ class Change:
 
     @property
     def pattern(self) -> Float[Tensor, "r r"]:
-        """Return the size of the change relative to its largest edge, so that small changes can be seen in a plot."""
+        """Return the change of each edge relative to the largest one, for plots."""
         return self.size / self.size.max().clamp(min=1e-12)
 
 
 class PairChangeRecorder(Whole):
-    """Executor that works as `Whole` does, and records the changes of the last pass through `stack` in `changes`."""
+    """`Whole` executor that records the changes in the last recycling iteration's run of `stack` in `changes`."""
 
     def __init__(self, stack: EvoformerStack) -> None:
         self.changes: list[Change] = []
         self._places: dict[nn.Module, tuple[int, str]] = {
-            update: (number, name)
-            for number, block in enumerate(stack.blocks)
+            update: (index, name)
+            for index, block in enumerate(stack.blocks)
             for name, update in block.named_children()
             if name not in _OF_MSA
         }

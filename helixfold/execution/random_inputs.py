@@ -1,4 +1,4 @@
-"""Random input features and labels of any size, with which the time and memory of a pass are measured."""
+"""Random input features and labels of any size, for measuring time and memory of the network."""
 
 from dataclasses import fields
 
@@ -24,11 +24,11 @@ def random_batch(
     *,
     method: Method = "monomer",
 ) -> Batch:
-    """Return a batch of one random sample for a network of that method, without masked positions, on the device.
+    """Return a batch of one random sample without masked positions, for a network of the method, on the device.
 
-    `rows` are MSA rows and `extra_rows` those of the extra MSA. A complex has two equal chains.
+    `rows` is the number of MSA rows and `extra_rows` the number of extra-MSA rows. A complex has two equal chains.
     """
-    aatype = _numbers(20, 1, residues)
+    aatype = _random_integers(20, 1, residues)
     atoms = 20 * torch.rand(1, templates, residues, 37, 3)
     batch = Batch(
         aatype=aatype,
@@ -37,11 +37,11 @@ def random_batch(
         target_feat=torch.nn.functional.one_hot(aatype + 1, 22).float(),
         msa_feat=torch.rand(1, rows, residues, 49),
         msa_mask=torch.ones(1, rows, residues),
-        extra_msa=_numbers(22, 1, extra_rows, residues),
+        extra_msa=_random_integers(22, 1, extra_rows, residues),
         extra_has_deletion=torch.zeros(1, extra_rows, residues),
         extra_deletion_value=torch.zeros(1, extra_rows, residues),
         extra_msa_mask=torch.ones(1, extra_rows, residues),
-        template_aatype=_numbers(20, 1, templates, residues),
+        template_aatype=_random_integers(20, 1, templates, residues),
         template_all_atom_positions=atoms,
         template_all_atom_masks=torch.ones(1, templates, residues, 37),
         template_mask=torch.ones(1, templates),
@@ -54,7 +54,7 @@ def random_batch(
 
 
 def _with_two_chains(batch: Batch) -> MultimerBatch:
-    """Return the batch of a complex of two equal chains, which are the two halves of this batch's chain."""
+    """Return the batch of a complex of two equal chains, the halves of this batch's chain."""
     chain = (batch.residue_index >= batch.residue_index.shape[1] // 2).long() + 1
     values = {field.name: getattr(batch, field.name) for field in fields(batch)}
     target = torch.nn.functional.one_hot(batch.aatype, 21).float()
@@ -63,15 +63,15 @@ def _with_two_chains(batch: Batch) -> MultimerBatch:
     )
 
 
-def _numbers(count: int, *shape: int) -> torch.Tensor:
+def _random_integers(count: int, *shape: int) -> torch.Tensor:
     """Return random integers from 0 to `count` - 1."""
     return (count * torch.rand(shape)).long()
 
 
 def random_labels(batch: Batch) -> Labels:
-    """Return labels for a batch of one sample, with a random walk as the true structure of its sequence.
+    """Return labels for a batch of one sample, with a random walk as the true structure.
 
-    Those of a complex have the true atoms of two equal chains, the halves of the walk, as `random_batch` makes them.
+    For a complex, they also have the atoms of both copies of the chain, the halves of the walk.
     """
     device, residues = batch.aatype.device, batch.aatype.shape[1]
     random = np.random.default_rng(0)
@@ -94,7 +94,7 @@ def random_labels(batch: Batch) -> Labels:
     rows = batch.msa_mask
     labels = Labels(
         **{field.name: batch_of_one(getattr(truth, field.name), device) for field in fields(GroundTruth)},
-        true_msa=_numbers(20, *rows.shape).to(device),
+        true_msa=_random_integers(20, *rows.shape).to(device),
         bert_mask=(torch.rand(rows.shape, device=device) < 0.15).float(),
         use_clamped_fape=torch.ones(1, device=device),
         resolution=torch.full((1,), 2.0, device=device),
@@ -111,9 +111,9 @@ def random_labels(batch: Batch) -> Labels:
 
 
 def _residues_of_both_chains(residues: int) -> tuple[Int[np.ndarray, "2 r"], Bool[np.ndarray, "2 r"]]:
-    """Return for each residue of two equal chains its counterparts in the first and in the second, and if they exist.
+    """Return, for each residue of two equal chains, its counterpart in either chain and whether it exists.
 
-    The second chain has one residue more if the number of all is odd.
+    If the number of residues is odd, the second chain has one more.
     """
     half = residues // 2
     starts, lengths = np.array([[0], [half]]), np.array([[half], [residues - half]])

@@ -1,7 +1,7 @@
-"""Recomputation (activation checkpointing) in training passes, applied to a model from outside.
+"""Activation checkpointing: choose what each part of a model recomputes in the backward pass.
 
-A part that is recomputed keeps nothing but its inputs and its dropout masks for the backward pass, which runs it a
-second time. The autograd graph is the same, so loss and gradients are too, bit for bit.
+A checkpointed part saves only its inputs and dropout masks, and the backward pass runs it a second time. The autograd
+graph is the same, so losses and gradients are equal bit for bit. The model's code is not changed.
 """
 
 import typing
@@ -20,14 +20,14 @@ from helixfold.model.config import Config, ConfigError, require
 from helixfold.model.update import ContextInput, Executor, Stream, Update
 from helixfold.ops.recomputed import Intermediates, intermediates
 
-# What a part of the network recomputes, by what it keeps for the backward pass: see `RecomputeConfig`.
+# Choices of what a part of the network saves for the backward pass; see `RecomputeConfig`.
 Keep = Literal["none", "operators", "inputs", "block"]
 Choice = Literal["auto", "none", "operators", "inputs", "block"]
 
 
 @dataclass(kw_only=True)
 class _Run:
-    """A run of a part that is recomputed: the first, or the second with the dropout masks of the first."""
+    """The first or second run of a checkpointed part; the second one uses the dropout masks of the first."""
 
     masks: list[Tensor | None]
     is_second: bool = False
@@ -37,20 +37,20 @@ _run: ContextVar[_Run | None] = ContextVar("_run", default=None)
 
 
 class MethodReplacement:
-    """Base of objects that are called in place of a module's method, which they hold as `method`."""
+    """Base of callables that replace a method of a module; `method` is the original one."""
 
     def __init__(self, method: Callable[..., Any]) -> None:
         self.method = method
 
 
 def replace_method(module: nn.Module, name: str, make: Callable[[Callable[..., Any]], MethodReplacement]) -> None:
-    """Replace a method of this module, and of no other of its class, by what `make(method)` returns."""
-    # Python finds an attribute of the module before its class's.
+    """Replace a method of this module only, not of its class, by `make(method)`."""
+    # Python looks up attributes of the module before attributes of its class.
     setattr(module, name, make(getattr(module, name)))
 
 
 def restore_methods(model: nn.Module) -> None:
-    """Undo all replacements of methods in the modules of a model."""
+    """Restore all replaced methods in the modules of a model."""
     for module in model.modules():
         for name in [name for name, value in vars(module).items() if isinstance(value, MethodReplacement)]:
             delattr(module, name)
@@ -58,21 +58,21 @@ def restore_methods(model: nn.Module) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class RecomputeConfig(Config):
-    """Settings of what each part of the network recomputes in the backward pass.
+    """Checkpoint policy: what each part of the network recomputes in the backward pass.
 
-    "none" recomputes nothing that takes long. With "operators", those on a CPU also recompute what they compute inside
-    (`ops.recomputed`); on a GPU both are the same. "inputs" keeps only the inputs of each update, and "block" only
-    those of each block. "auto" stands for the fastest of these that fits into memory, which is chosen before a run
+    "none" recomputes nothing that takes long. With "operators", operators on a CPU also recompute their intermediate
+    results (`ops.recomputed`); on a GPU both are the same. "inputs" saves only the inputs of each update, and "block"
+    only the inputs of each block. "auto" means the fastest of these that fits into memory, which is chosen before a run
     begins (`planning.estimate`).
 
     A block is a block of the Evoformer, of the extra-MSA stack or of the template pair stack, or an iteration of the
-    structure module, whose updates are its attention and transition. "block" keeps the MSA and pair streams once per
-    block and "inputs" one stream per update, about five times as much. While a block's gradients are computed, "block"
-    holds what "operators" does of the block, "inputs" what "none" does of one update.
+    structure module, whose updates are its attention and transition. "block" saves the MSA and pair streams once per
+    block, "inputs" one stream per update, which is about five times the memory. While the gradients of a block are
+    computed, "block" needs the memory of "operators" for this block, "inputs" the memory of "none" for one update.
 
-    The defaults are blocks in the stacks, as in AlphaFold 2 (Suppl. Sec. 1.11.8), and updates in the structure module:
-    nearly all that an iteration would keep is inside its attention, and the small steps around it hold too little
-    memory to be worth running twice.
+    The defaults are "block" for the stacks, as in AlphaFold 2 (Suppl. Sec. 1.11.8), and "inputs" for the structure
+    module: nearly all of an iteration's memory is inside its attention, so running the small steps around it twice is
+    not worth it.
     """
 
     evoformer: Choice = "block"
@@ -99,13 +99,14 @@ class RecomputeConfig(Config):
 
 
 def recompute(model: AlphaFold, config: RecomputeConfig) -> None:
-    """Make training passes of `model` recompute as `config` says.
+    """Apply a checkpoint policy to the training of `model`.
 
-    Passes without gradients, parameters and their names are not changed. Call this once; `parallelize` also replaces
-    earlier settings. Raise `ConfigError` if a setting is "auto".
+    Inference, parameters and their names are not changed. Call this once; `parallelize` also replaces earlier settings.
+    Raise `ConfigError` if a setting is "auto".
     """
     if not config.is_settled:
-        raise ConfigError(f"what is recomputed must be settled before it is applied; got {config}")
+        choices = "none, operators, inputs or block"
+        raise ConfigError(f"a checkpoint policy with auto cannot be applied: got {config}; choose {choices}")
     stacks = [(config.evoformer, model.evoformer.blocks), (config.extra_msa, model.extra_msa_stack.blocks)]
     if model.template_embedder is not None:
         stacks.append((config.template, model.template_embedder.pair.blocks))
@@ -128,7 +129,7 @@ def recompute(model: AlphaFold, config: RecomputeConfig) -> None:
 
 
 class WithRecomputingOperators(MethodReplacement):
-    """Replacement of a method whose operators keep nothing but their arguments."""
+    """Replacement of a method whose operators save only their arguments."""
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         with intermediates("recomputed"):
@@ -136,11 +137,9 @@ class WithRecomputingOperators(MethodReplacement):
 
 
 class Recomputed(MethodReplacement):
-    """Replacement of a method that keeps only its arguments and dropout masks, and computes the rest again in the
-    backward pass.
-    """
+    """Replacement of a method that saves only its arguments and dropout masks and runs again in the backward pass."""
 
-    # What operators do with intermediate results in the first run, and in the second.
+    # How operators treat intermediate results in the first and in the second run.
     in_runs: tuple[Intermediates, Intermediates] = ("recomputed", "recomputed")
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
@@ -163,18 +162,16 @@ class Recomputed(MethodReplacement):
 
 
 class RecomputedUpdate(Recomputed):
-    """Replacement of a method that runs one update, whose operators keep intermediate results until its gradients are
-    computed.
-    """
+    """Replacement of a method that runs one update: in the second run its operators save intermediate results."""
 
     in_runs = ("replaced", "kept")
 
 
 class DrawnOnce(MethodReplacement):
-    """Replacement of an update's `dropout_mask` that draws nothing in a second run, but returns the first run's mask.
+    """Replacement of an update's `dropout_mask` that returns the first run's mask in the second run.
 
-    A mask is shared by all rows or columns of a stream, so that it takes little memory. The state of a random stream
-    would take none, but cannot be restored while a CUDA graph is recorded.
+    A mask is shared by all rows or columns of a stream, so it takes little memory. Restoring the state of the random
+    generator would take none, but is not possible while a CUDA graph is captured.
     """
 
     def __call__(self, *arguments: Any, **named: Any) -> Tensor | None:
@@ -188,7 +185,7 @@ class DrawnOnce(MethodReplacement):
 
 
 class EachUpdate(MethodReplacement):
-    """Replacement of a block's forward in which every update keeps only its inputs for the backward pass."""
+    """Replacement of a block's `forward` in which every update saves only its inputs for the backward pass."""
 
     def __call__(self, run: Executor, *streams: Any) -> Any:
         return self.method(_Recomputing(run), *streams)
@@ -198,7 +195,7 @@ _REPLACEMENTS = {"operators": WithRecomputingOperators, "inputs": EachUpdate, "b
 
 
 class _Recomputing(Executor):
-    """Executor that runs updates with another executor, and again in the backward pass."""
+    """Executor that runs updates with another executor, and runs them again in the backward pass."""
 
     def __init__(self, run: Executor) -> None:
         self.run = RecomputedUpdate(run)
@@ -214,9 +211,9 @@ class _Recomputing(Executor):
 
 
 def is_recomputing() -> bool:
-    """Return whether the code that calls this is run a second time, in a backward pass.
+    """Return whether the calling code is being run a second time, in a backward pass.
 
-    Such a run is cut short as soon as the backward pass has all the tensors that it needs.
+    Such a run stops as soon as the backward pass has all the tensors that it needs.
     """
     run = _run.get()
     return run is not None and run.is_second

@@ -1,4 +1,4 @@
-"""Passes of a network without gradients, launched kernel by kernel or replayed as recorded before."""
+"""Recycling iterations at inference, run eagerly or as CUDA graphs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,16 +14,16 @@ from helixfold.model.update import Executor
 from helixfold.ops.device_properties import DeviceProperties, properties_of
 from helixfold.ops.dispatch import first_reason
 
-# Residues of one chain up to which a GPU waits for the host to launch kernels. Longer passes gain nothing from being
-# replayed, and their recordings would hold much memory.
+# Up to this many residues of one chain a GPU waits for the host to launch kernels. Longer chains gain nothing from CUDA
+# graphs, which would take much memory.
 LAUNCH_BOUND_RESIDUES = 256
 
 
 class Passes:
-    """Passes of networks in recycling: always launched, or with `recordings` replayed where shapes repeat.
+    """Function that runs a recycling iteration: eagerly, or with `recordings` as a CUDA graph where shapes repeat.
 
-    Passes are recorded if they are short, and whole: slabs are for long chains, and several ranks exchange data within
-    a pass. A recorded pass returns the same as a launched one, in memory of its own.
+    Only short chains on the executor `Whole` use graphs: slabs are for long chains, and several ranks exchange data
+    within an iteration. Results are the same either way, in memory of their own.
     """
 
     def __init__(self, recordings: Recordings | None = None) -> None:
@@ -32,22 +32,22 @@ class Passes:
 
     @property
     def replays(self) -> int:
-        """Return the number of passes that were replayed so far."""
+        """Number of iterations that were replayed so far."""
         return 0 if self._recordings is None else self._recordings.replays
 
     def records(self, run: Executor, samples: int, residues: int) -> bool:
-        """Return whether passes of batches of this many samples and residues are recorded."""
+        """Return whether iterations on batches of this many samples and residues are captured."""
         is_short = samples * residues**2 <= LAUNCH_BOUND_RESIDUES**2
         return self._recordings is not None and is_short and type(run) is Whole
 
     def __call__(
         self, model: AlphaFold, run: Executor, ensemble: Sequence[Batch], previous: Recycled | None, dtype: torch.dtype
     ) -> Folded:
-        """Return what `model.fold` returns, without gradients.
+        """Run `model.fold` without gradients.
 
-        A pass that is too long to be recorded may need all memory, so that recordings are dropped before it.
+        An iteration that is not captured may need all memory, so all graphs are dropped before it.
         """
-        # A recording would drop out the same in every replay.
+        # A graph would apply the same dropout in every replay.
         if self._recordings is None or model.training or not self.records(run, *ensemble[0].aatype.shape):
             self.clear()
             return model.fold(run, ensemble, previous, dtype)
@@ -56,9 +56,9 @@ class Passes:
             return model.fold(run, *inputs, dtype)
 
         before = self.replays
-        # The first iteration recycles zeros, as the later ones recycle results: one recording serves all.
-        given = tuple(ensemble), previous or nothing_recycled(run, model.config, ensemble[0].seq_mask, dtype)
-        folded = self._recordings.run((model, dtype), action, given)
+        # The first iteration recycles zeros, so that one graph serves all iterations.
+        inputs = tuple(ensemble), previous or nothing_recycled(run, model.config, ensemble[0].seq_mask, dtype)
+        folded = self._recordings.run((model, dtype), action, inputs)
         if self.replays > before:
             for listener in self._listeners:
                 listener()
@@ -66,7 +66,7 @@ class Passes:
 
     @contextmanager
     def reporting(self, replayed: Callable[[], object]) -> Iterator[None]:
-        """Call `replayed` after each pass that is replayed, in which no hook of a module runs."""
+        """Call `replayed` after each replayed iteration. Hooks of modules do not run in a replay."""
         self._listeners.append(replayed)
         try:
             yield
@@ -74,36 +74,42 @@ class Passes:
             self._listeners.remove(replayed)
 
     def clear(self) -> bool:
-        """Give the memory of all recordings back; return whether there were any."""
+        """Free the memory of all graphs; return whether any existed."""
         return self._recordings is not None and self._recordings.clear()
 
 
-# Passes of which none is recorded.
+# All iterations run eagerly.
 LAUNCHED = Passes()
 
 
-def refusal_of_graphs(properties: DeviceProperties, wanted: str = "auto", ranks: int = 1) -> str | None:
-    """Return why passes are not recorded on a card, as the option `--cuda-graphs` and the ranks of a target say."""
+def graphs_unsupported_reason(properties: DeviceProperties, option: str = "auto", ranks: int = 1) -> str | None:
+    """Return why CUDA graphs are not used on a device; None if they are.
+
+    `option` is the value of `--cuda-graphs`, and `ranks` the number of ranks that share a target.
+    """
     return first_reason(
-        (wanted == "off", "--cuda-graphs is off"),
+        (option == "off", "--cuda-graphs is off"),
         (properties.kind != "cuda", "only NVIDIA GPUs have them"),
-        (ranks > 1, "ranks that share a sample exchange data within a pass"),
+        (ranks > 1, "ranks that share a sample exchange data within an iteration"),
     )
 
 
 def passes_on(
-    device: torch.device, wanted: str = "auto", ranks: int = 1, say: Callable[[str], object] = lambda _: None
+    device: torch.device, option: str = "auto", ranks: int = 1, say: Callable[[str], object] = lambda _: None
 ) -> Passes:
-    """Return passes that are recorded on this device where nothing refuses; `say` prints why if recording fails."""
-    if refusal_of_graphs(properties_of(device), wanted, ranks) is not None:
+    """Return a function that runs recycling iterations on a device, with CUDA graphs if the device and option allow it.
+
+    `say` is called with the reason if a capture fails.
+    """
+    if graphs_unsupported_reason(properties_of(device), option, ranks) is not None:
         return LAUNCHED
     return Passes(Recordings(GraphRecorder(device), say=say))
 
 
 def bucket_size(count: int) -> int:
-    """Round a number of residues or rows up to one of four numbers for each power of two, and at least to 16.
+    """Round a number of residues or rows up to one of four sizes between powers of two; the minimum is 16.
 
-    Few sizes are then recorded, or forecast, in place of many.
+    Fewer different sizes are then captured and estimated.
     """
     step = max(16, 1 << max(0, count.bit_length() - 3))
     return -(-count // step) * step

@@ -1,4 +1,4 @@
-"""Inference with streams on a disk, or in the host's memory beside a GPU, for chains whose streams do not fit."""
+"""Inference with streams on a disk, or in host memory next to a GPU, for chains whose streams do not fit."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,29 +10,29 @@ import torch
 from torch import Tensor
 
 from helixfold.execution.counter import counted_as_offloaded
-from helixfold.execution.slabs import Held, Slabs, row_slices
+from helixfold.execution.slabs import LocalStream, Slabs, row_slices
 from helixfold.execution.spilled_stream import HostMemory, SpilledStream, mapped_tensor
 from helixfold.model.config import ConfigError
 from helixfold.model.update import Stream, as_tensor
 from helixfold.ops.device_properties import is_simulated, properties_of
 
-# One slab is computed while another is written back and, in its place, the next one is read.
+# While one slab is computed, the previous one is written back, and the next one is read into its buffer.
 SLOTS = 2
-# Streams of fewer bytes, or of fewer channels (logits, errors), stay on the device: their users need all of them.
-LEAST_BYTES = 16 * 2**20
-LEAST_CHANNELS = 32
+# Smaller streams, and streams with fewer channels (logits, errors), stay on the device, because they are read whole.
+MIN_BYTES = 16 * 2**20
+MIN_CHANNELS = 32
 
 
 class Lane:
-    """Slabs of one spilled stream, along dim 1, in two staging buffers that are used in turn (slots 0 and 1).
+    """Two staging buffers (slots 0 and 1) for slabs of a spilled stream along dim 1, used in turn.
 
-    Buffers are dense in the order in which the stream's dims are in memory. If slabs cross to another device, each
-    buffer has a pinned host buffer beside it, for slabs that are not dense in the stream's memory.
+    Buffers are dense, with the stream's order of dims in memory. If slabs cross to another device, each slot also has a
+    pinned host buffer, for slabs that are not dense in the stream's memory.
     """
 
     def __init__(self, stream: SpilledStream, size: int) -> None:
         tensor, home, device = stream.tensor, stream.home, stream.device
-        # An earlier use of the whole stream may have left pages in memory.
+        # Earlier reads of the whole stream may have left pages in memory.
         home.release()
         self.stream, self._tensor, self._home = stream, tensor, home
         self._order = sorted(range(tensor.ndim), key=tensor.stride, reverse=True)
@@ -48,7 +48,7 @@ class Lane:
             self._far = [torch.empty(elements, dtype=tensor.dtype, device=device) for _ in slots]
 
     def slab(self, slot: int, part: slice) -> Tensor:
-        """Return the slab in a staging buffer, with dims in the stream's order; `part` are its rows."""
+        """Return the slab in a staging buffer, with dims in the stream's order; `part` is its range of rows."""
         dense = _shaped(self._far[slot], self._at_home(part))
         return dense.permute([self._order.index(each) for each in range(dense.ndim)])
 
@@ -65,14 +65,14 @@ class Lane:
             _shaped(self._far[slot], slab).copy_(near, non_blocking=True)
 
     def leave(self, slot: int, part: slice) -> None:
-        """Start to copy a computed slab from the device back to the host."""
+        """Start copying a computed slab from the device to the host."""
         if self.crosses:
             slab = self._at_home(part)
             near = slab if slab.is_contiguous() else _shaped(self._near[slot], slab)
             near.copy_(_shaped(self._far[slot], slab), non_blocking=True)
 
     def store(self, slot: int, part: slice) -> None:
-        """Write a slab into the stream once it is back on the host."""
+        """Write a slab from the host buffer into the stream."""
         slab = self._at_home(part)
         if not (self.crosses and slab.is_contiguous()):
             self._home.store(slab, _shaped(self._near[slot], slab))
@@ -84,21 +84,21 @@ class Lane:
 def visited(
     lanes: Sequence[Lane], changed: Sequence[Lane], parts: Sequence[slice], device: torch.device
 ) -> Iterator[tuple[slice, int]]:
-    """Yield each range of rows in `parts` and the slot of its slabs in every lane, once they are on the device.
+    """Yield each range of rows in `parts` and the slot that holds its slabs in every lane, on the device.
 
     Slabs of the `changed` lanes are written back afterwards. A slab is valid until the next range is requested. If the
-    caller stops early, its last slab is dropped, and earlier ones are written.
+    caller stops early, its last slab is not written back.
     """
     module = torch.get_device_module(device)
     copying = module.Stream(device)
-    # Buffers may be memory that work submitted earlier still uses.
+    # Work that was submitted earlier may still use the memory of the buffers.
     copying.wait_stream(module.current_stream(device))
     fetched, computed = ([module.Event() for _ in range(SLOTS)] for _ in range(2))
 
     def wait_for_copies() -> None:
-        done = module.Event()
-        done.record(copying)
-        done.synchronize()
+        event = module.Event()
+        event.record(copying)
+        event.synchronize()
 
     def turn_over(slot: int, old: slice | None, new: slice | None) -> None:
         with module.stream(copying):
@@ -115,7 +115,7 @@ def visited(
                     lane.fetch(slot, new)
                 fetched[slot].record(copying)
 
-    # One thread, so that a buffer is written back before the next slab is read into it; leaving waits for the thread.
+    # One thread, so that a buffer is written back before the next slab is read into it. Leaving the block waits for it.
     with ThreadPoolExecutor(1) as worker:
         try:
             job = worker.submit(turn_over, 0, None, parts[0])
@@ -140,12 +140,12 @@ def _shaped(buffer: Tensor, like: Tensor) -> Tensor:
 
 
 class Spilled(Slabs):
-    """Executor that works as `Slabs` does, in the memory of one context and a few slabs.
+    """`Slabs` executor with streams on a disk or in host memory, for a device with little memory.
 
-    The streams that `map_rows` makes are spilled: they are kept in other memory than the device's. On a CPU each is an
-    unnamed file in `directory`, as large as the stream and deleted with it. Every update reads its stream twice and
-    writes it once while it computes; the system caches these files as far as its memory allows. On a GPU streams are
-    in pinned host memory, which has been tested with the CPU in place of a GPU, but not yet on one.
+    The device holds one context and a few slabs at a time. Streams that `map_rows` makes are spilled. On a CPU each is
+    an unnamed file in `directory`, as large as the stream and deleted with it. Every update reads its stream twice and
+    writes it once while it computes. The system caches these files as far as its memory allows. On a GPU streams are in
+    pinned host memory, which has been tested with the CPU as the device, but not yet on a GPU.
 
     Raise `ConfigError` if `directory` does not exist.
     """
@@ -160,11 +160,11 @@ class Spilled(Slabs):
         super().__init__(budget, rows)
         self.directory = Path(directory)
         if not self.directory.is_dir():
-            raise ConfigError(f"streams can only be spilled to a directory that exists, got {directory}")
+            raise ConfigError(f"streams must be spilled to an existing directory, got {directory}")
         self._device = torch.device(device)
 
-    def room(self, like: Tensor, shape: Sequence[int]) -> Held:
-        if len(shape) < 4 or shape[-1] < LEAST_CHANNELS or prod(shape) * like.element_size() < LEAST_BYTES:
+    def room(self, like: Tensor, shape: Sequence[int]) -> LocalStream:
+        if len(shape) < 4 or shape[-1] < MIN_CHANNELS or prod(shape) * like.element_size() < MIN_BYTES:
             return super().room(like, shape)
         return self._stream(shape, like.dtype)
 
@@ -175,15 +175,15 @@ class Spilled(Slabs):
         return SLOTS * b * prod(rest) * stream.dtype.itemsize
 
     def visited(
-        self, streams: Sequence[Held], size: int, changed: Held | None = None
+        self, streams: Sequence[LocalStream], size: int, changed: LocalStream | None = None
     ) -> Iterator[tuple[slice, list[Tensor], Tensor | None]]:
         lanes: list[Lane] = []
 
-        def lane_of(stream: Held | None) -> Lane | None:
+        def lane_of(stream: LocalStream | None) -> Lane | None:
             same = (lane for lane in lanes if isinstance(stream, SpilledStream) and stream.same_rows(lane.stream))
             return next(same, None)
 
-        def slab(stream: Held, slot: int, part: slice) -> Tensor:
+        def slab(stream: LocalStream, slot: int, part: slice) -> Tensor:
             lane = lane_of(stream)
             return as_tensor(stream[:, part]) if lane is None else lane.slab(slot, part)
 

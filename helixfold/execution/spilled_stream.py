@@ -1,6 +1,6 @@
-"""Streams in other memory than the computing device's: in files, or in the host's memory beside a GPU.
+"""Streams outside the memory of the computing device: in files, or in host memory next to a GPU.
 
-`room` is a buffer of the computing device, or of the host, into which a slab is copied.
+`room` is a buffer on the computing device or the host into which a slab is copied.
 """
 
 import mmap
@@ -19,37 +19,37 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# Bytes of a write. The system caches a file that is written in larger pieces in larger units; the first write and
-# later writes of a few columns of every row then take several times as long. Smaller pieces need more calls.
-_PIECE = 16 * 2**10
-# Integer types by element size, which stand for types that NumPy does not have (bfloat16).
+# Bytes of a write. The system caches a file in larger units if it is written in larger pieces. The first write, and
+# later writes of a few columns of every row, then take several times as long. Smaller pieces need more calls.
+_WRITE_SIZE = 16 * 2**10
+# Integer types by element size, as substitutes for types that NumPy does not have (bfloat16).
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class MappedFile(mmap.mmap):
-    """Unnamed file that holds a spilled tensor, and is deleted with the tensor's storage.
+    """Unnamed file with the data of a spilled tensor, deleted with the tensor's storage.
 
     The whole tensor is memory-mapped. Slabs are read from and written to the file instead of the mapping: pages of the
     mapping that are touched count as the process's memory, in units of up to 2 MiB, and cost a page fault each.
     """
 
     file: FileIO
-    blank: bool  # Nothing has been written yet, so nothing need be read.
-    crosses = False  # Slabs stay on the CPU.
+    blank: bool  # true until the first write; there is nothing to read
+    crosses = False  # slabs stay on the CPU
 
     def fetch(self, slab: Tensor, room: Tensor) -> None:
         """Read a slab of the tensor from the file into `room`, a dense buffer; dims are in the order of memory."""
-        for start, memory in _stretches(slab, room):
+        for start, memory in _contiguous_pieces(slab, room):
             self.file.seek(start)
-            _all(self.file.readinto, memory)
+            _transfer_all(self.file.readinto, memory)
 
     def store(self, slab: Tensor, room: Tensor) -> None:
         """Write `room`, a dense buffer, into the file as a slab of the tensor; dims are in the order of memory."""
         self.blank = False
-        for start, memory in _stretches(slab, room):
+        for start, memory in _contiguous_pieces(slab, room):
             self.file.seek(start)
-            for piece in range(0, len(memory), _PIECE):
-                _all(self.file.write, memory[piece : piece + _PIECE])
+            for piece in range(0, len(memory), _WRITE_SIZE):
+                _transfer_all(self.file.write, memory[piece : piece + _WRITE_SIZE])
 
     def release(self) -> None:
         """Release the memory of touched pages of the mapping; their contents stay in the file."""
@@ -58,10 +58,10 @@ class MappedFile(mmap.mmap):
 
 
 def mapped_tensor(directory: Path, shape: Sequence[int], dtype: torch.dtype) -> tuple[Tensor, MappedFile]:
-    """Return a tensor of zeros in a new unnamed file in `directory`, and the file, which is deleted with the tensor.
+    """Return a tensor of zeros in a new unnamed file in `directory`, and the file.
 
-    The file is deleted however the process ends. Raise OSError, with the bytes that are needed and free, if the disk
-    has too little space; the space is reserved at once, so later writes do not fail.
+    The file is deleted with the tensor, and also if the process is killed. Its space is reserved at once, so later
+    writes do not fail. Raise OSError with the needed and the free bytes if the disk has too little space.
     """
     size = prod(shape) * dtype.itemsize
     with ExitStack() as undone:
@@ -73,8 +73,9 @@ def mapped_tensor(directory: Path, shape: Sequence[int], dtype: torch.dtype) -> 
             else:
                 file.truncate(size)
         except OSError as error:
-            needed, there = (f"{each / 2**30:.2f} GiB" for each in (size, free))
-            reason = f"a stream of {needed} ({size} bytes) cannot be spilled to {directory}, where {there} are free"
+            needed, available = (f"{each / 2**30:.2f} GiB" for each in (size, free))
+            need = f"a spilled stream needs {needed} ({size} bytes)"
+            reason = f"too little space in {directory}: {need}, {available} are free"
             raise OSError(error.errno, reason) from error
         mapping = MappedFile(file.fileno(), size)
         undone.pop_all()
@@ -84,9 +85,9 @@ def mapped_tensor(directory: Path, shape: Sequence[int], dtype: torch.dtype) -> 
 
 
 class HostMemory:
-    """Host memory that holds a spilled stream beside a GPU. Copies are NumPy's, so that torch's threads can compute.
+    """Host memory with the data of a spilled stream. Copies use NumPy, so that PyTorch's threads can compute meanwhile.
 
-    As in `MappedFile`, dims of slabs are in the order of memory and `room` is a dense buffer. `crosses` says whether
+    As in `MappedFile`, dims of slabs are in the order of memory and `room` is a dense buffer. `crosses` is true if
     slabs are copied to another device. `blank` is always False: contents must be read.
     """
 
@@ -111,10 +112,9 @@ Home = MappedFile | HostMemory
 
 
 class SpilledStream:
-    """A `Stream` in the memory of `home`, a file or the host, of which `device` computes slabs.
+    """A `Stream` in the memory of `home`, a file or the host, whose slabs are computed on `device`.
 
-    `tensor` is the whole stream, on the CPU, in the home's memory. Indexing and transposing return spilled streams that
-    share this memory.
+    `tensor` is the whole stream on the CPU. Indexing and transposing return spilled streams that share its memory.
     """
 
     def __init__(self, tensor: Tensor, home: Home, device: torch.device) -> None:
@@ -138,17 +138,17 @@ class SpilledStream:
         return SpilledStream(self.tensor[index], self.home, self.device)
 
     def gather(self) -> Tensor:
-        """Return the whole stream as a tensor on the computing device; on a CPU it shares the stream's memory."""
+        """Return the whole stream as a tensor on the computing device, which shares the stream's memory on a CPU."""
         return self.tensor.to(self.device)
 
     def copy_(self, values: Tensor) -> None:
-        """Overwrite the whole stream with `values`, in one copy."""
+        """Overwrite the whole stream with `values` in one copy."""
         self.tensor.copy_(values)
         self.home.blank = False
         self.home.release()
 
     def same_rows(self, other: "SpilledStream") -> bool:
-        """Return whether two streams are the same view of the same memory, so that their slabs are the same."""
+        """Return whether two streams are the same view of the same memory, so that their slabs are equal."""
         mine, theirs = self.tensor, other.tensor
         return mine.untyped_storage()._cdata == theirs.untyped_storage()._cdata and (
             mine.storage_offset(),
@@ -157,8 +157,8 @@ class SpilledStream:
         ) == (theirs.storage_offset(), theirs.shape, theirs.stride())
 
 
-def _stretches(slab: Tensor, room: Tensor) -> Iterator[tuple[int, memoryview]]:
-    """Yield the contiguous pieces of a file that hold a slab: offset of each in bytes, and its part of `room`."""
+def _contiguous_pieces(slab: Tensor, room: Tensor) -> Iterator[tuple[int, memoryview]]:
+    """Yield each contiguous piece of a slab in the file: its offset in bytes, and its part of `room`."""
     outer, length = slab.ndim, slab.element_size()
     while outer and slab.stride(outer - 1) * slab.element_size() == length:
         outer -= 1
@@ -167,17 +167,17 @@ def _stretches(slab: Tensor, room: Tensor) -> Iterator[tuple[int, memoryview]]:
     for size, stride in zip(slab.shape[:outer], slab.stride()[:outer], strict=True):
         starts = np.add.outer(starts, np.arange(size) * stride)
     memory = room.flatten().view(torch.uint8).numpy().data
-    for number, start in enumerate(starts.flatten().tolist()):
-        yield start * slab.element_size(), memory[number * length : (number + 1) * length]
+    for index, start in enumerate(starts.flatten().tolist()):
+        yield start * slab.element_size(), memory[index * length : (index + 1) * length]
 
 
-def _all(transfer: Callable[[memoryview], int | None], memory: memoryview) -> None:
-    """Repeat a read or write until all of `memory` is transferred: the system may do only a part of a large one."""
+def _transfer_all(transfer: Callable[[memoryview], int | None], memory: memoryview) -> None:
+    """Repeat a read or write until all of `memory` is transferred; one call may transfer only a part."""
     while memory:
-        done = transfer(memory)
-        if not done:
-            raise OSError("a spilled stream's file has become shorter")
-        memory = memory[done:]
+        count = transfer(memory)
+        if not count:
+            raise OSError("the file of a spilled stream has become shorter")
+        memory = memory[count:]
 
 
 def _array(tensor: Tensor) -> "np.ndarray":

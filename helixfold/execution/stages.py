@@ -1,4 +1,4 @@
-"""Time and peak memory of the stages of a run, for `timings.json` and benchmarks."""
+"""Time and peak memory of the stages of a run, such as loading and folding, for `timings.json` and benchmarks."""
 
 import resource
 import sys
@@ -15,7 +15,7 @@ _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """Time and memory of one stage. `peak_memory` is in bytes, of the GPU if there is one, otherwise of the process."""
+    """Time and memory of one stage. `peak_memory` is in bytes, on the GPU if one is used, otherwise of the process."""
 
     name: str
     seconds: float
@@ -23,7 +23,7 @@ class Stage:
 
 
 class Stages:
-    """Recorder of the time and memory of stages; `earlier` are stages that ended before, such as loading the model.
+    """Recorder of the time and memory of stages. `earlier` are finished stages, such as loading the model.
 
     `report` is called with each stage that ends; `clock` returns seconds.
     """
@@ -39,7 +39,7 @@ class Stages:
         self.device = torch.device(device)
         self.finished = list(earlier)
         self._report, self._clock = report, clock
-        self._running: dict[str, float] = {}  # when each stage began that has not ended
+        self._running: dict[str, float] = {}  # start time of each unfinished stage
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -54,21 +54,21 @@ class Stages:
             self.add(Stage(name=name, seconds=seconds, peak_memory=peak_memory(self.device)))
 
     def add(self, stage: Stage) -> None:
-        """Record and report a stage that has ended."""
+        """Record and report a finished stage."""
         self.finished.append(stage)
         self._report(stage)
 
     def table(self, *, running: bool = False) -> dict[str, dict[str, float]]:
-        """Return a dict for each stage name with "seconds" (summed) and "peak_memory_gib" (the largest).
+        """Return for each stage name a dict with "seconds" (summed) and "peak_memory_gib" (maximum).
 
-        With `running`, stages that have not ended count as if they ended now.
+        With `running`, unfinished stages count as if they ended now.
         """
         now, rows = self._clock(), dict[str, dict[str, float]]()
-        begun = [
+        unfinished = [
             Stage(name=name, seconds=now - start, peak_memory=peak_memory(self.device))
             for name, start in (self._running.items() if running else ())
         ]
-        for stage in [*self.finished, *begun]:
+        for stage in [*self.finished, *unfinished]:
             row = rows.setdefault(stage.name, {"seconds": 0.0, "peak_memory_gib": 0.0})
             row["seconds"] = round(row["seconds"] + stage.seconds, 3)
             row["peak_memory_gib"] = round(max(row["peak_memory_gib"], stage.peak_memory / 2**30), 3)
@@ -93,22 +93,22 @@ def mean_seconds(action: Callable[[], object], times: int = 1, device: torch.dev
 
 
 def peak_memory(device: torch.device) -> int:
-    """Return the most bytes in use since the last reset: allocations on a GPU, otherwise the process's resident set."""
+    """Return the peak memory in bytes since the last reset: of allocations on a GPU, else of the resident set."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     if _STATUS.exists():
         line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) * 1024
-    # Reported in KiB on Linux and in bytes on macOS; it cannot be reset there and only ever grows.
+    # `ru_maxrss` is in KiB on Linux and in bytes on macOS, and cannot be reset.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Reset the peak that `peak_memory` returns; where the system cannot do so, the peak stays as it is."""
+    """Reset the peak that `peak_memory` returns, if the system supports this."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     elif _RESET.exists():
         try:
             _RESET.write_text("5")
         except OSError:
-            return  # containers may forbid it: peaks are then those of the whole run so far
+            return  # containers may forbid it; the peak is then the peak of the whole run so far

@@ -1,4 +1,4 @@
-"""Executor that computes every update on the whole stream, for training and for short chains."""
+"""Executor that computes each update on the whole stream, for training and for short chains."""
 
 from collections.abc import Callable
 
@@ -22,13 +22,13 @@ class Whole(Executor):
         return self.apply(update, stream, mask, context_input, context=context, dropout_mask=dropout_mask)
 
     def streams_at_once(self, count: int, device: torch.device) -> int:
-        # A GPU waits for launches rather than for memory while gradients are computed, and keeps all streams anyway.
+        # In training a GPU is limited by kernel launches rather than memory, and all streams stay in memory anyway.
         return count if properties_of(device).kind != "cpu" and torch.is_grad_enabled() else 1
 
     def context(self, update: Update, context_input: Stream, mask: Tensor) -> Context:
-        """Return the context of an update, computed from all rows of its input."""
-        given = as_tensor(context_input)
-        return update.context(transposed(given, update.context_axis), transposed(mask, update.context_axis))
+        """Return the context of an update from all rows of its input."""
+        rows = as_tensor(context_input)
+        return update.context(transposed(rows, update.context_axis), transposed(mask, update.context_axis))
 
     def apply(
         self,
@@ -40,9 +40,9 @@ class Whole(Executor):
         context: Context | None,
         dropout_mask: Tensor | None,
     ) -> Tensor:
-        """Return the stream plus the update's change, times the dropout mask if there is one.
+        """Return the stream plus the update's change, which is multiplied by the dropout mask.
 
-        `context_input` is read only by updates that use its rows; these are then the rows of the stream.
+        `context_input` is read only by updates that also use its rows.
         """
         rows: list[Tensor] = []
         if update.reads_context_rows:

@@ -1,4 +1,4 @@
-"""Renaming of ambiguous atoms in the true structure so that they fit a prediction best."""
+"""Rename ambiguous atoms of the true structure so that they fit a prediction best."""
 
 from dataclasses import dataclass
 
@@ -13,16 +13,16 @@ from helixfold.losses.labels import Labels
 from helixfold.model.geometry.rigid import Rigid
 from helixfold.model.geometry.rigid_groups import RigidGroups
 
-# The range of four atom14 slots that contains the ambiguous atoms of all residue types.
+# The four atom14 slots with the ambiguous atoms of all residue types.
 _SLOTS = np.flatnonzero(ATOM14_IS_AMBIGUOUS.sum(0))
 _AMBIGUOUS = slice(int(_SLOTS[0]), int(_SLOTS[-1]) + 1)
-# An upper bound of the relative error of a float32 sum over the atoms of a chain.
+# Upper bound of the relative rounding error of a float32 sum over the atoms of a chain.
 _ROUNDING = 1e-5
 
 
 @dataclass(frozen=True, kw_only=True)
 class RenamedTruth:
-    """The true structure under the atom names that fit a prediction best, in Angstrom."""
+    """The true structure with the atom names that fit a prediction best, in Angstrom."""
 
     atom14: Float[Tensor, "b r 14 3"]
     atom14_mask: Float[Tensor, "b r 14"]  # 1 where observed
@@ -32,9 +32,9 @@ class RenamedTruth:
 
 @torch.no_grad()
 def renamed_truth(atom14: Float[Tensor, "b r 14 3"], labels: Labels, groups: RigidGroups) -> RenamedTruth:
-    """Return the true structure named so that it fits the predicted atoms best (AlphaFold 2, Suppl. Alg. 26).
+    """Return the true structure with the atom names that fit the predicted atoms best (AlphaFold 2, Suppl. Alg. 26).
 
-    No gradient passes through the choice of names.
+    The choice of names has no gradient.
     """
     swapped = alternative_is_better(
         atom14,
@@ -64,23 +64,23 @@ def alternative_is_better(
     alternative: Float[Tensor, "b r 14 3"],
     ambiguous: Float[Tensor, "b r 14"],
 ) -> Bool[Tensor, "b r"]:
-    """Return for each residue whether the alternative positions fit the predicted distances better.
+    """Return for each residue whether its alternative positions fit the predicted distances better.
 
     Only distances from ambiguous to unambiguous atoms count.
     """
     unambiguous = rearrange(exists * (1 - ambiguous), "b r a -> b (r a) 1")
-    # If one atom of an ambiguous pair is missing, the other's alternative position is that of a missing atom, the
-    # origin, so the choice is arbitrary, as in DeepMind's program.
+    # If one atom of an ambiguous pair is missing, the alternative position of the other is the origin, and the choice
+    # is arbitrary, as in DeepMind's program.
     observed = (exists * ambiguous)[..., _AMBIGUOUS]
     predicted_distances = _distances(predicted, predicted)
 
     def misfit(named: Float[Tensor, "b r 14 3"]) -> Float[Tensor, "b r"]:
-        # Unambiguous atoms are in the same places in either set of positions.
+        # Unambiguous atoms have the same positions in both sets.
         errors = _distances(named, positions).sub_(predicted_distances).abs_()
         return (rearrange(errors @ unambiguous, "b (r a) 1 -> b r a", r=observed.shape[1]) * observed).sum(-1)
 
-    # Where the prediction is more compact than the truth, both misfits are mathematically equal. The margin keeps
-    # rounding, which differs between numbers of devices, from deciding.
+    # If the prediction is more compact than the truth, both misfits are mathematically equal. With the margin, the
+    # choice does not depend on rounding, which differs between numbers of devices.
     return misfit(alternative) < (1 - _ROUNDING) * misfit(positions)
 
 
@@ -89,6 +89,6 @@ def _distances(ambiguous: Float[Tensor, "b r 14 3"], others: Float[Tensor, "b r 
     return torch.cdist(
         rearrange(ambiguous[:, :, _AMBIGUOUS], "b r a x -> b (r a) x"),
         rearrange(others, "b r a x -> b (r a) x"),
-        # The expanded form |x|^2 - 2xy + |y|^2 loses the short distances.
+        # The expanded form |x|^2 - 2xy + |y|^2 is inaccurate for short distances.
         compute_mode="donot_use_mm_for_euclid_dist",
     )

@@ -1,7 +1,7 @@
-"""Permutation alignment: which of several equal chains of the truth each predicted chain is compared with.
+"""Permutation alignment: assign each predicted chain to one of several equal true chains.
 
-Chains of the same sequence are interchangeable, so a prediction must not be worse because its chains come in another
-order. AlphaFold-Multimer (Evans et al. 2022), Suppl. Sec. 7.3.
+Chains of the same sequence are interchangeable, so the loss of a prediction must not depend on their order.
+AlphaFold-Multimer (Evans et al. 2022), Suppl. Sec. 7.3.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,43 +24,43 @@ from helixfold.model.outputs import PredictedStructure
 
 _CA, _CB = ATOM_ORDER["CA"], ATOM_ORDER["CB"]
 _GLYCINE = RESTYPES.index("G")
-# The most assignments that are all tried: those of two sequences with four chains each.
-_MOST_TRIED = 576
-# Mean squared deviations that differ by less, relative or in square Angstrom, are equal. So rounding, which differs
-# between numbers of devices, does not decide.
+# Maximum number of assignments for an exhaustive search: two sequences with four chains each.
+_MAX_ASSIGNMENTS = 576
+# Mean squared deviations that differ by less than this, relative or in square Angstrom, count as equal. The choice then
+# does not depend on rounding, which differs between numbers of devices.
 _RELATIVE_TIE, _TIE = 1e-5, 1e-6
-# The part of the most observed C-alphas that the truth of an assignment must have, or missing atoms would win.
-_LEAST_OBSERVED = 0.5
+# Minimum number of observed C-alphas of an assignment, relative to the maximum; otherwise missing atoms would be best.
+_MIN_OBSERVED = 0.5
 
 
 @torch.no_grad()
 def permuted_labels(structure: PredictedStructure, batch: MultimerBatch, labels: ComplexLabels) -> Labels:
-    """Return the labels in which each chain has the true atoms of the equal chain that fits the prediction best.
+    """Return labels in which each chain has the true atoms of the equal chain that fits the prediction best.
 
-    The best assignment of chains is the one with the least RMSD of all C-alphas after superposition. The host waits
-    for the predicted C-alphas, unless no chain has a copy.
+    The best assignment has the lowest RMSD of all C-alphas after superposition. The host waits for the predicted
+    C-alphas if any chain has a copy.
     """
     if labels.copies_mask.shape[1] == 1:
         return labels.of_own_chains()
     if structure.positions.is_meta:
-        # Without positions any assignment will do: all of them take the same memory and work.
+        # Any assignment takes the same memory and work.
         return _with_copies(labels, torch.zeros_like(labels.aatype))
     predicted, truth = (
         positions[..., _CA, :].cpu().numpy() for positions in (structure.positions, labels.copies_positions)
     )
     if not np.isfinite(predicted).all():
-        # Nothing fits such a prediction; a step with it is skipped.
+        # The training step will be skipped.
         return labels.of_own_chains()
     observed = labels.copies_mask[..., _CA].cpu().numpy() > 0
     names = [field.name for field in fields(ChainNumbers)]
     numbers = {name: getattr(batch, name).cpu().numpy() for name in names}
-    chosen = np.stack(
+    copies = np.stack(
         [
             best_copies(*sample, ChainNumbers(**{name: numbers[name][index] for name in names}))
             for index, sample in enumerate(zip(predicted, truth, observed, strict=True))
         ]
     )
-    return _with_copies(labels, torch.from_numpy(chosen).to(labels.aatype.device))
+    return _with_copies(labels, torch.from_numpy(copies).to(labels.aatype.device))
 
 
 def best_copies(
@@ -69,11 +69,11 @@ def best_copies(
     observed: Bool[np.ndarray, "k r"],
     numbers: ChainNumbers,
 ) -> Int[np.ndarray, "r"]:
-    """Return for each residue which copy of its chain, from 0, stands for it in the best assignment of chains.
+    """Return for each residue the index of the copy of its chain in the best assignment of chains.
 
     `truth` has the C-alphas of each residue in every copy of its chain, in Angstrom; residues of chain number 0 are
-    padding. All assignments are tried where they are few. Else the chains of the sequence with the fewest copies are
-    superposed on each of these, and the nearest chains are then assigned to each other.
+    padding. All assignments are tried if they are few. Otherwise each chain of the sequence with the fewest copies is
+    superposed on each copy, and the nearest chains are then assigned to each other.
     """
     residues = [np.flatnonzero(numbers.asym_id == number) for number in np.unique(numbers.asym_id) if number]
     own = [int(numbers.sym_id[each[0]]) - 1 for each in residues]
@@ -85,7 +85,7 @@ def best_copies(
         for entity, chains in groups.items()
     }
     moments = _Moments.of(predicted, truth, observed, residues)
-    if prod(perm(len(allowed[entity]), len(chains)) for entity, chains in groups.items()) <= _MOST_TRIED:
+    if prod(perm(len(allowed[entity]), len(chains)) for entity, chains in groups.items()) <= _MAX_ASSIGNMENTS:
         assignments = _all_assignments(groups, allowed)
     else:
         assignments = _anchored(groups, allowed, moments)
@@ -97,21 +97,21 @@ def best_copies(
 
 
 def _possible_copies(own: Sequence[int], observed: Sequence[Bool[np.ndarray, "k _"]]) -> list[int]:
-    """Return the copies that chains of one sequence may stand for: those with an observed C-alpha, and their own."""
+    """Return the copies to which chains of one sequence can be assigned: their own and all with observed atoms."""
     seen = np.any([each.any(1) for each in observed], axis=0)
     return sorted({*own, *np.flatnonzero(seen).tolist()})
 
 
 def _all_assignments(groups: Mapping[int, Sequence[int]], allowed: Mapping[int, Sequence[int]]) -> list[list[int]]:
-    """Return every assignment, as the copy of each chain."""
+    """Return all assignments, each as the copy of each chain."""
     parts = [permutations(allowed[entity], len(chains)) for entity, chains in groups.items()]
     order = np.argsort([chain for chains in groups.values() for chain in chains])
-    return [[[copy for part in chosen for copy in part][place] for place in order] for chosen in product(*parts)]
+    return [[[copy for part in choice for copy in part][place] for place in order] for choice in product(*parts)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Moments:
-    """Sums over the observed C-alphas of each chain (c) with each copy (k): predicted x and true y."""
+    """Sums over the observed C-alphas of each chain (c) and each copy (k), predicted (x) and true (y)."""
 
     count: Float[np.ndarray, "c k"]
     x: Float[np.ndarray, "c k 3"]
@@ -139,7 +139,7 @@ class _Moments:
         )
 
     def best(self, assignments: Int[np.ndarray, "p c"]) -> list[int]:
-        """Return the first assignment whose mean squared deviation after superposition is the least, but for ties."""
+        """Return the first assignment with the lowest mean squared deviation after superposition, within the ties."""
         chains = np.arange(assignments.shape[1])
         count, x, y, products, squares = (
             getattr(self, field.name)[chains, assignments].sum(1) for field in fields(self)
@@ -150,18 +150,18 @@ class _Moments:
         explained = values[:, 0] + values[:, 1] + np.where(handedness < 0, -1, 1) * values[:, 2]
         spread = squares - (np.square(x).sum(-1) + np.square(y).sum(-1)) / counted
         deviation = np.maximum(spread - 2 * explained, 0) / counted
-        deviation[count < _LEAST_OBSERVED * count.max()] = np.inf
-        least = deviation.min()
-        return [int(copy) for copy in assignments[np.argmax(deviation <= least * (1 + _RELATIVE_TIE) + _TIE)]]
+        deviation[count < _MIN_OBSERVED * count.max()] = np.inf
+        lowest = deviation.min()
+        return [int(copy) for copy in assignments[np.argmax(deviation <= lowest * (1 + _RELATIVE_TIE) + _TIE)]]
 
     def superposed(self, chain: int, copy: int) -> Float[np.ndarray, "c k"]:
-        """Return each chain's mean squared deviation from each copy when one chain is superposed on one copy."""
+        """Superpose a chain on a copy and return the mean squared deviation of each chain from each copy."""
         count = max(self.count[chain, copy], 1)
         centre_x, centre_y = self.x[chain, copy] / count, self.y[chain, copy] / count
         u, _, vt = np.linalg.svd(self.products[chain, copy] - count * np.outer(centre_y, centre_x))
         rotation = u @ np.diag([1, 1, np.sign(np.linalg.det(u @ vt))]) @ vt
         shift = centre_y - rotation @ centre_x
-        # The sum of |R x + t - y|^2, expanded.
+        # Expanded sum of |R x + t - y|^2.
         total = self.squares + self.count * (shift @ shift) + 2 * (self.x @ rotation.T - self.y) @ shift
         total -= 2 * np.einsum("c k a b, a b -> c k", self.products, rotation)
         return np.maximum(total, 0) / np.maximum(self.count, 1)
@@ -170,13 +170,13 @@ class _Moments:
 def _anchored(
     groups: Mapping[int, Sequence[int]], allowed: Mapping[int, Sequence[int]], moments: _Moments
 ) -> list[list[int]]:
-    """Return the assignments of the nearest chains when a chain of the rarest sequence is superposed on each copy."""
-    # Differs from AlphaFold: every chain of the sequence is superposed, not a random one, and chains are assigned by
-    # their deviations all at once (Kuhn 1955), not by their centres one after another.
-    from scipy.optimize import linear_sum_assignment  # noqa: PLC0415 (losses of monomers do without SciPy)
+    """Return assignments of the nearest chains, after superposing chains of the sequence with the fewest copies."""
+    # Differs from AlphaFold: every chain of the sequence is superposed, not a random one. Chains are assigned together
+    # by their deviations (Kuhn 1955), not one after another by their centres.
+    from scipy.optimize import linear_sum_assignment  # noqa: PLC0415 (losses of monomers do not need SciPy)
 
     anchor = min(groups, key=lambda entity: (len(allowed[entity]), -moments.count[groups[entity]].sum()))
-    found = []
+    assignments = []
     for chain, copy in product(groups[anchor], allowed[anchor]):
         costs = moments.superposed(chain, copy)
         assignment = [0] * len(moments.count)
@@ -184,8 +184,8 @@ def _anchored(
             rows, columns = linear_sum_assignment(costs[np.ix_(chains, allowed[entity])])
             for row, column in zip(rows, columns, strict=True):
                 assignment[chains[row]] = allowed[entity][column]
-        found.append(assignment)
-    return found
+        assignments.append(assignment)
+    return assignments
 
 
 def _with_copies(labels: ComplexLabels, copies: Int[Tensor, "b r"]) -> Labels:

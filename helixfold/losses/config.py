@@ -1,4 +1,4 @@
-"""Settings of the training loss: weights of its terms, and constants."""
+"""Settings of the training loss: weights of its terms and constants."""
 
 import math
 from dataclasses import dataclass, fields, replace
@@ -39,21 +39,21 @@ class LossConfig(Config):
     experimentally_resolved: float = 0.0
     aligned_error: float = 0.0  # has no effect on models without that head
     violation: float = 0.0
-    smooth_lddt: float = added_setting(0.0)  # of AlphaFold 3; AlphaFold 2 does not have this term
-    # Between the chains of a complex, of which `backbone_fape` has the pairs within chains (AlphaFold-Multimer).
+    smooth_lddt: float = added_setting(0.0)  # AlphaFold 3's; AlphaFold 2 does not have this term
+    # Between the chains of a complex; `backbone_fape` then has pairs within chains only (AlphaFold-Multimer).
     interface_fape: float = added_setting(0.0)
     centre_of_mass: float = added_setting(0.0)
 
     fape_clamp: float = 10.0  # Angstrom; larger errors count as this in FAPE
-    # Angstrom; the same between chains, and what counts as an error of 1 there. The released configuration of
-    # AlphaFold-Multimer has these; its paper has a clamp of 30.
+    # Angstrom, clamp and unit of FAPE between chains, from the released configuration of AlphaFold-Multimer; its paper
+    # has a clamp of 30.
     interface_clamp: float = added_setting(1000.0)
     interface_unit: float = added_setting(20.0)
-    # Confidences and resolved atoms are learnt only from structures with a resolution (Angstrom) in this range, to
-    # which NMR structures and predictions do not belong.
+    # Confidences and resolved atoms are learnt only from structures with a resolution (Angstrom) in this range. NMR
+    # structures and predictions are outside it.
     min_resolution: float = 0.1
     max_resolution: float = 3.0
-    violation_tolerance_factor: float = 12.0  # standard deviations by which a bond or an angle may differ
+    violation_tolerance_factor: float = 12.0  # standard deviations by which a bond or angle may deviate
     clash_overlap_tolerance: float = 1.5  # Angstrom by which two atoms may overlap
 
     def __post_init__(self) -> None:
@@ -74,19 +74,19 @@ class LossConfig(Config):
 
 
 def initial_training(method: Method = "monomer") -> LossConfig:
-    """Return the loss of AlphaFold's initial training (Suppl. Sec. 1.11.1 and Eq. 7), for a network of that method."""
+    """Return the loss settings of AlphaFold's initial training (Suppl. Sec. 1.11.1 and Eq. 7)."""
     return LossConfig() if method == "monomer" else complexes(LossConfig())
 
 
 def finetuning(method: Method = "monomer") -> LossConfig:
-    """Return the loss of AlphaFold's fine-tuning, with violations, resolved atoms and aligned errors (Suppl. Eq. 7)."""
+    """Return the loss settings of AlphaFold's fine-tuning: violations, resolved atoms and aligned errors (Eq. 7)."""
     config = LossConfig(experimentally_resolved=0.01, aligned_error=0.1, violation=1.0)
     return config if method == "monomer" else complexes(config)
 
 
 def complexes(config: LossConfig) -> LossConfig:
-    """Return a stage's loss for complexes, with the terms between chains (AlphaFold-Multimer, Sec. 2.5).
+    """Return the settings with the terms between chains for complexes (AlphaFold-Multimer, Sec. 2.5).
 
-    The weight of FAPE between chains is that of DeepMind's program, which adds it to FAPE within chains.
+    FAPE between chains has the weight of FAPE within chains, because DeepMind's program adds them.
     """
     return replace(config, interface_fape=config.backbone_fape, centre_of_mass=1.0)

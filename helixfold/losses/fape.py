@@ -1,4 +1,4 @@
-"""Frame-aligned point error (FAPE), which compares points in the coordinates of all frames without superposition."""
+"""Frame-aligned point error (FAPE): compares points in the local coordinates of all frames, without superposition."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +17,8 @@ from helixfold.model.outputs import PredictedStructure
 from helixfold.ops.structure.aligned_errors import ChainPairs, aligned_errors
 
 UNIT = 10.0  # Angstrom that count as an error of 1
-# Added to counts (DeepMind's program). With the floor of squared errors, a perfect prediction has an error of 0.01
-# Angstrom and a gradient.
+# Added to counts (DeepMind's program). The floor of squared errors gives a perfect prediction an error of 0.01 Angstrom
+# and a gradient.
 _COUNT_FLOOR = 1e-4
 
 
@@ -52,10 +52,10 @@ def _summed_errors(
     clamp: Float[Tensor, "*batch"],
     pairs: ChainPairs | None = None,
 ) -> Float[Tensor, "*batch"]:
-    """Return the sum of clamped errors in Angstrom, with masks of frames and points; batch dims of `pairs` are flat."""
+    """Return the sum of clamped errors in Angstrom; `masks` are for frames and points, `pairs` has flat batch dims."""
     frames_mask, points_mask = masks
-    # The difference of a point's local coordinates, R^T (x - t) - R*^T (x* - t*), is linear in (x, x*, 1). One matrix
-    # product of inverse frames [R^T, -R*^T, R*^T t* - R^T t] and homogeneous points gives it for all pairs.
+    # The difference of the local coordinates of a point, R^T (x - t) - R*^T (x* - t*), is linear in (x, x*, 1). One
+    # matrix product of inverse frames [R^T, -R*^T, R*^T t* - R^T t] and homogeneous points computes it for all pairs.
     inverse, true_inverse = predicted.frames.rotation.mT, truth.frames.rotation.mT
     shift = true_inverse @ truth.frames.translation[..., None] - inverse @ predicted.frames.translation[..., None]
     inverse_frames = rearrange(torch.cat([inverse, -true_inverse, shift], -1), "... f x c -> ... x f c")
@@ -72,10 +72,10 @@ def _summed_errors(
 
 
 class _SummedErrors(torch.autograd.Function):
-    """The sum of clamped errors over all unmasked pairs of frames and points.
+    """Sum of clamped errors over all unmasked pairs of frames and points.
 
     Autograd would save several tensors of all pairs, each 66 MB for 256 residues. This function computes the gradients
-    already in the forward pass, together with the sum.
+    in the forward pass, together with the sum.
     """
 
     @staticmethod
@@ -104,7 +104,7 @@ class _SummedErrors(torch.autograd.Function):
 def backbone_fape(
     trajectory: Float[Tensor, "l b r 7"], true_frames: Rigid, mask: Float[Tensor, "b r"], clamp: Float[Tensor, " b"]
 ) -> Float[Tensor, " b"]:
-    """Return the FAPE of C-alphas in backbone frames (b r), the mean over iterations (Suppl. Alg. 20 line 17)."""
+    """Return the FAPE of C-alphas in backbone frames (b r), averaged over iterations (Suppl. Alg. 20 line 17)."""
     predicted, truth = _backbones(trajectory, true_frames)
     mask, clamp = mask.expand(len(trajectory), *mask.shape), clamp.expand(len(trajectory), *clamp.shape)
     return frame_aligned_point_error(predicted, truth, mask, mask, clamp).mean(0)
@@ -122,8 +122,8 @@ def chain_backbone_fape(
 ) -> Float[Tensor, " b"]:
     """Return the FAPE of C-alphas in the backbone frames of their own chain, or of the other chains if not `within`.
 
-    Errors are in units of `unit` Angstrom; the mean is over the pairs that count, and over iterations. A complex
-    without such a pair has an error of 0. AlphaFold-Multimer (Evans et al. 2022), Sec. 2.5 and Suppl. Sec. 7.4.
+    Errors are in units of `unit` Angstrom and averaged over the pairs that count and over iterations. A complex without
+    such pairs has an error of 0. AlphaFold-Multimer (Evans et al. 2022), Sec. 2.5 and Suppl. Sec. 7.4.
     """
     predicted, truth = _backbones(trajectory, true_frames)
     layers = len(trajectory)
@@ -152,9 +152,9 @@ def _backbones(trajectory: Float[Tensor, "l b r 7"], true_frames: Rigid) -> tupl
 def sidechain_fape(
     structure: PredictedStructure, truth: RenamedTruth, aatype: Int[Tensor, "b r"], clamp: float
 ) -> Float[Tensor, " b"]:
-    """Return the FAPE of all atoms in the frames of all rigid groups, last iteration only (Suppl. Alg. 20 line 28)."""
+    """Return the FAPE of all atoms in all rigid groups of the last iteration (Suppl. Alg. 20 line 28)."""
     # Differs from AlphaFold: groups of unknown residues do not count. This type has no groups, and the structure
-    # module's matrices for them are no rotations.
+    # module's matrices for them are not rotations.
     frames_mask = truth.frames_mask * (aatype != UNKNOWN)[..., None]
     groups = structure.rigid_groups[-1]
 

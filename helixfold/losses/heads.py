@@ -1,6 +1,6 @@
 """Losses of the output heads: distogram, masked MSA, lDDT, aligned error and experimentally resolved atoms.
 
-Targets that are computed from the predicted structure (lDDT and aligned error) pass no gradient to it.
+Targets computed from the predicted structure (lDDT and aligned error) have no gradient.
 """
 
 from functools import cache
@@ -21,13 +21,13 @@ _CA = ATOM_ORDER["CA"]
 # Added to counts (DeepMind's program).
 _PAIRS_FLOOR, _COUNT_FLOOR = 1e-6, 1e-8
 _LDDT_CUTOFF = 15.0  # Angstrom; pairs further apart in the true structure do not count
-LDDT_LIMITS = (0.5, 1.0, 2.0, 4.0)  # Angstrom, the largest errors of preserved distances
-_LDDT_FLOOR = 1e-10  # gives a residue without neighbours an lDDT of 1, as in DeepMind's program
+LDDT_LIMITS = (0.5, 1.0, 2.0, 4.0)  # Angstrom, maximum errors of preserved distances
+_LDDT_FLOOR = 1e-10  # makes the lDDT of a residue without neighbours 1, as in DeepMind's program
 _SMOOTH_LDDT_FLOOR = 1e-10
 
 
 def cross_entropy(logits: Float[Tensor, "*batch v"], labels: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-    """Return minus the log-probability of each label."""
+    """Return the negative log-probability of each label."""
     flat = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none")
     return flat.view(labels.shape)
 
@@ -63,7 +63,7 @@ def lddt_ca(
 def distance_errors(
     points: Float[Tensor, "*l b r 3"], true_points: Float[Tensor, "b r 3"], mask: Float[Tensor, "b r"]
 ) -> tuple[Float[Tensor, "*l b r r"], Float[Tensor, "b r r"]]:
-    """Return the distance error of every pair of residues (Angstrom), and a mask of the pairs that lDDT counts."""
+    """Return the distance error of every pair of residues (Angstrom), and a mask of the pairs that count in lDDT."""
     true_distances = _distances(true_points)
     errors = (_distances(points) - true_distances).abs()
     counted = (true_distances < _LDDT_CUTOFF) * outer_mask(mask)
@@ -85,7 +85,7 @@ def lddt_loss(
 def aligned_error_loss(
     logits: Float[Tensor, "b i j v"], frames: Float[Tensor, "b r 7"], true_frames: Rigid, mask: Float[Tensor, "b r"]
 ) -> Float[Tensor, " b"]:
-    """Return the cross-entropy of each C-alpha's error in each backbone frame (b r) (Suppl. Sec. 1.9.7)."""
+    """Return the cross-entropy of the error of each C-alpha in each backbone frame (b r) (Suppl. Sec. 1.9.7)."""
     with torch.no_grad():
         difference = _local_origins(rigid_from_tensor(frames)) - _local_origins(true_frames)
         true_bins = torch.bucketize(difference.square().sum(-1), _squared_breaks(logits.shape[-1], logits.device))
@@ -98,12 +98,12 @@ def experimentally_resolved_loss(logits: Float[Tensor, "b r 37"], labels: Labels
     return masked_mean(errors, labels.atom37_atom_exists, _COUNT_FLOOR)
 
 
-def has_resolution(labels: Labels, least: float, most: float) -> Bool[Tensor, " b"]:
-    """Return which samples have a resolution in the range that confidences are learnt from (Suppl. Sec. 1.9.6, 1.9.10).
+def has_resolution(labels: Labels, min_resolution: float, max_resolution: float) -> Bool[Tensor, " b"]:
+    """Return whether each sample has a resolution from which confidences are learnt (Suppl. Sec. 1.9.6, 1.9.10).
 
-    NMR structures and predictions have a resolution of 0.
+    The range is in Angstrom. NMR structures and predictions have a resolution of 0.
     """
-    return (labels.resolution >= least) & (labels.resolution <= most)
+    return (labels.resolution >= min_resolution) & (labels.resolution <= max_resolution)
 
 
 @cache
@@ -129,15 +129,16 @@ def _local_origins(frames: Rigid) -> Float[Tensor, "b i j 3"]:
 
 
 def _distances(points: Float[Tensor, "*l b r 3"]) -> Float[Tensor, "*l b r r"]:
-    # Squared norms from matrix products would lose the digits that tell 0.5 Angstrom at 1,000 Angstrom.
+    # Squared norms from matrix products are not precise enough for errors of 0.5 Angstrom in distances of 1,000
+    # Angstrom.
     return torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def smooth_lddt_loss(frames: Float[Tensor, "l b r 7"], labels: Labels) -> Float[Tensor, " b"]:
-    """Return 1 minus the smooth lDDT of the C-alphas, mean over residues and iterations (AlphaFold 3, Suppl. Alg. 27).
+    """Return 1 minus the smooth lDDT of C-alphas, averaged over residues and iterations (AlphaFold 3, Suppl. Alg. 27).
 
-    Each of lDDT's four steps is a logistic function of a distance's error with a width of 1 Angstrom. C-alphas are the
-    origins of the backbone frames. The loss is equal for mirror images, so use it beside FAPE.
+    The four steps of lDDT are replaced by logistic functions of the distance error with a width of 1 Angstrom. C-alphas
+    are the origins of the backbone frames. The loss is equal for mirror images, so use it in addition to FAPE.
     """
     points, truth = frames[..., 4:], labels.all_atom_positions[..., _CA, :]
     mask = labels.all_atom_mask[..., _CA]
@@ -149,6 +150,6 @@ def smooth_lddt_loss(frames: Float[Tensor, "l b r 7"], labels: Labels) -> Float[
 
 
 def masked_mean(values: Float[Tensor, "b *n"], mask: Float[Tensor, "b *n"], floor: float) -> Float[Tensor, " b"]:
-    """Return each sample's mean of the values where the mask is 1; `floor` is added to their number."""
+    """Return the mean of the values where the mask is 1, for each sample; `floor` is added to the count."""
     values, mask = values.flatten(1), mask.flatten(1)
     return (values[:, None] @ mask[..., None]).view(-1) / (floor + mask.sum(1))

@@ -8,9 +8,9 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class Labels:
-    """Labels of a batch, under the names of `data_pipeline.features.ground_truth.GroundTruth`.
+    """Training labels of a batch, with the names of `data_pipeline.features.ground_truth.GroundTruth`.
 
-    The last five belong to the last recycling iteration or to the example as a whole.
+    The last five are for the last recycling iteration or the whole example.
     """
 
     aatype: Int[Tensor, "b r"]
@@ -34,15 +34,15 @@ class Labels:
 
 @dataclass(frozen=True, kw_only=True)
 class ComplexLabels(Labels):
-    """Labels of complexes: those of `Labels`, and the true atoms of every equal chain.
+    """Labels of complexes, which also have the true atoms of every equal chain.
 
-    Dim `k` counts the chains of the same sequence in the whole complex, in the order of `sym_id`. Copies that a
-    residue's chain does not have, or that a crop leaves out where nothing was observed, have mask 0.
+    Dim `k` is the chains of the same sequence in the whole complex, in the order of `sym_id`. The mask is 0 for copies
+    that a residue's chain does not have, and for copies that a crop omits because nothing was observed.
     """
 
     copies_positions: Float[Tensor, "b k r 37 3"]  # Angstrom
     copies_mask: Float[Tensor, "b k r 37"]  # 1 where observed
 
     def of_own_chains(self) -> Labels:
-        """Return the labels in which each chain is compared with the true chain of the same number."""
+        """Return labels in which each chain is compared with the true chain of the same index."""
         return Labels(**{field.name: getattr(self, field.name) for field in fields(Labels)})

@@ -1,4 +1,4 @@
-"""Losses of the torsion angles, and of the length of the vectors that represent them."""
+"""Losses of torsion angles, and of the lengths of the vectors that represent them."""
 
 import torch
 from jaxtyping import Float
@@ -15,11 +15,11 @@ _CHIS = 4  # the last torsions
 
 
 def torsion_loss(sin_cos: Float[Tensor, "l b r 7 2"], truth: Torsions) -> Float[Tensor, " b"]:
-    """Return the squared chord between predicted and true chi angles, the mean over iterations and observed angles.
+    """Return the squared chord between predicted and true chi angles, averaged over iterations and observed angles.
 
-    AlphaFold 2, Suppl. Alg. 27. For angles that are symmetric under a rotation by 180 degrees the nearer one counts.
+    AlphaFold 2, Suppl. Alg. 27. For angles that are symmetric under a rotation by 180 degrees, the nearer value counts.
     """
-    # DeepMind's program differs from the supplement here: backbone angles do not count.
+    # As in DeepMind's program, but unlike the supplement, backbone angles do not count.
     both = torch.stack([truth.sin_cos, truth.alternative_sin_cos])[:, None, ..., -_CHIS:, :]
     chords = (sin_cos[..., -_CHIS:, :] - both).square().sum(-1).amin(0).mean(0)
     return masked_mean(chords, truth.mask[..., -_CHIS:], _COUNT_FLOOR)

@@ -1,4 +1,4 @@
-"""The training loss of a batch, by term and by sample."""
+"""AlphaFold's training loss of a batch, by term and by sample."""
 
 import math
 from collections.abc import Callable
@@ -35,9 +35,9 @@ _BACKBONE_GROUP = 0
 
 @dataclass(frozen=True, kw_only=True)
 class Losses:
-    """Losses of each sample: its terms without gradient, their weighted sum, and the total to differentiate.
+    """Losses of each sample: the terms without gradient, their weighted sum, and the total with gradient.
 
-    Complexes have `metrics`, too: see `chain_metrics`.
+    Complexes also have `metrics`; see `chain_metrics`.
     """
 
     unweighted: dict[str, Float[Tensor, " b"]]
@@ -51,11 +51,11 @@ class Losses:
 
 
 def total_loss(outputs: Outputs, batch: Batch, labels: Labels, config: LossConfig) -> Losses:
-    """Return AlphaFold's loss (Suppl. Eq. 7), float32, of the outputs that the model computed from `batch`.
+    """Return AlphaFold's loss (Suppl. Eq. 7) of the model's outputs for `batch`, in float32.
 
     The total is the weighted sum times the square root of the number of residues (Suppl. Sec. 1.11.3), so that short
-    chains count less than long ones. Terms of weight 0 are not computed. No operator makes the host wait for a GPU,
-    unless a complex has equal chains.
+    chains count less than long ones. Terms of weight 0 are not computed. The host does not wait for a GPU, unless a
+    complex has equal chains.
 
     The truth of a complex is permuted to fit the prediction (`ComplexLabels`), and its backbone FAPE has the pairs
     within chains only (AlphaFold-Multimer, Sec. 2.5).
@@ -109,10 +109,10 @@ def total_loss(outputs: Outputs, batch: Batch, labels: Labels, config: LossConfi
         "centre_of_mass": lambda: centre_of_mass_loss(structure.positions, labels, with_chains(batch).asym_id),
     }
     computed = {name: terms[name]() for name in TERMS if getattr(config, name) > 0}
-    found = torch.stack(list(computed.values())) if computed else batch.seq_mask.new_zeros(0, len(batch.seq_mask))
-    weighted = _weights(config, tuple(computed), found.dtype, found.device) @ found
+    values = torch.stack(list(computed.values())) if computed else batch.seq_mask.new_zeros(0, len(batch.seq_mask))
+    weighted = _weights(config, tuple(computed), values.dtype, values.device) @ values
     return Losses(
-        unweighted=dict(zip(computed, found.detach(), strict=True)),
+        unweighted=dict(zip(computed, values.detach(), strict=True)),
         weighted=weighted,
         total=weighted * batch.seq_mask.sum(-1).sqrt(),
         metrics=chain_metrics(structure, labels, batch.asym_id) if isinstance(batch, MultimerBatch) else {},

@@ -1,4 +1,4 @@
-"""The whole network: one recycling iteration from features to structure and logits."""
+"""AlphaFold 2 and AlphaFold-Multimer: one recycling iteration, from features to structure and logits."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -23,7 +23,7 @@ from helixfold.model.template_frames import start_from_template
 from helixfold.model.templates import TemplateEmbedder
 from helixfold.model.update import Executor, Stream
 
-# The submodules that compute in float32 whatever the trunk's dtype is.
+# Submodules that compute in float32 whatever the dtype of the trunk.
 IN_FLOAT32 = ("structure_module", "heads")
 
 
@@ -44,10 +44,10 @@ MODULES: dict[Method, MethodModules] = {
 class AlphaFold(nn.Module):
     """AlphaFold 2 (Suppl. Alg. 2) or AlphaFold-Multimer, one recycling iteration per call.
 
-    The trunk computes in the dtype that the caller chooses, structure module and heads in float32.
+    The trunk computes in a dtype that the caller passes, the structure module and heads in float32.
     """
 
-    notes: tuple[str, ...] = ()  # for every prediction with these parameters, such as that they are random
+    notes: tuple[str, ...] = ()  # for the output files, such as that parameters are random
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class AlphaFold(nn.Module):
         previous: Recycled | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> Outputs:
-        """Return the result of one recycling iteration with the logits of all heads; see `fold` for the arguments."""
+        """Run one recycling iteration including all heads; see `fold` for the arguments."""
         folded = self.fold(run, ensemble, previous, dtype)
         return Outputs(
             representations=folded.representations, structure=folded.structure, logits=self.heads(run, folded)
@@ -84,20 +84,20 @@ class AlphaFold(nn.Module):
         previous: Recycled | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> Folded:
-        """Return the representations, averaged over the samples of an ensemble, and the structure of one target.
+        """Run one recycling iteration without the heads.
 
-        `previous` comes from the previous recycling iteration and is None in the first one; its pair stream may be
-        overwritten. `dtype` is the trunk's: float32, bfloat16 or float16.
+        Representations are averaged over the samples of `ensemble`. `previous` is the result of the previous iteration,
+        None in the first; its pair stream may be overwritten. `dtype` is the trunk's: float32, bfloat16 or float16.
         """
         first, last = ensemble[0], len(ensemble) - 1
         mean: Representations | None = None
-        for number, batch in enumerate(ensemble):
+        for index, batch in enumerate(ensemble):
             recycled = previous
-            if previous is not None and number < last:
+            if previous is not None and index < last:
                 # The trunk may overwrite the recycled pair stream, which the other samples still need.
                 recycled = replace(previous, pair=run.copy(previous.pair))
             result = self.trunk(run, batch, recycled, dtype)
-            weight = 1 / len(ensemble) if number == last else 1.0
+            weight = 1 / len(ensemble) if index == last else 1.0
             mean = result if mean is None else _weighted_sum(run, mean, result, weight)
             del result, recycled
         assert mean is not None
@@ -115,10 +115,10 @@ class AlphaFold(nn.Module):
         *,
         with_gradients: bool = False,
     ) -> Recycled | None:
-        """Run an iteration on each of these ensembles, and return what the next one recycles; None after none.
+        """Run one iteration on each ensemble, and return the input of the next iteration; None without ensembles.
 
-        By default no gradients are kept. With `with_gradients` they pass through all iterations, exactly, and memory
-        grows with the number of iterations.
+        By default no gradients are computed. With `with_gradients` they pass through all iterations, exactly, and
+        memory grows with the number of iterations.
         """
         previous: Recycled | None = None
         with torch.set_grad_enabled(with_gradients and torch.is_grad_enabled()):
@@ -135,10 +135,10 @@ class AlphaFold(nn.Module):
         if self.template_embedder is not None and batch.template_mask.shape[1] > 0:
             pair = self.template_embedder(run, batch, pair, pair_mask)
         pair = self._with_extra_msa(run, batch, pair, pair_mask)
-        # Differs from AlphaFold: the MSA is embedded only now, so that it takes no memory during the extra-MSA stack.
+        # Differs from AlphaFold: the MSA is embedded here, so that it takes no memory during the extra-MSA stack.
         msa, msa_mask = self._first_msa(run, batch, previous, dtype)
         msa, pair = self.evoformer(run, msa, pair, msa_mask, pair_mask)
-        # A copy, since a view would keep the whole MSA in memory.
+        # A view would keep the whole MSA in memory.
         first_row = run.gather(run.first_rows(msa, 1))[:, 0].clone()
         return Representations(
             msa=run.first_rows(msa, batch.msa_mask.shape[1]),
@@ -150,9 +150,9 @@ class AlphaFold(nn.Module):
     def _first_pair(
         self, run: Executor, batch: Batch, previous: Recycled | None, dtype: torch.dtype
     ) -> Float[Stream, "b r r c_z"]:
-        """Return the initial pair stream, in the memory of the recycled one if that has the same dtype."""
+        """Return the initial pair stream, in the memory of the recycled pair stream if the dtypes are equal."""
         mask = batch.seq_mask
-        # The first iteration recycles zeros: an empty pair stream, and all atoms at the origin.
+        # The first iteration recycles zeros: a pair stream of zeros, and all atoms at the origin.
         recycled: Stream = mask.new_zeros(1, dtype=dtype).expand(*mask.shape, mask.shape[1], self.config.c_z)
         beta = mask.new_zeros(*mask.shape, 3)
         if previous is not None:
@@ -168,7 +168,7 @@ class AlphaFold(nn.Module):
     def _first_msa(
         self, run: Executor, batch: Batch, previous: Recycled | None, dtype: torch.dtype
     ) -> tuple[Float[Stream, "b s r c_m"], Float[Tensor, "b s r"]]:
-        """Return the initial MSA stream and its mask: the sampled sequences, then one row of torsions per template."""
+        """Return the initial MSA stream and its mask: the sampled sequences, then a row of torsions per template."""
         mask = batch.msa_mask
         count = mask.shape[1]
         zeros = mask.new_zeros(*batch.seq_mask.shape, self.config.evoformer.c_m, dtype=dtype)
@@ -194,7 +194,7 @@ class AlphaFold(nn.Module):
     def _with_extra_msa(
         self, run: Executor, batch: Batch, pair: Float[Stream, "b r r c_z"], pair_mask: Float[Tensor, "b r r"]
     ) -> Float[Stream, "b r r c_z"]:
-        """Return the pair stream after the extra-MSA stack; the stack's MSA stream is not used afterwards."""
+        """Return the pair stream after the extra-MSA stack."""
         extra = run.map_rows(
             lambda _, *features: self.extra_msa_embedder(*features, pair.dtype),
             batch.extra_msa,
@@ -205,9 +205,9 @@ class AlphaFold(nn.Module):
 
 
 def _weighted_sum(run: Executor, total: Representations, added: Representations, weight: float) -> Representations:
-    """Return the sum of both representations times `weight`, with the MSA of `total`.
+    """Return the sum of two representations times `weight`, with the MSA of `total`.
 
-    The sequences differ between the samples of an ensemble, so DeepMind's program also keeps the first sample's MSA.
+    Sequences differ between the samples of an ensemble. As in DeepMind's program, the MSA of the first sample is used.
     """
     return Representations(
         msa=total.msa,

@@ -1,4 +1,4 @@
-"""Gated self-attention within rows, which MSA attention and triangle attention share."""
+"""Gated self-attention within rows, used by MSA attention and triangle attention."""
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -10,16 +10,16 @@ from helixfold.ops.weights import Affine, SelfAttentionWeights
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention within every row, with an output gate and an optional bias.
+    """Gated multi-head self-attention within every row, with an optional bias.
 
-    AlphaFold 2, Suppl. Alg. 7 lines 2 to 7, Alg. 8 and Alg. 13 lines 2 to 7. The layer norm before it belongs to the
+    AlphaFold 2, Suppl. Alg. 7 lines 2 to 7, Alg. 8 and Alg. 13 lines 2 to 7. The preceding layer norm belongs to the
     calling update and is passed to `forward`.
     """
 
     def __init__(self, c: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        # One map gives query, key and value: one matrix product instead of three, as in HelixFold.
+        # As in HelixFold, query, key and value are computed in one matrix product.
         self.qkv = ToHeads(c, heads, c // heads, maps=3)
         self.gate = Linear(c, c, init="gate")
         self.out = Linear(c, c, init="zeros")

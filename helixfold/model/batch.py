@@ -35,9 +35,9 @@ class Batch:
     template_mask: Float[Tensor, "b t"]
     template_pseudo_beta: Float[Tensor, "b t r 3"]
     template_pseudo_beta_mask: Float[Tensor, "b t r"]
-    # Offsets i - j along the chain, where they are not the differences of `residue_index`: on a ring, for one.
+    # Offsets i - j along the chain if they are not the differences of `residue_index`, such as in cyclic peptides.
     offsets: Int[Tensor, "b r r"] | None = None
-    # Probabilities of the residue types of templates, where these are not `template_aatype` for certain.
+    # Probabilities of the residue types of templates, instead of `template_aatype`.
     template_types: Float[Tensor, "b t r 22"] | None = None
 
     @classmethod
@@ -49,14 +49,16 @@ class Batch:
         *,
         round_rows: Callable[[int], int] = lambda rows: rows,
     ) -> "Batch":
-        """Return a batch of samples, padded with zeros at the end: to `residues` (None: the most of any sample), to the
-        most rows of each MSA, rounded up by `round_rows`, and to the most templates. No mask counts the padding.
+        """Return a batch of samples, padded with zeros at the end.
+
+        Samples are padded to `residues` (by default the largest sample), to the largest number of rows of each MSA,
+        rounded up by `round_rows`, and to the largest number of templates. Masks are 0 in the padding.
         """
         stacked = {}
         for name in sampled_fields(cls):
             arrays = [getattr(sample, name) for sample in samples]
             shape = [max(sizes) for sizes in zip(*(array.shape for array in arrays), strict=True)]
-            axes = SAMPLE_AXES.get(name, "r")  # which leaves out the numbers of chains
+            axes = SAMPLE_AXES.get(name, "r")  # the fields of chain numbers have one axis
             if residues is not None and "r" in axes:
                 shape[axes.index("r")] = residues
             if axes[0] in "se":
@@ -70,30 +72,29 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class MultimerBatch(Batch):
-    """Features of one recycling iteration of a complex, for AlphaFold-Multimer: those of `Batch`, and every residue's
-    chain.
+    """Features of one recycling iteration of a complex for AlphaFold-Multimer, including the chain of each residue.
 
-    Residues are numbered within each chain. `t` counts template slots, and all of them are averaged, whether they hold
-    a template (`template_mask` 1) or not: AlphaFold-Multimer has always four.
+    Residues are numbered within each chain. `t` is the number of template slots. All slots are averaged, with or
+    without a template (`template_mask`); AlphaFold-Multimer always has four.
     """
 
     target_feat: Float[Tensor, "b r 21"]
-    asym_id: Int[Tensor, "b r"]  # the chain's number in the complex
-    entity_id: Int[Tensor, "b r"]  # the number of the chain's sequence, which equal chains share
-    sym_id: Int[Tensor, "b r"]  # the chain's number among those of the same sequence
-    # How many equal slots each slot stands for in the average, where empty slots were merged.
+    asym_id: Int[Tensor, "b r"]  # index of the chain in the complex, from 1
+    entity_id: Int[Tensor, "b r"]  # index of the sequence, shared by equal chains
+    sym_id: Int[Tensor, "b r"]  # index of the chain among chains of the same sequence
+    # Number of equal slots that each slot stands for in the average, where empty slots were merged.
     template_slots: Float[Tensor, "b t"] | None = None
 
 
 def sampled_fields(kind: type[Batch]) -> list[str]:
-    """Return the names of the fields that every batch of a kind has, which are those of samples."""
+    """Return the names of the required fields of a batch class, which samples have, too."""
     return [field.name for field in fields(kind) if field.default is MISSING]
 
 
 def with_chains(batch: Batch) -> MultimerBatch:
-    """Return the batch if it says which chain each residue is in; raise TypeError if it is a monomer's."""
+    """Return the batch if it has the chain of each residue; raise TypeError for a batch of monomers."""
     if not isinstance(batch, MultimerBatch):
-        raise TypeError(f"AlphaFold-Multimer takes a MultimerBatch, got a {type(batch).__name__}")
+        raise TypeError(f"AlphaFold-Multimer needs a MultimerBatch, got a {type(batch).__name__}")
     return batch
 
 

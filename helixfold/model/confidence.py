@@ -18,7 +18,7 @@ from helixfold.model.update import Executor, Stream, transposed
 CONTACT = 8.0
 # Angstrom, the lower edge of the last aligned-error bin (DeepMind's config).
 _LAST_ERROR = 31.0
-# The most probabilities that are computed at once, 64 MiB in float32 (or one row of the pair's).
+# Maximum number of probabilities that are computed at once, 64 MiB in float32 (or one row of the pair stream).
 _SLAB_ELEMENTS = 2**24
 
 
@@ -60,9 +60,9 @@ def aligned_error(
     seq_mask: Float[Tensor, "b r"],
     asym_id: Int[Tensor, "b r"] | None = None,
 ) -> AlignedError:
-    """Return PAE and pTM, computing the logits for some rows of the pair stream at a time.
+    """Return PAE and pTM, computing the logits for a few rows of the pair stream at a time.
 
-    With `asym_id`, which numbers the residues' chains from 1, return ipTM and the scores of chains and pairs, too.
+    With `asym_id`, the index of each residue's chain from 1, also return ipTM and the scores of chains and pairs.
     """
     chains = 0 if asym_id is None else int(asym_id.max())
 
@@ -76,7 +76,7 @@ def aligned_error(
 
     result = run.gather(run.map_rows(errors_and_tm, pair))
     residues = seq_mask.shape[1]
-    # The best of all alignments counts.
+    # The score of a structure is the score of the best alignment.
     scores = result[..., residues:] * seq_mask[..., None]
     best = scores.amax(1).unbind(-1)
     return AlignedError(
@@ -89,9 +89,9 @@ def aligned_error(
 
 
 def _best_of_chains(scores: Float[Tensor, "b i k"], asym_id: Int[Tensor, "b i"]) -> Float[Tensor, "b k k"]:
-    """Return the largest scores over the residues of each chain; `scores` has as many columns as there are chains."""
-    numbers = torch.arange(1, scores.shape[-1] + 1, device=asym_id.device)
-    member = rearrange(asym_id, "b i -> b 1 i 1") == rearrange(numbers, "k -> k 1 1")
+    """Return the maximum of the scores over the residues of each chain; `scores` has one column per chain."""
+    chains = torch.arange(1, scores.shape[-1] + 1, device=asym_id.device)
+    member = rearrange(asym_id, "b i -> b 1 i 1") == rearrange(chains, "k -> k 1 1")
     return (rearrange(scores, "b i k -> b 1 i k") * member).amax(2)
 
 
@@ -99,8 +99,8 @@ def _best_of_chains(scores: Float[Tensor, "b i k"], asym_id: Int[Tensor, "b i"])
 class ExpectedDistances:
     """Expected distances and contact probabilities of pseudo-beta atoms, symmetric in the two residues.
 
-    The last distance bin is open and counts as if it were as wide as the others: a pair that is certainly further apart
-    than 21.7 Angstrom has the largest expected distance, 21.8.
+    The last distance bin is open and is treated like the others: a pair that is certainly further apart than 21.7
+    Angstrom has the maximum expected distance, 21.8.
     """
 
     expected: Float[Tensor, "b r r"]  # Angstrom
@@ -108,7 +108,7 @@ class ExpectedDistances:
 
 
 def expected_distances(run: Executor, head: DistogramHead, pair: Float[Stream, "b r r c_z"]) -> ExpectedDistances:
-    """Return expected distances and contacts; logits of all edges never exist at once, whatever the executor is."""
+    """Return expected distances and contacts, computing the logits of a few edges at a time with every executor."""
     bins, residues = head.linear.out_features, pair.shape[2]
     values = _distance_values(bins, pair.device)
     rows_at_once = max(1, _SLAB_ELEMENTS // (pair.shape[0] * residues * bins))
@@ -133,12 +133,12 @@ def distance_values(bins: int) -> Float[Tensor, "v 2"]:
 
 
 def ranking_confidence(plddt: Float[Tensor, "b r"], seq_mask: Float[Tensor, "b r"]) -> Float[Tensor, "b"]:
-    """Return the mean pLDDT of the real residues, by which AlphaFold ranks predictions of monomers."""
+    """Return the mean pLDDT of the real residues, AlphaFold's score for ranking predictions of monomers."""
     return (plddt * seq_mask).sum(-1) / seq_mask.sum(-1)
 
 
 def complex_ranking_confidence(ptm: Float[Tensor, "b"], iptm: Float[Tensor, "b"]) -> Float[Tensor, "b"]:
-    """Return 0.8 ipTM + 0.2 pTM, by which AlphaFold-Multimer ranks predictions of complexes (Evans et al. 2021)."""
+    """Return 0.8 ipTM + 0.2 pTM, AlphaFold-Multimer's score for ranking predictions (Evans et al. 2021)."""
     return 0.8 * iptm + 0.2 * ptm
 
 
@@ -147,9 +147,9 @@ def tm_of_alignments(
     seq_mask: Float[Tensor, "b j"],
     counted: Bool[Tensor, "b i j"] | None = None,
 ) -> Float[Tensor, "b i"]:
-    """Return each sample's expected TM-score (0 to 1) when it is aligned on residue i, from aligned-error logits.
+    """Return the expected TM-score (0 to 1) of each sample if it is aligned on residue i, from aligned-error logits.
 
-    `counted` says which residues count in each alignment, all of them by default.
+    `counted` is true for residues that count in each alignment; by default all do.
     """
     scale = _tm_scale(seq_mask.sum(-1, dtype=torch.float32))
     centers = _aligned_error_centers(logits.shape[-1], logits.device)
@@ -167,14 +167,14 @@ def tm_between_chains(
     rows: slice,
     chains: int,
 ) -> Float[Tensor, "b i k"]:
-    """Return the expected TM-score (0 to 1) of each chain k when a complex is aligned on residue i, one of `rows`.
+    """Return the expected TM-score (0 to 1) of each chain k if a complex is aligned on residue i, one of `rows`.
 
-    The TM-score's scale is that of residue i's chain and chain k, as if there were no other chains. The largest value
-    over the residues of a chain is its pTM where k is the chain itself, and else the ipTM of the two chains in this
-    direction. `asym_id` numbers the chains from 1 to `chains`.
+    The scale of the TM-score is computed from residue i's chain and chain k only. The maximum over the residues of a
+    chain is its pTM if k is the chain itself, otherwise the ipTM of the two chains in this direction. `asym_id` is the
+    index of each residue's chain, from 1 to `chains`.
     """
-    numbers = torch.arange(1, chains + 1, device=asym_id.device)
-    member = (rearrange(asym_id, "b j -> b j 1") == numbers).float() * rearrange(seq_mask, "b j -> b j 1")
+    indices = torch.arange(1, chains + 1, device=asym_id.device)
+    member = (rearrange(asym_id, "b j -> b j 1") == indices).float() * rearrange(seq_mask, "b j -> b j 1")
     sizes = member.sum(1)
     size = torch.einsum("b j k, b k -> b j", member, sizes)
     other = _other_chains(asym_id, rows).float()
@@ -189,20 +189,20 @@ def tm_between_chains(
 
 
 def _tm_scale(residues: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
-    """Return the distance in Angstrom at which the TM-score counts a residue half, for so many residues."""
-    # The scale (Zhang & Skolnick 2004, Eq. 5) is undefined for short chains; AlphaFold uses at least 19.
+    """Return the distance scale of the TM-score (Angstrom), at which a residue counts half."""
+    # The scale (Zhang & Skolnick 2004, Eq. 5) is undefined for short chains; AlphaFold uses at least 19 residues.
     return 1.24 * (residues.clamp(min=19) - 15) ** (1 / 3) - 1.8
 
 
 def _other_chains(asym_id: Int[Tensor, "b r"], rows: slice) -> Bool[Tensor, "b i r"]:
-    """Return whether each residue is in another chain than some residues i."""
+    """Return whether each residue is in another chain than residue i, for residues i in `rows`."""
     return rearrange(asym_id[:, rows], "b i -> b i 1") != rearrange(asym_id, "b j -> b 1 j")
 
 
-# Tables are kept for each device, so that no pass copies them from the host.
+# Tables are cached for each device, so that they are not copied from the host in each iteration.
 @cache
 def _aligned_error_centers(bins: int, device: torch.device) -> Float[Tensor, "v"]:
-    """Return the centre of every aligned-error bin; the last bin is open and counts as if as wide as the others."""
+    """Return the centre of every aligned-error bin; the last bin is open and is treated like the others."""
     breaks = aligned_error_breaks(bins)
     half = (breaks[1] - breaks[0]) / 2
     return torch.cat([breaks + half, breaks[-1:] + 3 * half]).to(device)
@@ -219,7 +219,7 @@ def _distance_values(bins: int, device: torch.device) -> Float[Tensor, "v 2"]:
 
 
 def _expectation(logits: Float[Tensor, "b i j v"], values: Float[Tensor, "b v"]) -> Float[Tensor, "b i j"]:
-    """Return the mean of `values` under every pair's distribution, computing few pairs' probabilities at a time."""
+    """Return the mean of `values` under the distribution of every pair, computing a few rows of pairs at a time."""
     rows = max(1, _SLAB_ELEMENTS // max(1, logits[:, 0].numel()))
     means = [
         torch.einsum("b i j v, b v -> b i j", slab.softmax(-1, dtype=torch.float32), values)

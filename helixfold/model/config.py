@@ -16,9 +16,9 @@ MSA_LETTERS = 23
 MAX_BLOCKS, MAX_CHANNELS = 1000, 8192
 
 OuterProductPosition = Literal["middle", "first", "end"]
-# Which of DeepMind's two networks it is: AlphaFold 2 for one chain, or AlphaFold-Multimer for complexes.
+# DeepMind's two networks: AlphaFold 2 for one chain, and AlphaFold-Multimer for complexes.
 Method = Literal["monomer", "multimer"]
-# How files in DeepMind's and OpenFold's formats hold the two operands of triangle multiplication.
+# How DeepMind's and OpenFold's files store the projections to the two operands of triangle multiplication.
 TriangleProjections = Literal["separate", "fused"]
 
 
@@ -58,14 +58,15 @@ class StackConfig(Config):
 class TemplateConfig(Config):
     """Settings of the template embedding (AlphaFold 2, Suppl. Sec. 1.7.1, Alg. 16 and 17).
 
-    AlphaFold-Multimer averages the templates, so `attention_heads` and `attention_channels` do not matter there.
-    The last four settings are for AlphaFold 2's modules alone. With `unit_vectors`, the edges of a template have the
-    directions that Suppl. Table 1 describes and that the released models do not read. With `initial_frames`, the
-    structure module starts from the backbone of the first template instead of from all residues at the origin, so that
-    a small network need not learn to rebuild a known backbone from distances. Its updates of residues that the template
-    has are multiplied by `update_factor`: a small one keeps what is known while missing residues find their places.
-    The logits of pLDDT's bins of these residues gain `plddt_slope` times the lDDT in the middle of the bin (0 to 1), so
-    that how sure a network is of a template is calibrated apart from how sure it is of what it folds itself.
+    AlphaFold-Multimer averages the templates and ignores `attention_heads` and `attention_channels`. The last four
+    settings are for AlphaFold 2's modules only.
+
+    With `unit_vectors`, the edges of a template have the directions of Suppl. Table 1, which the released models do not
+    read. With `initial_frames`, the structure module starts from the backbone of the first template instead of from all
+    residues at the origin, so that a small network need not learn to rebuild a known backbone from distances. Its
+    updates of residues in the template are multiplied by `update_factor`: a small factor preserves the template while
+    the other residues are placed. `plddt_slope` times the lDDT in the middle of each pLDDT bin (0 to 1) is added to the
+    logits of residues in the template, so that their confidence is calibrated separately.
     """
 
     blocks: int = 2
@@ -93,14 +94,14 @@ class TemplateConfig(Config):
         if not 0 <= self.update_factor <= 1:
             raise ConfigError(f"update_factor must be from 0 to 1, got {self.update_factor}")
         if (self.update_factor, self.plddt_slope) != (1.0, 0.0) and not self.initial_frames:
-            raise ConfigError("update_factor and plddt_slope are for initial_frames=true")
+            raise ConfigError("update_factor and plddt_slope need initial_frames=true")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StructureConfig(Config):
     """Settings of the structure module (AlphaFold 2, Suppl. Alg. 20 to 24).
 
-    `position_scale` is the unit of its translations in Angstrom: 10 in AlphaFold 2, 20 in AlphaFold-Multimer.
+    `position_scale` is the unit of translations in Angstrom: 10 in AlphaFold 2, 20 in AlphaFold-Multimer.
     """
 
     layers: int = 8
@@ -128,8 +129,8 @@ class StructureConfig(Config):
 class HeadsConfig(Config):
     """Settings of the output heads (AlphaFold 2, Suppl. Sec. 1.9).
 
-    Only the `_ptm` and `_multimer` models have `aligned_error`. `masked_msa_letters` counts the letters that the
-    masked-MSA head tells apart: 20 residue types, unknown and gap, and in AlphaFold 2 also the mask itself.
+    Only the `_ptm` and `_multimer` models have `aligned_error`. `masked_msa_letters` is the number of classes of the
+    masked-MSA head: 20 residue types, unknown and gap, and in AlphaFold 2 also the mask.
     """
 
     distogram_bins: int = 64
@@ -150,9 +151,9 @@ class HeadsConfig(Config):
 class ModelConfig(Config):
     """Settings of the whole network; `c_z` and `c_s` are the channels of the pair and single representations.
 
-    `method` chooses the modules in which AlphaFold-Multimer differs from AlphaFold 2. `triangle_projections` changes
-    nothing in the network: it says whether DeepMind's and OpenFold's files hold the projections to the two operands of
-    a triangle multiplication as one array, as those of AlphaFold-Multimer v3 do.
+    `method` selects the modules in which AlphaFold-Multimer differs from AlphaFold 2. `triangle_projections` does not
+    change the network: with "fused", DeepMind's and OpenFold's files have one array for the projections to both
+    operands of a triangle multiplication, as in AlphaFold-Multimer v3.
     """
 
     c_z: int = 128
@@ -179,9 +180,9 @@ class ModelConfig(Config):
             and self.template is not None
             and (self.template.unit_vectors or self.template.initial_frames)
         ):
-            raise ConfigError("template.unit_vectors and template.initial_frames are for method=monomer")
+            raise ConfigError("template.unit_vectors and template.initial_frames need method=monomer")
         if self.evoformer.outer_product != self.extra_msa.outer_product:
-            raise ConfigError("evoformer and extra_msa must place the outer product mean alike")
+            raise ConfigError("evoformer and extra_msa must have the same outer_product")
 
 
 def of_blocks(model: ModelConfig, blocks: int) -> ModelConfig:

@@ -1,4 +1,4 @@
-"""Embedders of features and of the previous recycling iteration, for some rows of the MSA or pair stream at a time."""
+"""Embedders of features and of the previous recycling iteration, for a few rows of a stream at a time."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -22,10 +22,10 @@ RECYCLED_BINS = DistanceBins(first=3.25, last=20.75, count=15)
 
 
 class PositionEmbedding(Protocol):
-    """An embedding of where two residues stand relative to each other."""
+    """Interface of embeddings of the relative position of two residues."""
 
     def edges(self, batch: Batch, rows: slice, dtype: torch.dtype) -> Float[Tensor, "b i j c_z"]:
-        """Return the edges from some residues i to all residues j."""
+        """Return the edges from the residues i in `rows` to all residues j."""
 
 
 class RelativePosition(Linear):
@@ -59,7 +59,7 @@ class InputEmbedder(nn.Module):
         self.relative_position = relative_position(c_z)
 
     def pair_rows(self, batch: Batch, rows: slice, dtype: torch.dtype) -> Float[Tensor, "b i j c_z"]:
-        """Return the edges from some residues i to all residues j."""
+        """Return the edges from the residues i in `rows` to all residues j."""
         target = batch.target_feat.to(dtype)
         return (
             self.relative_position.edges(batch, rows, dtype)
@@ -68,22 +68,22 @@ class InputEmbedder(nn.Module):
         )
 
     def msa_rows(self, batch: Batch, rows: slice, dtype: torch.dtype) -> Float[Tensor, "b s r c_m"]:
-        """Return the embedded rows of some sequences."""
+        """Return the embedded MSA rows in `rows`."""
         target = self.target(batch.target_feat.to(dtype))
         return self.msa(batch.msa_feat[:, rows].to(dtype)) + rearrange(target, "b r c -> b 1 r c")
 
 
 def separations(batch: Batch, rows: slice) -> Int[Tensor, "b i j"]:
-    """Return how far some residues i are from all residues j along the chain, clipped and counted from 0."""
+    """Return clipped separations along the chain of residues i in `rows` from all residues j, from 0 up."""
     if batch.offsets is None:
         return clipped_difference(batch.residue_index, rows, MAX_SEPARATION)
     return batch.offsets[:, rows].long().clamp(-MAX_SEPARATION, MAX_SEPARATION) + MAX_SEPARATION
 
 
-def clipped_difference(numbers: Int[Tensor, "b j"], rows: slice, most: int) -> Int[Tensor, "b i j"]:
-    """Return the numbers of some residues i minus those of all residues j, clipped to +-`most` and counted from 0."""
-    difference = rearrange(numbers[:, rows], "b i -> b i 1") - rearrange(numbers, "b j -> b 1 j")
-    return difference.clamp(-most, most) + most
+def clipped_difference(values: Int[Tensor, "b j"], rows: slice, max_difference: int) -> Int[Tensor, "b i j"]:
+    """Return values of residues i in `rows` minus values of all residues j, clipped and shifted to start at 0."""
+    difference = rearrange(values[:, rows], "b i -> b i 1") - rearrange(values, "b j -> b 1 j")
+    return difference.clamp(-max_difference, max_difference) + max_difference
 
 
 class RecyclingEmbedder(nn.Module):
@@ -102,17 +102,17 @@ class RecyclingEmbedder(nn.Module):
         beta_rows: Float[Tensor, "b i 3"],
         beta: Float[Tensor, "b j 3"],
     ) -> Float[Tensor, "b i j c_z"]:
-        """Return some rows of the pair stream plus those of `previous` and the embedded pseudo-beta distances."""
+        """Return rows of the pair stream plus the rows of `previous` and the embedded pseudo-beta distances."""
         pair = pair + self.distances(distogram(beta_rows, beta, RECYCLED_BINS).to(pair.dtype))
         return pair + self.norm_pair(previous.to(pair.dtype))
 
     def first_row(self, row: Float[Tensor, "b r c_m"], previous: Float[Tensor, "b r c_m"]) -> Float[Tensor, "b r c_m"]:
-        """Return the target's own row of the MSA plus the previous iteration's."""
+        """Return the first MSA row, the target's sequence, plus the previous iteration's first row."""
         return row + self.norm_msa(previous.to(row.dtype))
 
 
 class ExtraMSAEmbedder(nn.Module):
-    """Embedding of the unclustered sequences (AlphaFold 2, Suppl. Sec. 1.7.2, Alg. 2 line 15)."""
+    """Embedding of the extra MSA rows, which are not clustered (AlphaFold 2, Suppl. Sec. 1.7.2, Alg. 2 line 15)."""
 
     def __init__(self, c_e: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The Evoformer and extra-MSA blocks, as updates in the paper's order, and the stacks of these blocks."""
+"""Blocks of the Evoformer and the extra-MSA stack, as updates in the paper's order, and stacks of blocks."""
 
 from einops import rearrange
 from jaxtyping import Float

@@ -35,7 +35,7 @@ class DistogramHead(nn.Module):
     def forward(
         self, rows: Float[Tensor, "b i j c_z"], columns: Float[Tensor, "b i j c_z"]
     ) -> Float[Tensor, "b i j v"]:
-        """Return the logits of some edges ij, from these edges (`rows`) and from the edges ji (`columns`)."""
+        """Return the logits of edges ij, from the edges ij (`rows`) and ji (`columns`)."""
         return self.linear(to_float32(rows)) + self.linear(to_float32(columns))
 
 
@@ -72,17 +72,17 @@ class Heads(nn.Module):
         self.plddt_slope = 0.0 if config.template is None else config.template.plddt_slope
 
     def lddt_logits(self, structure: PredictedStructure) -> Float[Tensor, "b r v"]:
-        """Return the logits of each residue's lDDT-CA, with `TemplateConfig.plddt_slope` where that applies."""
+        """Return the logits of each residue's lDDT-CA, including `TemplateConfig.plddt_slope`."""
         logits = self.lddt(structure.single)
         if self.plddt_slope == 0:
             return logits
-        shares = lddt_centers(logits.shape[-1], logits.device) / 100
-        return logits + self.plddt_slope * structure.from_template[..., None] * shares
+        centers = lddt_centers(logits.shape[-1], logits.device) / 100
+        return logits + self.plddt_slope * structure.from_template[..., None] * centers
 
     def forward(self, run: Executor, folded: Folded) -> Logits:
         """Return the logits of all heads at all positions, each as large as its stream.
 
-        Prediction needs only numbers computed from them, which `model.confidence` makes row by row.
+        Prediction does not need them: `model.confidence` computes scores row by row.
         """
         pair, msa = folded.representations.pair, folded.representations.msa
 

@@ -1,4 +1,4 @@
-"""Linear maps, layer norms and the transition, computed in the activations' dtype whatever the parameters' dtype is."""
+"""Linear maps, layer norms and the transition, computed in the dtype of the activations."""
 
 from typing import Literal
 
@@ -24,7 +24,7 @@ class Linear(nn.Linear):
         super().__init__(c_in, c_out, bias=bias)
 
     def reset_parameters(self) -> None:
-        # Initialising meta tensors would make PyTorch import its compiler.
+        # Initialising meta tensors makes PyTorch import its compiler, which is slow.
         match "none" if self.weight.is_meta else self.init:
             case "zeros" | "gate":
                 nn.init.zeros_(self.weight)
@@ -45,17 +45,17 @@ class Linear(nn.Linear):
         return Affine(self.weight, self.bias)
 
     def forward(self, x: Float[Tensor, "*batch c_in"], use: LinearUse | None = None) -> Float[Tensor, "*batch c_out"]:
-        """Return the linear map; of a map that is used several times, `use` has the parameters for this use."""
+        """Apply the linear map; `use` has the parameters for one of several uses of the map."""
         return linear(x, self.affine) if use is None else linear_once(x, use)
 
 
 class ToHeads(Linear):
-    """A linear map into attention heads without bias, or several side by side (such as query, key and value)."""
+    """A linear map to attention heads without bias, or several such maps in one, such as query, key and value."""
 
     def __init__(self, c: int, heads: int, width: int, *, maps: int = 1) -> None:
-        # Differs from the paper: it names Glorot's distribution (Suppl. Sec. 1.11.4), whose range follows from c inputs
-        # and heads * width outputs. DeepMind's program draws an array [c, heads, width], for which haiku counts
-        # c * heads inputs and c * width outputs: a range 4.5 times smaller at model_1's sizes.
+        # Differs from the paper, as DeepMind's program does: in the paper, the range of Glorot's distribution (Suppl.
+        # Sec. 1.11.4) follows from c inputs and heads * width outputs. The program has an array [c, heads, width], for
+        # which haiku uses c * heads inputs and c * width outputs: a range 4.5 times smaller at model_1's sizes.
         self.limit = (6 / (c * heads + c * width)) ** 0.5
         super().__init__(c, maps * heads * width, bias=False, init="glorot")
 
@@ -79,7 +79,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 class Transition(Update):
-    """Two linear maps with a ReLU between them, applied to every element alone (AlphaFold 2, Suppl. Alg. 9 and 15)."""
+    """Two linear maps with a ReLU, applied to each element separately (AlphaFold 2, Suppl. Alg. 9 and 15)."""
 
     elementwise = True
     takes_residual = True
@@ -98,6 +98,6 @@ class Transition(Update):
         *,
         residual: Residual | None = None,
     ) -> Float[Tensor, "b i j c"]:
-        # DeepMind's program does not use the mask either: values at padding never reach real residues.
+        # As in DeepMind's program, the mask is not used: values at padding never reach real residues.
         weights = TransitionWeights(self.norm.affine, self.linear_1.affine, self.linear_2.affine)
         return added(residual, transition, slab, weights)

@@ -14,7 +14,7 @@ from helixfold.ops.weights import GlobalAttentionWeights
 
 
 class MSARowAttention(Update):
-    """Attention of every sequence over its residues, biased by the pair stream (AlphaFold 2, Suppl. Alg. 7)."""
+    """Attention along each sequence, biased by the pair stream (AlphaFold 2, Suppl. Alg. 7)."""
 
     context_dim = 2
     takes_residual = True
@@ -45,7 +45,7 @@ class MSARowAttention(Update):
 
 
 class MSAColumnAttention(Update):
-    """Attention of every residue's column over the sequences (AlphaFold 2, Suppl. Alg. 8)."""
+    """Attention along each MSA column, over the sequences (AlphaFold 2, Suppl. Alg. 8)."""
 
     axis = "columns"
     takes_residual = True
@@ -67,7 +67,7 @@ class MSAColumnAttention(Update):
 
 
 class MSAGlobalColumnAttention(Update):
-    """Column attention for deep MSAs with one averaged query per column and one key and value head.
+    """Column attention for deep MSAs, with one averaged query per column and one head for keys and values.
 
     AlphaFold 2, Suppl. Alg. 19.
     """

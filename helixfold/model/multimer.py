@@ -1,7 +1,7 @@
-"""The modules in which AlphaFold-Multimer differs from AlphaFold 2; all others are shared.
+"""Modules in which AlphaFold-Multimer differs from AlphaFold 2.
 
-They are the embedding of where two residues of a complex stand, the invariant point attention, whose parameters are
-divided in another way, and the embedding of templates, which see the pair stream and are averaged into it.
+These are the embedding of relative positions in a complex, invariant point attention, whose parameters are split
+differently, and the embedding of templates, which start from the pair stream and are averaged into it.
 """
 
 from collections.abc import Callable
@@ -33,19 +33,19 @@ from helixfold.ops.linear import linear, norm_linear
 from helixfold.ops.look_up import look_up
 from helixfold.ops.weights import Affine
 
-# The 20 residue types and unknown; the monomer's first channel, which marks breaks of the chain, does not exist.
+# The 20 residue types and unknown; the monomer's first channel, which marks chain breaks, does not exist.
 TARGET_CHANNELS = 21
-# Numbers of equal chains are compared up to this difference (DeepMind's config, `max_relative_chain`).
+# Differences of the indices of equal chains are clipped to this (DeepMind's config, `max_relative_chain`).
 MAX_CHAIN_DIFFERENCE = 2
 # Separations from -32 to 32 and "another chain"; differences of equal chains from -2 to 2 and "another sequence".
 SEPARATIONS, CHAIN_DIFFERENCES = 2 * MAX_SEPARATION + 2, 2 * MAX_CHAIN_DIFFERENCE + 2
 
 
 class ChainRelativePosition(Linear):
-    """Embedding of two residues' separation within a chain, and of their chains' relation to each other.
+    """Embedding of the separation of two residues within a chain, and of the relation of their chains.
 
-    Evans et al. 2021; `use_chain_relative` in DeepMind's program. The inputs are one-hot separations
-    (66), whether both chains have the same sequence (1), and one-hot differences of the numbers of equal chains (6).
+    Evans et al. 2021; `use_chain_relative` in DeepMind's program. The inputs are one-hot separations (66), whether both
+    chains have the same sequence (1), and one-hot differences of the indices of equal chains (6).
     """
 
     def __init__(self, c_z: int) -> None:
@@ -58,33 +58,33 @@ class ChainRelativePosition(Linear):
         difference = clipped_difference(batch.sym_id, rows, MAX_CHAIN_DIFFERENCE)
         difference = torch.where(_equal(batch.entity_id, rows), difference, CHAIN_DIFFERENCES - 1)
         by_separation, same_sequence, differences = self.weight.T.split([SEPARATIONS, 1, CHAIN_DIFFERENCES])
-        # The last difference stands for chains of another sequence.
+        # The last difference is for chains of another sequence.
         chains = differences + pad(same_sequence.expand(CHAIN_DIFFERENCES - 1, -1), (0, 0, 0, 1))
         return look_up((by_separation + self.bias).to(dtype), separation) + look_up(chains.to(dtype), difference)
 
 
 def multimer_input_embedder(c_m: int, c_z: int) -> InputEmbedder:
-    """Return the embedder of the sequences, the sampled MSA and the places of residues in a complex."""
+    """Return the embedder of the sequences, the sampled MSA and the relative positions of residues in a complex."""
     return InputEmbedder(c_m, c_z, target_channels=TARGET_CHANNELS, relative_position=ChainRelativePosition)
 
 
-def _equal(numbers: Int[Tensor, "b j"], rows: slice) -> Tensor:
-    """Return whether some residues i have the same number as all residues j."""
-    return rearrange(numbers[:, rows], "b i -> b i 1") == rearrange(numbers, "b j -> b 1 j")
+def _equal(values: Int[Tensor, "b j"], rows: slice) -> Tensor:
+    """Return whether residues i in `rows` have the same value as each residue j."""
+    return rearrange(values[:, rows], "b i -> b i 1") == rearrange(values, "b j -> b 1 j")
 
 
-# Angstrom times the structure module's unit: no point's distance counts as less (DeepMind's program).
-LEAST_LENGTH = 1e-8
+# Minimum distance of points, in the structure module's unit of length (DeepMind's program).
+MIN_LENGTH = 1e-8
 
 
 class MultimerPointAttention(PointAttention):
-    """Invariant point attention with a map of its own for each of query, key, value and their points.
+    """Invariant point attention with separate maps for queries, keys, values and their points.
 
     AlphaFold 2, Suppl. Alg. 22, as in DeepMind's program for AlphaFold-Multimer: queries, keys and values have no bias,
     and the outputs of a map to points are ordered by head, axis, point.
     """
 
-    length_floors = (0.0, LEAST_LENGTH)
+    length_floors = (0.0, MIN_LENGTH)
 
     def __init__(self, config: StructureConfig, c_z: int) -> None:
         super().__init__(config)
@@ -112,7 +112,6 @@ class MultimerPointAttention(PointAttention):
 
 # Type, sine, cosine and mask of the chi angles.
 ANGLE_CHANNELS = TEMPLATE_TYPES + 4 + 4 + 4
-# Unit vectors between alpha carbons that are closer than this many Angstrom are shorter than 1 (DeepMind's program).
 
 
 class MultimerTemplatePairBlock(TemplatePairBlock):
@@ -129,9 +128,10 @@ class MultimerTemplatePairBlock(TemplatePairBlock):
 
 
 class MultimerTemplatePairEmbedder(nn.Module):
-    """Embedding of templates as pair representations, which start from the pair stream (AlphaFold-Multimer).
+    """Embedding of templates as pair representations that start from the pair stream (AlphaFold-Multimer).
 
-    Each feature has a map of its own; distances and directions count within a chain only, for each template is of one.
+    Each feature has its own map. Distances and directions count within a chain only, because a template is for one
+    chain.
     """
 
     def __init__(self, config: TemplateConfig, c_z: int) -> None:
@@ -155,9 +155,9 @@ class MultimerTemplatePairEmbedder(nn.Module):
         pair: Float[Stream, "b r r c_z"],
         pair_mask: Float[Tensor, "b r r"],
     ) -> Float[Stream, "b_t r r c_t"]:
-        """Return the streams of some templates as one batch; those of a sample follow each other.
+        """Return the streams of the templates in `which` as one batch; the templates of a sample are consecutive.
 
-        They are without their final layer norm.
+        The final layer norm is not applied.
         """
         count = which.stop - which.start
         masks = pair_mask if count == 1 else repeat(pair_mask, "b i j -> (b t) i j", t=count)
@@ -169,7 +169,7 @@ class MultimerTemplatePairEmbedder(nn.Module):
     def first_rows(
         self, batch: MultimerBatch, which: slice, rows: slice, pair: Float[Tensor, "b i r c_z"]
     ) -> Float[Tensor, "b_t i r c_t"]:
-        """Return some templates' embeddings of the edges from some residues to all, before the blocks."""
+        """Return the initial embeddings of the edges from residues in `rows` to all, for the templates in `which`."""
         dtype, count = pair.dtype, which.stop - which.start
         maps = (self.distances, self.has_beta, self.x, self.y, self.z, self.has_backbone)
         geometry = Affine(
@@ -186,7 +186,7 @@ class MultimerTemplatePairEmbedder(nn.Module):
 
 
 class MultimerTemplateEmbedder(nn.Module):
-    """The templates' contributions to both streams: an average in the pair stream, and rows of the MSA."""
+    """Template embedding: an average is added to the pair stream, and torsions become rows of the MSA."""
 
     def __init__(self, config: TemplateConfig, c_m: int, c_z: int) -> None:
         super().__init__()
@@ -199,7 +199,7 @@ class MultimerTemplateEmbedder(nn.Module):
     ) -> Float[Stream, "b r r c_z"]:
         """Return the pair stream plus the average over all template slots, empty ones included.
 
-        Templates are embedded one after the other, or together if the executor says so.
+        The executor determines how many templates are embedded at a time.
         """
         chains, count = with_chains(batch), batch.template_mask.shape[1]
         together = run.streams_at_once(count, pair.device)
@@ -228,7 +228,7 @@ class MultimerTemplateEmbedder(nn.Module):
         return normed if weights.shape[1] == 1 else normed.unflatten(0, weights.shape).sum(1)
 
     def msa_rows(self, batch: Batch, dtype: torch.dtype) -> tuple[Float[Tensor, "b t r c_m"], Float[Tensor, "b t r"]]:
-        """Return the rows to append to the MSA, and their mask: 1 where the template has a chi1 angle."""
+        """Return rows to append to the MSA, and their mask: 1 where the template has a chi1 angle."""
         chis = chis_from_atom37(batch.template_aatype, batch.template_all_atom_positions, batch.template_all_atom_masks)
         types = template_types(batch, chis.mask.dtype)
         sine, cosine = (chis.sin_cos * chis.mask[..., None]).unbind(-1)
@@ -237,11 +237,11 @@ class MultimerTemplateEmbedder(nn.Module):
 
 
 def template_geometry(batch: MultimerBatch, which: slice, rows: slice = slice(None)) -> Float[Tensor, "b_t i r 44"]:
-    """Return some templates' geometry of the edges from some residues to all: one-hot distances (39), whether both
-    residues have a pseudo-beta atom, the direction (3) and whether both residues have a backbone.
+    """Return geometric features of the edges from residues in `rows` to all, for the templates in `which`.
 
-    All are 0 between chains. The direction is the unit vector from one alpha carbon to the other in the first residue's
-    frame. The templates of a sample follow each other in the batch dimension.
+    They are one-hot distances (39), whether both residues have a pseudo-beta atom, the direction (3) and whether both
+    residues have a backbone. All are 0 between chains. The direction is the unit vector from one alpha carbon to the
+    other in the first residue's frame. The templates of a sample are consecutive in the batch dim.
     """
     positions, masks, beta, has_beta = (
         features[:, which].flatten(0, 1)

@@ -1,4 +1,4 @@
-"""The outer product mean, through which the MSA updates the pair stream."""
+"""The outer product mean, which updates the pair stream from the MSA."""
 
 from einops import rearrange
 from jaxtyping import Float
@@ -56,7 +56,7 @@ class OuterProductMean(Update):
 
 
 def _sequences_last(right: Float[Tensor, "b s j c"]) -> Float[Tensor, "b s j c"]:
-    """Return the right operand with sequences last in memory, as the matrix products read it.
+    """Return the right operand with sequences last in memory, the order in which matrix products read it.
 
     Otherwise every slab would copy it.
     """

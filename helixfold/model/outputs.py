@@ -25,10 +25,10 @@ class Recycled:
 
 
 def nothing_recycled(run: Executor, config: ModelConfig, mask: Float[Tensor, "b r"], dtype: torch.dtype) -> Recycled:
-    """Return the zeros that stand for an earlier iteration's results in the first one, as streams of `run`."""
+    """Return zeros as the recycled input of the first iteration, with streams of the executor `run`."""
 
-    def rows(_: slice, some: Tensor) -> Tensor:
-        return some.new_zeros(*some.shape, mask.shape[1], config.c_z, dtype=dtype)
+    def rows(_: slice, rows_of_mask: Tensor) -> Tensor:
+        return rows_of_mask.new_zeros(*rows_of_mask.shape, mask.shape[1], config.c_z, dtype=dtype)
 
     return Recycled(
         msa_first_row=mask.new_zeros(*mask.shape, config.evoformer.c_m, dtype=dtype),
@@ -39,7 +39,7 @@ def nothing_recycled(run: Executor, config: ModelConfig, mask: Float[Tensor, "b 
 
 @dataclass(frozen=True, kw_only=True)
 class Representations:
-    """Result of the trunk. `msa` has the rows of the sampled sequences, without template rows."""
+    """Representations after the trunk. `msa` has the rows of the sampled sequences, without template rows."""
 
     msa: Float[Stream, "b s r c_m"]
     msa_first_row: Float[Tensor, "b r c_m"]
@@ -49,7 +49,7 @@ class Representations:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictedStructure:
-    """Result of the structure module, lengths in Angstrom; dim `l` counts the structure module's iterations."""
+    """Result of the structure module. Lengths are in Angstrom; dim `l` is its iterations."""
 
     single: Float[Tensor, "b r c"]
     frames: Float[Tensor, "l b r 7"]  # backbone frames: unit quaternions (w, x, y, z), then translations
@@ -74,23 +74,23 @@ class Logits:
     aligned_error: Float[Tensor, "b r r v_error"] | None
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the first sample's logits as arrays, by head."""
+        """Return the logits of the first sample as arrays, by head."""
         logits = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value[0].cpu().numpy() for name, value in logits.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Folded:
-    """Result of one recycling iteration without the heads' logits."""
+    """Result of one recycling iteration without the logits of the heads."""
 
     representations: Representations
     structure: PredictedStructure
 
     def recycled(self, *, with_gradients: bool = False) -> Recycled:
-        """Return the next recycling iteration's input, with this result's pair stream.
+        """Return the input of the next recycling iteration, which shares this result's pair stream.
 
-        In training no gradients pass from one iteration to the one before; `with_gradients` lets them. Atoms have none:
-        the next iteration reads in which bins their distances are.
+        By default no gradients pass to this iteration; with `with_gradients` they do. Atoms have no gradient, because
+        only the bins of their distances are recycled.
         """
         row, pair = self.representations.msa_first_row, self.representations.pair
         return Recycled(

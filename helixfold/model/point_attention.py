@@ -1,4 +1,4 @@
-"""Invariant point attention, with which the structure module lets residues see each other in space."""
+"""Invariant point attention of the structure module."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,15 +15,15 @@ from helixfold.ops.shared_parameters import LinearUse, copies, linear_once, line
 from helixfold.ops.structure.point_attention import point_attention
 from helixfold.ops.weights import Affine, PointAttentionSizes, PointAttentionWeights
 
-# Added to squared lengths of attended points before the root (DeepMind's program).
+# Added to the squared lengths of attended points before the root (DeepMind's program).
 LENGTH_FLOOR = 1e-8
 
 
 class PointAttentionMaps(NamedTuple):
-    """Parameters of invariant point attention in the form that one of its iterations takes.
+    """Parameters of invariant point attention for one iteration of the structure module.
 
-    `project` maps a residue to its scaled query, to its key and value, and to all its points: all x of query points and
-    of key and value points, then all y, then all z. `out` maps what a residue has gathered to its change.
+    `project` maps a residue to its scaled query, its key and value, and its points: all x of query points and of key
+    and value points, then all y, then all z. `out` maps the attended values of a residue to its update.
     """
 
     project: LinearUse
@@ -41,17 +41,17 @@ class PairInput(NamedTuple):
 class Projections(NamedTuple):
     """Weights (or biases) of a residue's projections, in the row order in which the attention reads them."""
 
-    query: Float[Tensor, "h_d *c"]  # head by head
-    key_value: Float[Tensor, "h_2_d *c"]  # of each head the key, then the value
+    query: Float[Tensor, "h_d *c"]  # one head after another
+    key_value: Float[Tensor, "h_2_d *c"]  # for each head the key, then the value
     query_points: Float[Tensor, "3_h_q *c"]  # all x, then all y, then all z
-    key_value_points: Float[Tensor, "3_h_p *c"]  # likewise; of each head the points of keys, then those of values
+    key_value_points: Float[Tensor, "3_h_p *c"]  # likewise; for each head the points of keys, then of values
 
 
 class PointAttention(nn.Module):
-    """Attention over residues by features, pair channels and distances of 3-D points (AlphaFold 2, Suppl. Alg. 22).
+    """Attention over residues by features, pair channels and distances of 3D points (AlphaFold 2, Suppl. Alg. 22).
 
-    The subclasses are AlphaFold 2's and AlphaFold-Multimer's: they have the parameters, among them `pair_bias`,
-    `point_weights` and `out`, and `length_floors`, the last two of `PointAttentionSizes`.
+    The subclasses of AlphaFold 2 and AlphaFold-Multimer have the parameters, including `pair_bias`, `point_weights` and
+    `out`, and `length_floors`, the last two fields of `PointAttentionSizes`.
     """
 
     length_floors: tuple[float, float]
@@ -66,15 +66,15 @@ class PointAttention(nn.Module):
         )
 
     def projections(self, of: Callable[[Linear], Tensor]) -> Projections:
-        """Return the weights or biases of the residues' projections; `of` returns those of a linear map."""
+        """Return the weights or biases of the projections; `of` returns the weight or bias of a linear map."""
         raise NotImplementedError
 
     def maps(self, pair_norm: Affine, residues: int, uses: int = 1) -> list[PointAttentionMaps]:
-        """Return the parameters for each of several uses with a pair stream that this layer norm normalises.
+        """Return the parameters for each of `uses` uses; `pair_norm` is the layer norm of the pair stream.
 
-        `residues` is the number of all samples' residues.
+        `residues` is the number of residues of all samples.
         """
-        # These factors give each of the logits' three terms the same variance at the start (Suppl. Alg. 22 line 7).
+        # With these factors the three terms of the logits have the same initial variance (Suppl. Alg. 22 line 7).
         scalar_weight, pair_weight = (3 * self.sizes.scalars) ** -0.5, 3**-0.5
         point_weight = nn.functional.softplus(self.point_weights) * (3 * self.sizes.query_points * 4.5) ** -0.5
         pair_bias = Affine(pair_weight * self.pair_bias.weight, pair_weight * self.pair_bias.bias)
@@ -130,7 +130,7 @@ class InvariantPointAttention(PointAttention):
 
 
 def initial_point_weights(heads: int) -> nn.Parameter:
-    """Return the heads' weights of distances, all one after the softplus: softplus(0.5413) = 1."""
+    """Return the initial weights of distances for each head, which are 1 after the softplus: softplus(0.5413) = 1."""
     return nn.Parameter(torch.full((heads,), 0.541324854612918))
 
 

@@ -1,4 +1,4 @@
-"""Named models: DeepMind's for monomers and complexes, the small one in the package, and tiny ones for tests."""
+"""Named models: DeepMind's for monomers and complexes, the demonstration model, and tiny models for tests."""
 
 import math
 import re
@@ -12,13 +12,13 @@ from data_pipeline.io.errors import did_you_mean, printable
 from data_pipeline.sampling.sample import SamplingConfig
 from helixfold.model.config import MSA_LETTERS, HeadsConfig, ModelConfig, StackConfig, StructureConfig, TemplateConfig
 
-# Angstrom, the unit of translations in AlphaFold-Multimer's structure module.
+# Angstrom, unit of translations in the structure module of AlphaFold-Multimer.
 MULTIMER_POSITION_SCALE = 20.0
-# AlphaFold 2, Suppl. Table 5. Template rows are appended to the MSA clusters: models with templates sample that many
-# clusters fewer, so that every MSA has 512 rows.
+# AlphaFold 2, Suppl. Table 5. Template rows are appended to the MSA clusters. Models with templates sample fewer
+# clusters, so that every MSA has 512 rows.
 MSA_ROWS = 512
-# Whether each of DeepMind's models reads templates, and how many extra MSA rows it samples. The `_ptm` models have the
-# same settings and the aligned-error head besides.
+# Whether each of DeepMind's models reads templates, and its number of extra MSA rows. The `_ptm` models have the same
+# settings, and also the aligned-error head.
 _MONOMERS = {
     "model_1": (True, 5120),
     "model_2": (True, 1024),
@@ -30,10 +30,10 @@ _MONOMERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Preset(Config):
-    """Settings of a named network, of its input samples, and of its recycling.
+    """Settings of a named network, its input samples and its recycling.
 
-    `num_recycles` is the number of recycling iterations after the first. They end earlier once distances between
-    C-alpha atoms change by less than `recycle_tolerance` Angstrom; 0 never ends them.
+    `num_recycles` is the number of recycling iterations after the first. Recycling ends earlier once distances between
+    C-alpha atoms change by less than `recycle_tolerance` Angstrom; 0 disables this.
     """
 
     name: str
@@ -45,14 +45,16 @@ class Preset(Config):
     def __post_init__(self) -> None:
         # The name is read from weights files and becomes part of file names.
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", self.name):
-            raise ConfigError(f"a model's name is at most 64 letters, digits and _.- , got '{printable(self.name)}'")
+            raise ConfigError(
+                f"the name of a model must have at most 64 letters, digits and _.- , got '{printable(self.name)}'"
+            )
         if self.num_recycles < 0:
             raise ConfigError(f"num_recycles must not be negative, got {self.num_recycles}")
         self._require_at_most(MAX_RECYCLES, "num_recycles")
         require(self, ["recycle_tolerance"], lambda value: 0 <= value < math.inf, "be a distance in Angstrom")
 
     def without_model(self) -> dict[str, Any]:
-        """Return the settings other than the model's, which a weights file holds beside the parameters."""
+        """Return the settings except the model's, for the metadata of a parameter file."""
         return {name: value for name, value in self.to_dict().items() if name != "model"}
 
 
@@ -67,14 +69,14 @@ def _alphafold(name: str) -> Preset:
     )
 
 
-def _multimer(number: int, release: str) -> Preset:
-    """Return the settings of one of DeepMind's models of complexes; `release` is "", "_v2" or "_v3"."""
+def _multimer(index: int, release: str) -> Preset:
+    """Return the settings of one of DeepMind's models for complexes; `release` is "", "_v2" or "_v3"."""
     latest = release == "_v3"
     template = TemplateConfig()
-    # MSA rows without those of the templates; models 4 and 5 of the third release sample fewer extra rows.
-    rows, extra_rows = (508, 2048 if number <= 3 else 1152) if latest else (252, 1152)
+    # MSA rows without template rows. Models 4 and 5 of the third release sample fewer extra rows.
+    rows, extra_rows = (508, 2048 if index <= 3 else 1152) if latest else (252, 1152)
     return Preset(
-        name=f"model_{number}_multimer{release}",
+        name=f"model_{index}_multimer{release}",
         model=ModelConfig(
             method="multimer",
             evoformer=StackConfig(outer_product="first"),
@@ -85,15 +87,15 @@ def _multimer(number: int, release: str) -> Preset:
             triangle_projections="fused" if latest else "separate",
         ),
         sampling=SamplingConfig(max_msa_clusters=rows, max_extra_msa=extra_rows, max_templates=template.max_templates),
-        # The third release recycles up to 20 times until nothing moves. For the first two, ColabFold's program has
-        # these settings and DeepMind's has those of the third.
+        # The third release recycles up to 20 times, until atoms stop moving. For the first two, these are ColabFold's
+        # settings; DeepMind's program uses the settings of the third release.
         num_recycles=20 if latest else 3,
         recycle_tolerance=0.5 if latest else 0.0,
     )
 
 
 def tiny() -> Preset:
-    """Return a network of half a million parameters with every part of the large one, for tests."""
+    """Return a network of half a million parameters with all modules of `model_1_ptm`, for tests."""
     stack = StackConfig(blocks=2, c_m=64, msa_heads=4, pair_heads=4, c_outer=16, c_triangle=32, transition_factor=2)
     return Preset(
         name="tiny",
@@ -111,7 +113,7 @@ def tiny() -> Preset:
 
 
 def tiny_multimer() -> Preset:
-    """Return the tiny network for tests with the modules of AlphaFold-Multimer."""
+    """Return a tiny network with the modules of AlphaFold-Multimer, for tests."""
     monomer = tiny()
     model = monomer.model
     return replace(
@@ -130,11 +132,11 @@ def tiny_multimer() -> Preset:
 
 
 def small() -> Preset:
-    """Return the demonstration model in the package, which `helixfold train --recipe small` trains.
+    """Return the demonstration model of the package, which `helixfold train --recipe small` trains.
 
-    Its pair stream has few channels, since their cost grows with the cube of the chain's length. It sees a template's
-    directions as well as distances, and its structure module starts from the template: rebuilding a backbone is more
-    than so small a network learns well.
+    Its pair stream has few channels, because their cost grows with the cube of the chain length. It reads directions
+    and distances of templates, and its structure module starts from the template, because such a small network does not
+    learn to rebuild a backbone well.
     """
     stack = StackConfig(
         blocks=6,
@@ -164,7 +166,7 @@ def small() -> Preset:
                 unit_vectors=True,
                 initial_frames=True,
                 update_factor=0.2,  # as in the last stages of the recipe
-                plddt_slope=4.1,  # as examples/small/calibrate.py found
+                plddt_slope=4.1,  # from examples/small/calibrate.py
             ),
             structure=StructureConfig(layers=6, c=128, heads=8, dropout=0.0),
             heads=HeadsConfig(c_lddt=32, aligned_error=True),
@@ -190,15 +192,15 @@ PRESETS: dict[str, Callable[[], Preset]] = {
 
 
 def preset(name: str) -> Preset:
-    """Return the preset of that name; raise `ConfigError` if there is none."""
+    """Return a preset by name; raise `ConfigError` for an unknown name."""
     if name not in PRESETS:
         choices = f"{', '.join(PRESETS)}{did_you_mean(name, PRESETS)}"
-        raise ConfigError(f"there is no preset {name!r}; choose one of {choices}")
+        raise ConfigError(f"unknown preset {name!r}; choose one of {choices}")
     return PRESETS[name]()
 
 
 def with_parallel_blocks(model: ModelConfig) -> ModelConfig:
-    """Return the model with the block order of HelixFold's branch parallelism."""
+    """Return model settings with the block order of HelixFold's branch parallelism."""
     return replace(
         model,
         evoformer=replace(model.evoformer, outer_product="end"),

@@ -1,4 +1,4 @@
-"""Residual streams: the MSA and pair representations that the model updates, wherever their memory is."""
+"""Residual streams: the MSA and pair representations that the model updates, in any memory."""
 
 from typing import Literal, Protocol, TypeVar, runtime_checkable
 
@@ -13,10 +13,10 @@ DIM: dict[Axis, int] = {"rows": 1, "columns": 2}
 class Stream(Protocol):
     """A residual stream (b rows columns channels), or an array computed from one row by row (b rows ...).
 
-    A tensor is a stream that owns its memory. Executors have other kinds: a buffer in a file or in host memory
-    (`SpilledStream`), and one rank's part of a stream that several ranks hold together (`Shard`). Shape, dtype and
-    device are those of the whole stream and of the computing device, whoever owns the memory. The model passes streams
-    on and asks the executor for rows of a stream or for all of it.
+    A tensor is a stream. Executors have other kinds: a buffer in a file or in host memory (`SpilledStream`), and one
+    rank's part of a stream that is divided over several ranks (`Shard`). `shape` is always the shape of the whole
+    stream, and `device` the device that computes. The model never reads a stream directly; executors pass rows of it,
+    or all of it, to functions of the model.
     """
 
     @property
@@ -42,5 +42,5 @@ AnyStream = TypeVar("AnyStream", bound=Stream)
 
 
 def transposed(stream: AnyStream, axis: Axis) -> AnyStream:
-    """Return a view of a stream, or of its mask, with `axis` at dim 1; calling it twice gives the stream again."""
+    """Return a view of a stream or its mask with `axis` at dim 1; a second call restores the original order."""
     return stream if axis == "rows" else stream.transpose(1, 2)  # type: ignore[return-value]

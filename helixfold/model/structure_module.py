@@ -23,7 +23,7 @@ from helixfold.ops.weights import Affine
 
 
 class StructureTransition(nn.Module):
-    """Three linear maps with ReLUs on every residue (AlphaFold 2, Suppl. Alg. 20 line 8)."""
+    """Three linear maps with ReLUs, applied to each residue separately (AlphaFold 2, Suppl. Alg. 20 line 8)."""
 
     def __init__(self, c: int) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Angles(nn.Module):
     def forward(
         self, single: Float[Tensor, "*l b r c"], initial: Float[Tensor, "b r c_s"]
     ) -> tuple[Float[Tensor, "*l b r 7 2"], Float[Tensor, "*l b r 7 2"]]:
-        """Return the torsions of one or of several single representations that had the same initial one."""
+        """Return normalised and raw torsions of one or several single representations with the same initial one."""
         x = self.current(single.relu()) + self.initial(initial.relu())
         for block in self.blocks:
             x = block(x)
@@ -90,7 +90,7 @@ class Angles(nn.Module):
 
 
 class IterationParameters(NamedTuple):
-    """Parameters of one iteration, and the pair; their gradients are those of all iterations, computed at once."""
+    """Parameters and pair stream of one iteration; the gradients of all iterations are computed at once."""
 
     attention: PairInput
     norm_attention: Affine
@@ -100,7 +100,7 @@ class IterationParameters(NamedTuple):
 
 
 class StructureModule(nn.Module):
-    """Iterations with one set of weights that refine frames and torsions, in float32 (AlphaFold 2, Suppl. Alg. 20)."""
+    """Iterations with shared weights that refine frames and torsions, in float32 (AlphaFold 2, Suppl. Alg. 20)."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class StructureModule(nn.Module):
         *,
         start: Start | None = None,
     ) -> PredictedStructure:
-        """Return the structure of each sample; the iterations begin at `start`, or with all residues at the origin."""
+        """Predict the structure of each sample, starting from `start` or from all residues at the origin."""
         initial = self.norm_single(to_float32(single))
         state = self.initial(initial)
         frames = BackboneFrames.identity(state) if start is None else start.frames
@@ -149,7 +149,7 @@ class StructureModule(nn.Module):
             steps.append(frames)
             frames = self.passed_on(frames)
 
-        # No iteration reads torsions or atoms of the one before, so those of all iterations are computed at once.
+        # Iterations do not read torsions or atoms of earlier ones, so these are computed for all iterations at once.
         backbone = BackboneFrames(
             quaternion=torch.cat([step.quaternion for step in steps]),
             rotation=torch.cat([step.rotation for step in steps]),
@@ -185,7 +185,7 @@ class StructureModule(nn.Module):
         dropout_masks: Float[Tensor, "2 b r c"] | None = None,
         update_factors: Float[Tensor, "b r 1"] | None = None,
     ) -> tuple[Float[Tensor, "b r c"], BackboneFrames]:
-        """Return the single representation and the frames after one iteration (Suppl. Alg. 20 lines 6 to 10)."""
+        """Run one iteration: return the single representation and the frames (Suppl. Alg. 20 lines 6 to 10)."""
         attention, norm_attention, transition, norm_transition, backbone_update = parameters
         dropout = (None, None) if dropout_masks is None else dropout_masks.unbind()
         change = self.attention(run, state, attention, mask, frames.rigid())
@@ -195,7 +195,7 @@ class StructureModule(nn.Module):
         return state, frames.updated(update if update_factors is None else update * update_factors)
 
     def parameters_of_iterations(self, pair: Float[Stream, "b r r c_z"], residues: int) -> list[IterationParameters]:
-        """Return the parameters for each iteration; `residues` is the number of all samples' residues."""
+        """Return the parameters for each iteration; `residues` is the number of residues of all samples."""
 
         def uses(module: Linear) -> list[LinearUse]:
             return linear_uses(module.affine, self.layers, residues)
@@ -214,15 +214,16 @@ class StructureModule(nn.Module):
         ]
 
     def passed_on(self, frames: BackboneFrames) -> BackboneFrames:
-        """Return the frames that the next iteration gets: without gradients of rotations (Suppl. Alg. 20 line 20)."""
+        """Return the input frames of the next iteration, without gradients of rotations (Suppl. Alg. 20 line 20)."""
         return frames.without_rotation_gradient()
 
     def _dropout_masks(self, state: Float[Tensor, "b r c"]) -> Sequence[Float[Tensor, "2 b r c"] | None]:
-        """Draw the factors of both dropouts of every iteration; None if nothing is dropped.
+        """Sample the masks of both dropouts of each iteration; None without dropout.
 
-        They are drawn at once, and outside of `iteration`, so that running that again draws nothing.
+        They are sampled outside of `iteration`, so that a checkpointed iteration uses the same masks when it runs
+        again.
         """
         if not self.training or self.dropout_rate == 0:
             return [None] * self.layers
-        kept = 1 - self.dropout_rate
-        return state.new_empty(self.layers, 2, *state.shape).bernoulli_(kept).div_(kept).unbind()
+        keep_rate = 1 - self.dropout_rate
+        return state.new_empty(self.layers, 2, *state.shape).bernoulli_(keep_rate).div_(keep_rate).unbind()

@@ -1,4 +1,4 @@
-"""Embedding of templates: their distances update the pair stream, their torsions become rows of the MSA."""
+"""Embedding of templates: distances update the pair stream, and torsions become rows of the MSA."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -20,14 +20,14 @@ from helixfold.ops.linear import norm_linear
 from helixfold.ops.precision import to_float32
 from helixfold.ops.weights import Affine
 
-# DeepMind's config: 39 bins from 3.25 to 50.75 Angstrom; residue types are 20, unknown and gap.
+# DeepMind's config: 39 bins from 3.25 to 50.75 Angstrom; 20 residue types, unknown and gap.
 TEMPLATE_BINS = DistanceBins(first=3.25, last=50.75, count=39)
 TEMPLATE_TYPES = 22
 # Distances, mask, types of both residues, unit vector and backbone mask (Suppl. Table 1, template_pair_feat).
 PAIR_CHANNELS = TEMPLATE_BINS.count + 1 + 2 * TEMPLATE_TYPES + 3 + 1
 # Type, torsions, alternative torsions and torsion mask (Suppl. Table 1, template_angle_feat).
 ANGLE_CHANNELS = TEMPLATE_TYPES + 14 + 14 + 7
-# The mask of psi is the MSA mask of a template row.
+# Index of psi, whose mask is the MSA mask of a template row.
 PSI = 2
 
 
@@ -74,9 +74,9 @@ class TemplatePairEmbedder(nn.Module):
     def forward(
         self, run: Executor, batch: Batch, which: slice, pair_mask: Float[Tensor, "b r r"], dtype: torch.dtype
     ) -> Float[Stream, "b_t r r c_t"]:
-        """Return the streams of some templates as one batch; those of a sample follow each other.
+        """Return the streams of the templates in `which` as one batch; the templates of a sample are consecutive.
 
-        They are without their final layer norm, which the attention over templates applies.
+        The final layer norm is not applied; the attention over templates does this.
         """
         count = which.stop - which.start
         masks = pair_mask if count == 1 else repeat(pair_mask, "b i j -> (b t) i j", t=count)
@@ -92,7 +92,7 @@ class TemplatePairEmbedder(nn.Module):
 
 
 class TemplatePointwiseAttention(nn.Module):
-    """Attention of every edge over the templates' embeddings of this edge (AlphaFold 2, Suppl. Alg. 17)."""
+    """Attention of each edge over the embeddings of this edge in all templates (AlphaFold 2, Suppl. Alg. 17)."""
 
     def __init__(self, config: TemplateConfig, c_z: int) -> None:
         super().__init__()
@@ -111,12 +111,12 @@ class TemplatePointwiseAttention(nn.Module):
         norm: Affine,
         mask: Float[Tensor, "b t"],
     ) -> Float[Stream, "b i j c_z"]:
-        """Return the pair stream plus the attention's result; samples without templates are not changed.
+        """Return the pair stream plus the attention over templates; samples without templates are not changed.
 
-        Each of `templates` returns the embeddings of the next few templates when it is called, as one batch in which
-        those of a sample follow each other. `norm` is the layer norm of these embeddings.
+        Each call of one of `templates` returns the embeddings of the next few templates as one batch, in which the
+        templates of a sample are consecutive. `norm` is the layer norm of these embeddings.
         """
-        # An online softmax over templates: the weighted mean of values so far, and the log of the sum of weights.
+        # Online softmax over templates: the weighted mean of values so far, and the logarithm of the sum of weights.
         mean: Stream | None = None
         log_sum: Stream | None = None
         first, count = 0, mask.shape[1]
@@ -156,7 +156,7 @@ class TemplatePointwiseAttention(nn.Module):
         return logits if logits.shape[-1] == self.heads else logits.unflatten(-1, (-1, self.heads)).logsumexp(-2)
 
     def _values(self, _: slice, templates: Tensor, logits: Tensor, norm: Affine) -> Float[Tensor, "b i j c"]:
-        """Return the mean of some templates' values, weighted by the softmax of their logits."""
+        """Return the mean of the values of some templates, weighted by the softmax of their logits."""
         values = norm_linear(templates, norm, self.value.affine)
         if logits.shape[-1] == self.heads:
             return values
@@ -187,7 +187,7 @@ class TemplateAngleEmbedder(nn.Module):
 
 
 class TemplateEmbedder(nn.Module):
-    """The templates' contributions to both streams (AlphaFold 2, Suppl. Sec. 1.7.1)."""
+    """Template embedding: updates of the pair stream and rows of the MSA (AlphaFold 2, Suppl. Sec. 1.7.1)."""
 
     def __init__(self, config: TemplateConfig, c_m: int, c_z: int) -> None:
         super().__init__()
@@ -200,7 +200,7 @@ class TemplateEmbedder(nn.Module):
     ) -> Float[Stream, "b r r c_z"]:
         """Return the pair stream plus the attention over all templates.
 
-        They are embedded one after the other, or together if the executor says so.
+        The executor determines how many templates are embedded at a time.
         """
         count = batch.template_mask.shape[1]
         together = run.streams_at_once(count, pair.device)
@@ -210,11 +210,11 @@ class TemplateEmbedder(nn.Module):
                 which = slice(first, min(first + together, count))
                 yield self.pair(run, batch, which, pair_mask, pair.dtype)
 
-        templates = [partial(next, embedded())] * -(-count // together)  # each call makes the next
+        templates = [partial(next, embedded())] * -(-count // together)  # each call embeds the next templates
         return self.attention(run, pair, templates, self.pair.norm.affine, batch.template_mask)
 
     def msa_rows(self, batch: Batch, dtype: torch.dtype) -> tuple[Float[Tensor, "b t r c_m"], Float[Tensor, "b t r"]]:
-        """Return the rows to append to the MSA, and their mask."""
+        """Return rows to append to the MSA, and their mask."""
         torsions = torsions_from_atom37(
             batch.template_aatype, batch.template_all_atom_positions, batch.template_all_atom_masks
         )
@@ -231,7 +231,7 @@ class TemplateEmbedder(nn.Module):
 
 
 def template_types(batch: Batch, dtype: torch.dtype) -> Float[Tensor, "b t r 22"]:
-    """Return the probabilities of the templates' residue types, which are one-hot unless the batch has others."""
+    """Return the probabilities of the residue types of templates, which are one-hot unless the batch has them."""
     if batch.template_types is not None:
         return batch.template_types.to(dtype)
     return nn.functional.one_hot(batch.template_aatype, TEMPLATE_TYPES).to(dtype)
@@ -240,10 +240,10 @@ def template_types(batch: Batch, dtype: torch.dtype) -> Float[Tensor, "b t r 22"
 def template_pair_features(
     batch: Batch, which: slice, rows: slice = slice(None), *, unit_vectors: bool = False
 ) -> Float[Tensor, "b_t i r 88"]:
-    """Return some templates' features of the edges from some residues to all (Suppl. Table 1, template_pair_feat).
+    """Return template features of the edges from residues in `rows` to all (Suppl. Table 1, template_pair_feat).
 
-    The templates of a sample follow each other in the batch dimension. Unless `unit_vectors` is True, the vectors
-    between residues are zeros, as in the training of DeepMind's released models.
+    `which` selects templates; the templates of a sample are consecutive in the batch dim. Unless `unit_vectors` is
+    true, the vectors between residues are zeros, as in the training of DeepMind's released models.
     """
     beta, has_beta, masks, types = (
         features[:, which].flatten(0, 1)

@@ -1,7 +1,7 @@
 """Updates of the pair stream: triangle multiplication and triangle attention.
 
-Both have two directions. On the transposed pair stream "incoming" is "outgoing" and the ending node is the starting
-node, so each update is one class and its direction is the axis along which it is independent.
+Both have two directions. "Incoming" is "outgoing" on the transposed pair stream, and so is the ending node the starting
+node. Each update is therefore one class, whose direction is the axis along which it is independent.
 """
 
 from einops import rearrange
@@ -18,7 +18,7 @@ from helixfold.ops.weights import Affine, TriangleOperandWeights, TriangleWeight
 
 
 class TriangleMultiplication(Update):
-    """Update each edge ij from the two edges that connect i and j with every third residue k.
+    """Update each edge ij from the edges that connect i and j with each third residue k.
 
     AlphaFold 2, Suppl. Alg. 11 (outgoing edges: `axis` "rows") and 12 (incoming edges: "columns").
     """
@@ -60,8 +60,8 @@ class TriangleMultiplication(Update):
             return added(residual, triangle_update, pair, mask, self.right.affine, self.right_gate.affine, weights)
         return added(residual, triangle_multiplication, pair, mask, *context, weights)
 
-    # An operand of the whole stream is as large as the stream. The rest implements `Factored`, which computes the same
-    # from a few channels at a time.
+    # An operand of the whole stream is as large as the stream. The following implements `Factored`, which computes the
+    # same update from a few channels at a time.
 
     @property
     def channels(self) -> int:

@@ -1,6 +1,6 @@
-"""Norms of gradients in flat buffers, and the factors that clip them, all at once or tensor by tensor (AdaGC).
+"""Norms of gradients in flat buffers, and factors that clip the whole gradient or each tensor (AdaGC).
 
-A line is the unit of `LINE` elements from which each parameter starts in a flat buffer; a row is `ROW` elements.
+Each parameter starts at a multiple of `LINE` elements in a flat buffer, called a line. A row is `ROW` elements.
 """
 
 import torch
@@ -12,25 +12,25 @@ from helixfold.optim.config import AdaGCConfig
 
 # Number of elements whose squares are summed in float32.
 ROW = 1024
-# Numbers of elements that are read at a time: few launches of a GPU, and few waits for threads of a CPU, count for more
-# than its cache.
+# Elements that are read at a time. Few kernel launches on a GPU, and few waits for threads on a CPU, matter more than
+# the cache.
 _CHUNK, _CHUNK_ON_A_DEVICE = 2**21, 2**24
 
 
 def tensor_norms(flat: Float[Tensor, " n"], lines: Int[Tensor, " t"]) -> Float64[Tensor, " t"]:
-    """Return the norm of each tensor in a flat buffer, in one pass; `lines` are the lengths of the tensors in lines."""
+    """Return the norm of each tensor in a flat buffer, which is read once; `lines` has their lengths in lines."""
     return tensor_norms_of_lines(row_norms(flat, LINE), lines)
 
 
 def tensor_norms_of_lines(norms: Float32[Tensor, " n"], lines: Int[Tensor, " t"]) -> Float64[Tensor, " t"]:
-    """Return the norm of each tensor from the norms of all lines; `lines` are the lengths of the tensors in lines."""
+    """Return the norm of each tensor from the norms of all lines; `lines` has the lengths of the tensors in lines."""
     return torch.segment_reduce(norms.double().square_(), "sum", lengths=lines, unsafe=True).sqrt_()
 
 
 def norm(flat: Float[Tensor, " n"]) -> Float64[Tensor, ""]:
-    """Return the norm of a whole flat buffer, in one pass.
+    """Return the norm of a whole flat buffer, which is read once.
 
-    Only rows are summed in float32: a sum over the whole buffer can be off by a percent.
+    Only rows are summed in float32, because a float32 sum over the whole buffer can have an error of one percent.
     """
     return norm_of_rows(row_norms(flat, ROW))
 
@@ -57,9 +57,9 @@ def row_norms(flat: Float[Tensor, " n"], size: int) -> Float32[Tensor, " rows"]:
 
 
 def factor(norms: Float[Tensor, "*t"], limit: Float[Tensor, "*t"] | float) -> Float32[Tensor, "*t"]:
-    """Return the factor that brings each norm down to its limit, or 1 below the limit.
+    """Return the factor that reduces each norm to its limit; 1 for norms below the limit.
 
-    The factor of a norm that is not finite is NaN, so that it is noticed.
+    The factor of a norm that is not finite is NaN, so that it does not go unnoticed.
     """
     return torch.where(norms.isfinite(), torch.where(norms > limit, limit / norms, 1.0), torch.nan).float()
 
@@ -82,7 +82,7 @@ def adagc_warm_up(
     """Return factors that clip the whole gradient to `clip_norm`, and the new averages.
 
     AdaGC, arXiv 2502.11034, Alg. 1, t < T_start: during warm-up the average of a tensor is its smallest clipped norm so
-    far. `norms` has one norm for each tensor.
+    far. `norms` has one norm per tensor.
     """
     scale = factor(torch.linalg.vector_norm(norms), clip_norm).expand(len(norms))
     return scale, torch.where(norms > 0, torch.minimum(averages, (norms * scale).float()), averages)
@@ -93,13 +93,13 @@ def adagc_adapt(
 ) -> tuple[Float32[Tensor, " t"], Float32[Tensor, " t"]]:
     """Return factors that clip each tensor by its own average, and the averages updated by the clipped norms.
 
-    AdaGC clips each tensor relative to its own earlier norms (arXiv 2502.11034, Alg. 1). `norms` has one norm for each
+    AdaGC clips each tensor relative to its own earlier norms (arXiv 2502.11034, Alg. 1). `norms` has one norm per
     tensor.
     """
-    # Differs from AdaGC: a norm of zero does not enter the average. A tensor has no gradient if the next layer starts
-    # at zero, or in the template stack if there are no templates; an average of zero would then stop it for good. The
-    # first norm that is not zero becomes the average.
+    # Differs from AdaGC: a norm of zero does not enter the average. A tensor has a gradient of zero if the next layer
+    # starts at zero, or in the template stack without templates. An average of zero would stop its training for good.
+    # The first nonzero norm becomes the average.
     scale = factor(norms, config.relative_threshold * averages)
     clipped = (norms * scale).float()
-    moved = config.decay * averages + (1 - config.decay) * clipped
-    return scale, torch.where(norms > 0, torch.where(averages.isinf(), clipped, moved), averages)
+    updated = config.decay * averages + (1 - config.decay) * clipped
+    return scale, torch.where(norms > 0, torch.where(averages.isinf(), clipped, updated), averages)

@@ -19,8 +19,9 @@ def _is_positive(value: float) -> bool:
 class AdaGCConfig(Config):
     """Settings of adaptive clipping of each parameter tensor; the defaults are AdaGC's (arXiv 2502.11034, Alg. 1).
 
-    The norm of a tensor's gradient is limited to `relative_threshold` times the moving average, with the given `decay`,
-    of its earlier norms. In the first `warmup_steps` updates the whole gradient is clipped at `clip_norm` instead.
+    The norm of a tensor's gradient is limited to `relative_threshold` times the moving average of its earlier norms;
+    `decay` is the decay of this average. In the first `warmup_steps` updates the whole gradient is clipped to
+    `clip_norm` instead.
     """
 
     relative_threshold: float = 1.05
@@ -37,7 +38,7 @@ class AdaGCConfig(Config):
 class MuonConfig(Config):
     """Settings of Muon's updates of hidden matrices (Jordan et al. 2024; scaled as in arXiv 2502.16982).
 
-    `rate` is their learning rate as a multiple of Adam's, and `rounds` the number of Newton-Schulz iterations.
+    `rate` is their learning rate as a multiple of Adam's. `rounds` is the number of Newton-Schulz iterations.
     """
 
     rate: float = 1.0
@@ -57,8 +58,8 @@ class OptimizerConfig(Config):
     The learning rate rises to 1e-3 in 1,000 steps (updates of the weights) and is 5 % lower after 50,000. With `method`
     "muon", hidden matrices of the stacks and of the structure module are updated by Muon, all other parameters by Adam.
 
-    `clipping` limits a norm to `clip_norm`: that of each example's gradient ("sample", AlphaFold) or of the mean over
-    examples ("global", HelixFold). "adagc" limits the norm of each tensor in the mean (`AdaGCConfig`).
+    `clipping` limits the norm of each example's gradient ("sample", AlphaFold) or of the mean over examples ("global",
+    HelixFold) to `clip_norm`. "adagc" limits the norm of each tensor of the mean (`AdaGCConfig`).
     """
 
     method: Method = "adam"
@@ -82,7 +83,7 @@ class OptimizerConfig(Config):
         require(self, ["warmup_steps", "weight_decay", "decay_after"], lambda value: value >= 0, "be at least 0")
 
     def rate(self, step: int) -> float:
-        """Return the learning rate of a step: a linear warm-up, a plateau and one drop (AlphaFold 2, Suppl. 1.11.3).
+        """Return the learning rate of a step: linear warm-up, plateau and one drop (AlphaFold 2, Suppl. Sec. 1.11.3).
 
         `step` counts from 0; the last step of the warm-up is the first one at the full rate.
         """
@@ -93,11 +94,11 @@ class OptimizerConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class PenaltyConfig(Config):
-    """Settings for leaving out islands whose updates are anomalously large (after EDiT, arXiv 2412.07210).
+    """Settings for excluding islands with anomalously large updates (after EDiT, arXiv 2412.07210).
 
-    After the first `settle` synchronisations, an island's update of a module is left out if its norm is more than
-    `threshold` standard deviations above the mean. Mean and deviation are moving averages over synchronisations, with
-    the given `decay`. `clip_norm` limits the norm of a module's averaged update.
+    After the first `settle` synchronisations, an island's update of a module is excluded if its norm is more than
+    `threshold` standard deviations above the mean. Mean and deviation are moving averages over synchronisations with
+    the decay `decay`. `clip_norm` limits the norm of a module's averaged update.
     """
 
     threshold: float = 3.0
@@ -116,12 +117,11 @@ class OuterConfig(Config):
     """Settings of islands: groups of ranks that train separately and synchronise after `every` steps.
 
     One island is ordinary training. A synchronisation moves the parameters by `learning_rate` times the average of the
-    islands' updates, with Nesterov's momentum. `average` "penalised" is EDiT's (arXiv 2412.07210), "plain" is DiLoCo's
-    (arXiv 2311.08105), which has a learning rate of 0.7 and a momentum of 0.9.
+    islands' updates, with Nesterov momentum. The `average` "penalised" is EDiT's (arXiv 2412.07210) and "plain" is
+    DiLoCo's (arXiv 2311.08105), which has a learning rate of 0.7 and a momentum of 0.9.
 
-    The default of the learning rate is the square root of the number of islands. Each island sees a part of a batch,
-    whose gradient is noisier by that factor; Adam divides by the noise, so it moves that much less in a step than it
-    would with the whole batch.
+    The default learning rate is the square root of the number of islands. Each island trains on a part of the batch,
+    whose gradient is noisier by this factor. Adam divides by the noise, so its steps are smaller by the same factor.
     """
 
     islands: int = 1
@@ -138,10 +138,10 @@ class OuterConfig(Config):
 
     @property
     def step_size(self) -> float:
-        """Return the outer learning rate: the factor by which the average of the islands' updates is multiplied."""
+        """Outer learning rate: the factor of the average of the islands' updates."""
         return math.sqrt(self.islands) if self.learning_rate is None else self.learning_rate
 
 
 def finetuning() -> OptimizerConfig:
-    """Return the settings of AlphaFold's fine-tuning: half the learning rate, constant from the first step on."""
+    """Return the settings of AlphaFold's fine-tuning: half the learning rate, constant from the first step."""
     return OptimizerConfig(learning_rate=5e-4, warmup_steps=0, decay_after=None)

@@ -1,11 +1,11 @@
-"""Optimizer with parameters, gradients, moments and averages in a few flat buffers, which it updates in one pass.
+"""Optimizer with parameters, gradients, moments and averages in a few flat buffers, each of which is read once a step.
 
-The gradient of each micro-batch is clipped and added to the sum over the step.
+The gradient of each micro-batch is clipped and added to the sum of the step.
 
-With Muon, hidden matrices are updated by their momentum with all its singular values made equal. The gradient of a few
-examples has few large directions; Adam moves along these and hardly learns the others. With equal singular values,
-every direction of the gradient is learned at the same speed (Jordan et al. 2024,
-kellerjordan.github.io/posts/muon). Other parameters are left to Adam.
+Muon updates hidden matrices by their momentum, after making its singular values equal. The gradient of a few examples
+has few large directions. Adam moves along these and hardly learns the others; with equal singular values, all
+directions are learned at the same speed (Jordan et al. 2024, kellerjordan.github.io/posts/muon). Adam updates the other
+parameters.
 """
 
 import math
@@ -27,7 +27,7 @@ from helixfold.optim.config import MuonConfig, OptimizerConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Slot:
-    """Position of one parameter in a flat buffer, from element `offset` on."""
+    """Position of a parameter in a flat buffer, starting at element `offset`."""
 
     name: str
     shape: tuple[int, ...]
@@ -35,16 +35,16 @@ class Slot:
 
     @property
     def lines(self) -> int:
-        """Return the number of lines that the parameter takes in the buffer."""
+        """Number of lines of the parameter in the buffer."""
         return -(-torch.Size(self.shape).numel() // LINE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterLayout:
-    """Order of parameters in flat buffers, each from the start of a line; those that stay float32 are the last.
+    """Order of parameters in flat buffers. Each starts at a line, and parameters that stay float32 come last.
 
-    The order does not depend on the working dtype, so a saved state fits any. `low` is the number of elements before
-    the first parameter that stays float32, and `total` the number of all elements, padding included.
+    The order does not depend on the working dtype, so a saved state fits every dtype. `low` is the number of elements
+    before the first parameter that stays float32, and `total` the number of all elements including padding.
     """
 
     slots: tuple[Slot, ...]
@@ -52,9 +52,9 @@ class ParameterLayout:
     total: int
 
     def views(self, low: Tensor, high: Tensor) -> Iterator[Tensor]:
-        """Yield a view of each parameter, in its shape, from a buffer of the first `self.low` elements or of the rest.
+        """Yield a view of each parameter in its shape.
 
-        `low` is the buffer of the first elements and `high` that of the rest.
+        `low` is a buffer of the first `self.low` elements, and `high` a buffer of the others.
         """
         for slot in self.slots:
             flat, offset = (low, slot.offset) if slot.offset < self.low else (high, slot.offset - self.low)
@@ -62,55 +62,54 @@ class ParameterLayout:
 
 
 def lay_out(model: nn.Module, keep_float32: Collection[str]) -> tuple[ParameterLayout, tuple[nn.Parameter, ...]]:
-    """Return the layout of all parameters that are trained, tied ones once, and the parameters in the same order.
+    """Return the layout of all trainable parameters, and the parameters in the same order; tied ones occur once.
 
-    `keep_float32` are names of submodules whose parameters stay float32. Raise `InputError` if one is missing, if there
-    is no parameter to train, or if a parameter is not float32 or not on the device of the others.
+    `keep_float32` has the names of submodules whose parameters stay float32. Raise `InputError` if a submodule does not
+    exist, if no parameter is trainable, if a parameter is not float32, or if the parameters are on several devices.
     """
-    trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-    if not trained:
-        raise InputError("the model has no parameter to train; leave requires_grad on for some")
-    for name, parameter in trained:
-        if parameter.dtype != torch.float32 or parameter.device != trained[0][1].device:
+    trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    if not trainable:
+        raise InputError("the model has no trainable parameter; set requires_grad for some")
+    for name, parameter in trainable:
+        if parameter.dtype != torch.float32 or parameter.device != trainable[0][1].device:
             raise InputError(
-                f"parameter {name!r} is {parameter.dtype} on {parameter.device}; give the optimizer a float32 model on "
-                "one device"
+                f"parameter {name!r} is {parameter.dtype} on {parameter.device}; pass a float32 model on one device"
             )
     for prefix in keep_float32:
         if not any(name == prefix or name.startswith(f"{prefix}.") for name, _ in model.named_modules()):
-            raise InputError(f"keep_float32 names {prefix!r}, which is no part of the model; name its submodules")
+            raise InputError(f"keep_float32 names {prefix!r}, which is not a submodule of the model")
 
-    def kept(name: str) -> bool:
+    def stays_float32(name: str) -> bool:
         return any(name.startswith(f"{prefix}.") for prefix in keep_float32)
 
     slots, offset, low = [], 0, 0
-    trained.sort(key=lambda named: kept(named[0]))
-    for name, parameter in trained:
+    trainable.sort(key=lambda named: stays_float32(named[0]))
+    for name, parameter in trainable:
         slots.append(Slot(name=name, shape=tuple(parameter.shape), offset=offset))
         offset += slots[-1].lines * LINE
-        if not kept(name):
+        if not stays_float32(name):
             low = offset
-    return ParameterLayout(slots=tuple(slots), low=low, total=offset), tuple(parameter for _, parameter in trained)
+    return ParameterLayout(slots=tuple(slots), low=low, total=offset), tuple(parameter for _, parameter in trainable)
 
 
-# Input and output layers are left to Adam: their rows and columns are features and classes, which differ in scale.
+# Adam updates input and output layers: their rows and columns are features and classes, which differ in scale.
 _OUTER_LAYERS = ("heads.", "input_embedder.", "recycling_embedder.", "extra_msa_embedder.", "template_embedder.")
-_SMALLEST = 8  # rows and columns of a hidden matrix at least; singular values of smaller ones say little
-# Coefficients a, b, c of a x + b x^3 + c x^5, which brings singular values of 0.003 and more to between 0.7 and 1.2 in
-# five rounds (Jordan et al. 2024).
+_MIN_SIZE = 8  # minimum rows and columns of a hidden matrix
+# Coefficients a, b, c of a x + b x^3 + c x^5, which moves singular values of at least 0.003 to between 0.7 and 1.2 in
+# five iterations (Jordan et al. 2024).
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-# Adam's updates have a root mean square of 0.2 to 0.4 of its learning rate. This factor gives orthogonal updates the
-# same, so that one learning rate and weight decay fit both (Liu et al. 2025, arXiv 2502.16982, Sec. 2.2).
+# Updates of Adam have a root mean square of 0.2 to 0.4 times the learning rate. With this factor orthogonal updates
+# have the same size, so that one learning rate and weight decay fit both (Liu et al. 2025, arXiv 2502.16982, Sec. 2.2).
 _LIKE_ADAM = 0.2
-# The bound of torch's Muon. A smaller momentum is rounding, which must not become a full update; and squares below
+# As in PyTorch's Muon. A smaller momentum is rounding error, which must not become a full update, and squares below
 # 1e-45 would make the norm 0.
-_LEAST_NORM = 1e-7
+_MIN_NORM = 1e-7
 
 
 class Muon:
-    """Updates of the hidden matrices in an optimizer's flat buffers, and their momentum.
+    """Muon: updates of the hidden matrices in an optimizer's flat buffers, and their momentum.
 
-    `like` is one of the flat buffers. `others` has 1 for every line of the buffers that is left to Adam, 0 elsewhere.
+    `like` is one of the flat buffers. `others` is 1 for each line of the buffers that Adam updates, and 0 elsewhere.
     """
 
     def __init__(self, layout: ParameterLayout, config: MuonConfig, like: Float32[Tensor, " n"]) -> None:
@@ -138,7 +137,7 @@ class Muon:
             momenta = [_matrix(self.momentum, slot) for slot in group]
             for momentum, each in zip(momenta, gradients, strict=True):
                 momentum.lerp_(each, 1 - decay)
-            # Nesterov's momentum: what it will be if the next gradient equals this one.
+            # Nesterov momentum: the momentum after another step with the same gradient.
             changes = orthogonal(torch.stack(momenta).lerp_(gradients, 1 - decay), self.config.rounds)
             size = rate * _LIKE_ADAM * max(group[0].shape) ** 0.5
             for slot, change in zip(group, changes, strict=True):
@@ -147,18 +146,18 @@ class Muon:
 
 def is_hidden_matrix(slot: Slot) -> bool:
     """Return whether a parameter maps one hidden representation to another."""
-    return len(slot.shape) == 2 and min(slot.shape) >= _SMALLEST and not slot.name.startswith(_OUTER_LAYERS)
+    return len(slot.shape) == 2 and min(slot.shape) >= _MIN_SIZE and not slot.name.startswith(_OUTER_LAYERS)
 
 
 def orthogonal(matrices: Float[Tensor, "k m n"], rounds: int) -> Float[Tensor, "k m n"]:
-    """Return each matrix with its singular values brought near 1 by Newton-Schulz iterations.
+    """Move the singular values of each matrix close to 1 by Newton-Schulz iterations.
 
     Matrices with a Frobenius norm below 1e-7 stay small, and zeros stay zero. `rounds` is the number of iterations.
     """
     a, b, c = _COEFFICIENTS
     tall = matrices.shape[1] > matrices.shape[2]
     now = matrices.mT if tall else matrices
-    now = now / torch.linalg.matrix_norm(now, keepdim=True).clamp_min(_LEAST_NORM)
+    now = now / torch.linalg.matrix_norm(now, keepdim=True).clamp_min(_MIN_NORM)
     for _ in range(rounds):
         square = now @ now.mT
         now = torch.baddbmm(now, torch.baddbmm(square, square, square, beta=b, alpha=c), now, beta=a)
@@ -166,7 +165,7 @@ def orthogonal(matrices: Float[Tensor, "k m n"], rounds: int) -> Float[Tensor, "
 
 
 def _by_shape(slots: Sequence[Slot]) -> list[list[Slot]]:
-    """Group matrices by shape; those of one shape are updated together."""
+    """Group matrices by shape, to update matrices of one shape together."""
     groups: dict[tuple[int, ...], list[Slot]] = {}
     for slot in slots:
         groups.setdefault(slot.shape, []).append(slot)
@@ -185,7 +184,7 @@ class StepReport:
 
     `gradient_norm` is the norm of the mean gradient over micro-batches, before "global" and after "sample" clipping.
     `clipped` is the fraction of samples ("sample") or tensors ("adagc") that were clipped, or 0 or 1 ("global").
-    `skipped` says that the gradient was not finite and the weights stay as they were.
+    `skipped` is true if the gradient was not finite; the weights are then unchanged.
     """
 
     gradient_norm: float
@@ -195,7 +194,7 @@ class StepReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Gathering:
-    """Buffer into which autograd writes gradients, and the part of the sum, from element `start` on, that gets them."""
+    """Buffer into which autograd writes gradients, and the part `total` of the sum, from element `start`, for them."""
 
     start: int
     gradient: Tensor
@@ -205,18 +204,18 @@ class Gathering:
 class FlatOptimizer:
     """Adam or Muon with clipping, a moving average of the weights, and a bfloat16 working copy (Suppl. Sec. 1.11.3).
 
-    The model's parameters and their gradients become views of flat buffers. Load weights before this object is made:
-    with `working_dtype` bfloat16 the parameters, except those of the submodules `keep_float32`, are a rounded copy of
-    float32 masters, and every step overwrites them. Clear gradients by `zero_gradients()`, never by `zero_grad()`.
+    The model's parameters and gradients become views of flat buffers. Load weights before creating this object: with
+    `working_dtype` bfloat16 the parameters are rounded copies of float32 masters (except in the submodules
+    `keep_float32`), and every step overwrites them. Clear gradients with `zero_gradients()`, never with `zero_grad()`.
 
-    A parameter without gradient in a step has a gradient of zero: its moments decay and still move it, as in
+    A parameter without a gradient in a step has a gradient of zero: its moments decay and still move it, as in
     torch.optim.Adam. Frozen parameters (requires_grad False) do not change. With clipping "sample" a micro-batch must
     be one example.
 
-    Ranks that sum gradients may replace `collect` by `clip_micro_batch`, `add` and `measure` for one range of elements
-    after another, while other ranges are still being sent.
+    Ranks that sum gradients may call `clip_micro_batch`, `add` and `measure` for one range of elements after another
+    instead of `collect`, while other ranges are being sent.
 
-    Raise `InputError` for another `working_dtype`, or for a model that `lay_out` refuses.
+    Raise `InputError` for an unsupported `working_dtype` and for the errors of `lay_out`.
     """
 
     def __init__(
@@ -228,7 +227,7 @@ class FlatOptimizer:
         keep_float32: Collection[str] = ("structure_module", "heads"),
         averages: bool = True,
     ) -> None:
-        """Allocate the buffers. Without `averages`, steps do not update the moving average: `OuterOptimizer` does."""
+        """Allocate the buffers. Without `averages`, `OuterOptimizer` updates the moving average instead of `step`."""
         if working_dtype not in (torch.float32, torch.bfloat16):
             raise InputError(f"working_dtype must be torch.float32 or torch.bfloat16, got {working_dtype}")
         self.config = config
@@ -262,12 +261,12 @@ class FlatOptimizer:
         )
         self._muon = Muon(self._layout, config.muon, master) if config.method == "muon" else None
         self._updates = torch.zeros(1, dtype=torch.int64)
-        # Before the first step, averages are infinite and clip nothing.
+        # Initial averages are infinite and clip nothing.
         unseen = torch.full((len(lines),), torch.inf, device=device)
         self._norm_averages = unseen if config.clipping == "adagc" else None
 
         self._sum = zeros(total)
-        # Where a micro-batch's gradient is neither clipped nor converted, autograd adds it to the sum by itself.
+        # If the gradient of a micro-batch is neither clipped nor converted, autograd adds it to the sum directly.
         by_sample = config.clipping == "sample"
         sums = self._sum[:low], self._sum[low:]
         gradients = (
@@ -281,17 +280,19 @@ class FlatOptimizer:
         )
         self._gradients = tuple(self._layout.views(*gradients))
         self._one = torch.ones((), device=device)
-        self.samples = zeros(2)  # numbers of clipped samples and of all samples since the last step
-        self._sample_norm = self._one  # of the last micro-batch, before it was clipped
+        self.samples = zeros(2)  # clipped samples and all samples since the last step
+        self._sample_norm = self._one  # of the last micro-batch, before clipping
         self._is_clear = True  # nothing has been added to the sum since the last step
-        self._only_scale: Tensor | None = None  # of a step's only micro-batch, which is not added to the sum
+        self._only_scale: Tensor | None = (
+            None  # factor of the only micro-batch of a step, which is not added to the sum
+        )
         self._row = LINE if self._norm_averages is not None else clip.ROW
         self._norms, self._measured = zeros(-(-total // self._row)), 0
         self.restored()
 
     @property
     def gradient_sum(self) -> Tensor:
-        """Return the flat buffer of the sum of all gradients that were collected since the last step."""
+        """Flat buffer with the sum of all gradients collected since the last step."""
         if self._only_scale is not None:
             scale, self._only_scale = self._only_scale, None
             self.add(scale, 0, len(self._sum))
@@ -304,7 +305,7 @@ class FlatOptimizer:
         self.zero_gradients()
 
     def zero_gradients(self) -> None:
-        """Clear all gradients that were computed or collected since the last step."""
+        """Clear all gradients computed or collected since the last step."""
         self._forget()
         for each in self.gathered:
             each.gradient.zero_()
@@ -312,9 +313,9 @@ class FlatOptimizer:
             parameter.grad = view
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradient of a loss to the gradients of all parameters, as `loss.backward()` does.
+        """Add the gradient of a loss to the gradients of all parameters, like `loss.backward()`.
 
-        On a GPU they are added together once all are there: one by one, a launch for each of thousands of parameters
+        On a GPU they are added together once all are computed, because a launch for each of thousands of parameters
         would take longer than the additions.
         """
         if properties_of(loss.device).kind == "cpu":
@@ -323,10 +324,10 @@ class FlatOptimizer:
             add_together(self._gradients, torch.autograd.grad(loss, self._parameters, allow_unused=True))
 
     def collect(self, *, last: bool = False) -> None:
-        """Add the gradient of the micro-batch just computed to the sum, clipped if `clipping` is "sample"; clear it.
+        """Add the gradient of the current micro-batch to the sum and clear it; clip it if `clipping` is "sample".
 
-        `last` says that `step` follows, without gradients of other ranks. If the micro-batch is also the first one
-        of the step, `step` then takes its gradient from where it is, so that the sum is neither written nor read.
+        Pass `last` if `step` follows, without gradients of other ranks. If the micro-batch is also the first one of the
+        step, `step` then reads its gradient directly, and the sum is neither written nor read.
         """
         scale = self.clip_micro_batch()
         if last and self._is_clear and self.gathered and self._muon is None:
@@ -336,7 +337,7 @@ class FlatOptimizer:
 
     @torch.no_grad()
     def clip_micro_batch(self) -> Tensor:
-        """Return the factor that clips the gradient of the micro-batch just computed; 1 unless `clipping` is "sample".
+        """Return the factor that clips the gradient of the current micro-batch; 1 unless `clipping` is "sample".
 
         Raise `InputError` if gradients are no longer views of the buffers.
         """
@@ -350,7 +351,7 @@ class FlatOptimizer:
 
     @torch.no_grad()
     def add(self, scale: Tensor, start: int, stop: int) -> None:
-        """Add elements `start` to `stop` of the micro-batch's gradient, times `scale`, to the sum, and clear them."""
+        """Add elements `start` to `stop` of the micro-batch's gradient times `scale` to the sum, and clear them."""
         self._measured, self._is_clear = 0, False
         for each in self.gathered:
             low, high = max(0, start - each.start), max(0, stop - each.start)
@@ -361,7 +362,7 @@ class FlatOptimizer:
     def measure(self, start: int, stop: int) -> None:
         """Compute the norms of elements `start` to `stop` of the sum; `start` must be the start of a row.
 
-        `step` computes all norms itself unless every element has been measured.
+        `step` computes all norms unless every element has been measured.
         """
         rows = slice(start // self._row, -(-stop // self._row))
         self._norms[rows] = clip.row_norms(self._sum[start:stop], self._row)
@@ -369,10 +370,10 @@ class FlatOptimizer:
 
     @torch.no_grad()
     def step(self, learning_rate: float, *, micro_batches: int) -> StepReport:
-        """Update the weights by the mean of the gradients of that many micro-batches in the sum, and clear the sum.
+        """Update the weights by the mean of the collected gradients of `micro_batches`, and clear the sum.
 
-        If the gradient or its norm is not finite, only the sum is cleared and the step is skipped. The host waits for a
-        GPU once, for the report. Raise `InputError` if gradients are no longer views of the buffers.
+        If the gradient or its norm is not finite, the step is skipped and the sum is cleared. The host waits for a GPU
+        once, for the report. Raise `InputError` if gradients are no longer views of the buffers.
         """
         self._check_views()
         sizes = self._sizes() / micro_batches
@@ -401,27 +402,27 @@ class FlatOptimizer:
             weight_decay=config.weight_decay,
             ema_decay=self._ema_decay,
         )
-        for start, gradient in self._stretches():
+        for start, gradient in self._parts():
             stop = start + len(gradient)
             fused_adam(self._buffers.part(start, stop), gradient, scale[start // LINE : stop // LINE], update)
         self._begin_step()
         return StepReport(gradient_norm=gradient_norm, clipped=clipped_fraction, skipped=False)
 
-    def _stretches(self) -> list[tuple[int, Tensor]]:
-        """Return the gradient of the step in stretches, each after the number of its first element."""
+    def _parts(self) -> list[tuple[int, Tensor]]:
+        """Return contiguous parts of the step's gradient, each with the index of its first element."""
         if self._only_scale is None:
             return [(0, self._sum)]
-        own = [(each.start, each.gradient) for each in self.gathered]
-        end = own[-1][0] + len(own[-1][1])
-        # The rest is the gradient of parameters that stay float32, which autograd adds to the sum by itself.
-        return own if end == len(self._sum) else [*own, (end, self._sum[end:])]
+        parts = [(each.start, each.gradient) for each in self.gathered]
+        end = parts[-1][0] + len(parts[-1][1])
+        # Autograd adds the gradient of parameters that stay float32 to the sum directly.
+        return parts if end == len(self._sum) else [*parts, (end, self._sum[end:])]
 
     def _sizes(self) -> Tensor:
-        """Return the norm of each tensor's gradient if `clipping` is "adagc", otherwise that of the whole gradient."""
+        """Return the norm of each tensor's gradient if `clipping` is "adagc", otherwise of the whole gradient."""
         if self._only_scale is not None and self.config.clipping == "sample":
             return self._sample_norm * self._only_scale
         if self._only_scale is not None:
-            norms = torch.cat([clip.row_norms(values, self._row) for _, values in self._stretches()])
+            norms = torch.cat([clip.row_norms(values, self._row) for _, values in self._parts()])
         else:
             if self._measured < len(self._sum):
                 self.measure(0, len(self._sum))
@@ -430,21 +431,21 @@ class FlatOptimizer:
         return clip.norm_of_rows(norms) if is_whole else clip.tensor_norms_of_lines(norms, self._lines)
 
     def _scale(self, sizes: Tensor, norm: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return the factor of the whole gradient or of each line of it, `StepReport.clipped`, and AdaGC's averages."""
+        """Return the factor of the gradient or of each of its lines, `StepReport.clipped`, and AdaGC's averages."""
         config, averages = self.config, self._norm_averages
         if averages is not None:
             if int(self._updates) < config.adagc.warmup_steps:
-                scale, seen = clip.adagc_warm_up(sizes, averages, config.clip_norm)
+                scale, new_averages = clip.adagc_warm_up(sizes, averages, config.clip_norm)
             else:
-                scale, seen = clip.adagc_adapt(sizes, averages, config.adagc)
-            return scale[self._tensor_of_line], (scale < 1).float().mean(), seen
+                scale, new_averages = clip.adagc_adapt(sizes, averages, config.adagc)
+            return scale[self._tensor_of_line], (scale < 1).float().mean(), new_averages
         if config.clipping == "global":
             return clip.factor(norm, config.clip_norm), norm > config.clip_norm, None
         clipped, samples = self.samples
         return self._one, clipped / samples.clamp(min=1), None
 
     def _forget(self) -> None:
-        """Clear the gradient of the step."""
+        """Discard the gradient of the step."""
         self._sum.zero_()
         for each in self.gathered if self._only_scale is not None else ():
             each.gradient.zero_()
@@ -455,7 +456,7 @@ class FlatOptimizer:
         self._measured, self._is_clear, self._only_scale = 0, True, None
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the whole state by name, to be saved. To restore it, fill the tensors in place; call `restored()`."""
+        """Return the whole state by name. To restore it, fill the tensors in place and call `restored()`."""
         buffers = self._buffers
         more = {} if self._norm_averages is None else {"norm_averages": self._norm_averages}
         if self._muon is not None:
@@ -471,24 +472,24 @@ class FlatOptimizer:
 
     @property
     def trained(self) -> list[tuple[nn.Parameter, int, int]]:
-        """Return each trained parameter, with the elements where its gradient starts and stops in the sum."""
+        """Each trainable parameter, and the elements at which its gradient starts and stops in the sum."""
         places = ((slot.offset, slot.offset + slot.lines * LINE) for slot in self._layout.slots)
         return [(parameter, *place) for parameter, place in zip(self._parameters, places, strict=True)]
 
     @property
     def layout(self) -> list[tuple[str, list[int], int]]:
-        """Return the name, shape and offset (in elements) of each parameter in the flat tensors."""
+        """Name, shape and offset (in elements) of each parameter in the flat buffers."""
         return [(slot.name, list(slot.shape), slot.offset) for slot in self._layout.slots]
 
     def averaged(self) -> dict[str, Tensor]:
-        """Return the parameters' moving averages by names in the state dict; a frozen parameter is its own average."""
+        """Return the moving averages of parameters by name; a frozen parameter is its own average."""
         return self._by_name(self._buffers.average)
 
     def _by_name(self, flat: Tensor) -> dict[str, Tensor]:
         views = self._layout.views(flat[: self._layout.low], flat[self._layout.low :])
-        own = {id(parameter): view for parameter, view in zip(self._parameters, views, strict=True)}
+        trainable = {id(parameter): view for parameter, view in zip(self._parameters, views, strict=True)}
         return {
-            name: own.get(id(parameter), parameter.detach())
+            name: trainable.get(id(parameter), parameter.detach())
             for name, parameter in self._model.named_parameters(remove_duplicate=False)
         }
 
@@ -503,13 +504,13 @@ class FlatOptimizer:
 
 @torch.no_grad()
 def add_together(sums: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
-    """Add each gradient to its sum, with few launches for all of them; None stands for a gradient of zero."""
-    alike: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+    """Add each gradient to its sum, with few kernel launches in total; None means a gradient of zero."""
+    by_dtype: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
     for total, gradient in zip(sums, gradients, strict=True):
         if gradient is not None:
-            # Tensors of other strides would have all of them added one by one.
-            totals, parts = alike.setdefault(total.dtype, ([], []))
+            # Tensors with other strides would make PyTorch add all of them one by one.
+            totals, parts = by_dtype.setdefault(total.dtype, ([], []))
             totals.append(total)
             parts.append(gradient.contiguous())
-    for totals, parts in alike.values():
+    for totals, parts in by_dtype.values():
         torch._foreach_add_(totals, parts)

@@ -1,7 +1,7 @@
-"""Outer optimizer, which combines the updates of islands (groups of ranks that train separately) into one step.
+"""Outer optimizer: combines the updates of islands (groups of ranks that train separately) into one step.
 
-DiLoCo (arXiv 2311.08105, Alg. 1) moves the common parameters, the anchor, along the mean of the islands' updates with
-Nesterov's momentum. EDiT (arXiv 2412.07210) first gives large updates less weight and leaves out anomalous ones.
+DiLoCo (arXiv 2311.08105, Alg. 1) moves the common parameters, called the anchor, along the mean of the islands' updates
+with Nesterov momentum. EDiT (arXiv 2412.07210) first reduces the weight of large updates and excludes anomalous ones.
 """
 
 from collections.abc import Callable
@@ -17,18 +17,18 @@ from helixfold.optim import clip
 from helixfold.optim.config import OuterConfig, PenaltyConfig
 from helixfold.optim.flat import FlatOptimizer
 
-# A norm enters the moving statistics as at most this many standard deviations above their mean: a single outlier cannot
-# spoil them, and a lasting change of level is accepted after a few synchronisations.
-_FARTHEST = 10.0
-# Least standard deviation relative to the mean: if norms have never changed, the first small change is no anomaly.
-_LEAST_DEVIATION = 0.01
+# Norms enter the moving statistics with at most this many standard deviations above the mean. A single outlier then has
+# little effect, and a permanent change of level is accepted after a few synchronisations.
+_MAX_DEVIATIONS = 10.0
+# Minimum standard deviation relative to the mean: otherwise the first small change of constant norms is an anomaly.
+_MIN_DEVIATION = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
 class NormStatistics:
-    """Moving mean and variance of the update norms of each island and module, and the number of norms in them.
+    """Moving mean and variance of update norms, for each island and module.
 
-    Shapes have `k` islands and `m` modules; `seen` counts norms.
+    Shapes have `k` islands and `m` modules. `seen` is the number of norms so far.
     """
 
     mean: Float64[Tensor, "k m"]
@@ -43,20 +43,20 @@ class NormStatistics:
 
     def deviation(self) -> Float64[Tensor, "k m"]:
         """Return the standard deviations, at least 1 % of the means."""
-        return torch.maximum(self.variance.sqrt(), _LEAST_DEVIATION * self.mean)
+        return torch.maximum(self.variance.sqrt(), _MIN_DEVIATION * self.mean)
 
     def anomalous(self, norms: Float64[Tensor, "k m"], config: PenaltyConfig) -> Bool[Tensor, "k m"]:
-        """Return True for norms that are not finite, or too far above their mean after `config.settle` norms."""
+        """Return whether each norm is not finite, or is too far above the mean after `config.settle` norms."""
         far = (norms - self.mean) > config.threshold * self.deviation()
         return ~norms.isfinite() | (far & (self.seen >= config.settle))
 
     def add_(self, norms: Float64[Tensor, "k m"], config: PenaltyConfig) -> None:
-        """Update mean and variance by new norms in place.
+        """Update mean and variance with new norms, in place.
 
-        The mean is a plain one until its weight for a new norm falls to that of the moving average.
+        The mean is a plain mean until the weight of a new norm would be less than in the moving average.
         """
         finite = norms.isfinite()
-        limit = torch.where(self.seen >= config.settle, self.mean + _FARTHEST * self.deviation(), torch.inf)
+        limit = torch.where(self.seen >= config.settle, self.mean + _MAX_DEVIATIONS * self.deviation(), torch.inf)
         change = torch.minimum(torch.where(finite, norms, self.mean), limit) - self.mean
         rate = (1 / (self.seen + 1)).clamp(min=1 - config.decay) * finite
         self.variance.copy_((1 - rate) * (self.variance + rate * change.square()))
@@ -68,8 +68,8 @@ class NormStatistics:
 class OuterReport:
     """Outcome of a synchronisation.
 
-    `left_out` is the number of pairs of island and module whose updates were left out, and `rolled_back` the number of
-    modules that stay at the anchor because the updates of all islands were.
+    `left_out` is the number of excluded updates of a module by an island. `rolled_back` is the number of modules that
+    stay at the anchor because the updates of all islands were excluded.
     """
 
     left_out: int
@@ -77,16 +77,16 @@ class OuterReport:
 
 
 class OuterOptimizer:
-    """Outer optimizer, which moves the anchor by the islands' updates and sets the parameters of all islands to it.
+    """Optimizer that moves the anchor by the islands' updates and sets the parameters of all islands to it.
 
-    The anchor is the parameters after the last synchronisation, equal on all islands. All ranks create this object and
-    call `step` together. A module is a block or another part of the network (`module_of`). With "penalised" averages,
-    the update that an island made to a module is weighted by the softmax of its negative norm, and left out if the norm
-    is anomalous; if all are left out, the module goes back to the anchor. The mean is clipped for each module. "plain"
-    averages are DiLoCo's.
+    The anchor is the parameters after the last synchronisation, equal on all islands. All ranks must create this object
+    and call `step` together. A module is a block or another part of the network (`module_of`). With "penalised"
+    averages, an island's update of a module is weighted by the softmax of its negative norm, and excluded if the norm
+    is anomalous. If all updates are excluded, the module returns to the anchor. The mean is clipped for each module.
+    "plain" averages are DiLoCo's.
 
-    The moving average of the weights (`OptimizerConfig.ema_decay`) is an average of anchors. It changes at each
-    synchronisation, by as much as in `every` steps, and is the same on all islands at all times.
+    The moving average of the weights (`OptimizerConfig.ema_decay`) is an average of anchors, equal on all islands. It
+    is updated at each synchronisation with the decay of `every` steps.
     """
 
     def __init__(self, optimizer: FlatOptimizer, config: OuterConfig, island: int) -> None:
@@ -102,9 +102,9 @@ class OuterOptimizer:
 
     @torch.no_grad()
     def step(self, total: Callable[[Tensor], None]) -> OuterReport:
-        """Synchronise the islands; `total` must replace a tensor by its sum over islands, the same on all ranks.
+        """Synchronise the islands; `total` must replace a tensor by its sum over islands, in place.
 
-        The sum must be the same to the bit, since each rank updates its own copy of the anchor.
+        The sum must be equal on all ranks bit for bit, because each rank updates its own copy of the anchor.
         """
         config = self._config
         moved = self._anchor - self._master
@@ -124,16 +124,16 @@ class OuterOptimizer:
         return OuterReport(left_out=int((weights == 0).sum()), rolled_back=int((~is_moving).sum()))
 
     def _weights(self, norms: Float64[Tensor, "k m"]) -> Float64[Tensor, "k m"]:
-        """Return the weight of each island in each module; 0 for all islands if all their updates are anomalous."""
+        """Return the weight of each island for each module; 0 for all islands if all updates are anomalous."""
         if self._config.average == "plain":
             return torch.full_like(norms, 1 / len(norms))
         penalty = self._config.penalty
-        is_out = self._statistics.anomalous(norms, penalty)
+        is_excluded = self._statistics.anomalous(norms, penalty)
         self._statistics.add_(norms, penalty)
-        return torch.softmax(torch.where(is_out, -torch.inf, -norms), dim=0).nan_to_num(0.0)
+        return torch.softmax(torch.where(is_excluded, -torch.inf, -norms), dim=0).nan_to_num(0.0)
 
     def _move(self, gradient: Tensor, is_moving: Tensor) -> None:
-        """Move the anchor by Nesterov's step in the lines where `is_moving`, and set the parameters to the anchor."""
+        """Move the anchor by a Nesterov step in the lines where `is_moving`, and set the parameters to the anchor."""
         config, rows = self._config, gradient.view(-1, LINE)
         momentum = self._momentum.view(-1, LINE)
         momentum.copy_(torch.where(is_moving, config.momentum * momentum + rows, momentum))
@@ -148,9 +148,9 @@ class OuterOptimizer:
         return of_modules[self._module_of_line, None]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the state by name, to be saved beside the inner optimizer's after a synchronisation.
+        """Return the state by name, to be saved with the inner optimizer's state after a synchronisation.
 
-        It is the same on all islands. To restore it, fill the tensors in place and call `restored()`.
+        It is equal on all islands. To restore it, fill the tensors in place and call `restored()`.
         """
         statistics = self._statistics
         return {
@@ -161,7 +161,7 @@ class OuterOptimizer:
         }
 
     def restored(self) -> None:
-        """Set the anchor to the inner optimizer's parameters, after the state of both has been overwritten."""
+        """Set the anchor to the inner optimizer's parameters, after the states of both have been overwritten."""
         self._anchor.copy_(self._master)
 
 
@@ -173,7 +173,7 @@ def _lines_of_modules(optimizer: FlatOptimizer) -> list[int]:
 
 
 def module_of(name: str) -> str:
-    """Return the module of a parameter: "evoformer.blocks.3", say, in a block, otherwise the first part of its name."""
+    """Return the module of a parameter: its block, such as "evoformer.blocks.3", or the first part of its name."""
     parts = name.split(".")
-    number = next((index for index, part in enumerate(parts) if part.isdecimal()), 0)
-    return ".".join(parts[: number + 1])
+    last = next((index for index, part in enumerate(parts) if part.isdecimal()), 0)
+    return ".".join(parts[: last + 1])

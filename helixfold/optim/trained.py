@@ -1,4 +1,4 @@
-"""The numbers that a training changes: all parameters of a model, or fewer numbers that its parameters follow from."""
+"""Trainable values: all parameters of a model, or fewer values from which its parameters are computed."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -12,44 +12,44 @@ from helixfold.optim.flat import FlatOptimizer
 
 
 class Trained(Protocol):
-    """Numbers that a training changes, and the model that computes with what follows from them."""
+    """Interface of trainable values and the model whose parameters are computed from them."""
 
     @property
     def model(self) -> AlphaFold:
-        """Return the model, the same at every call."""
+        """The model; always the same object."""
 
     def optimizer(self, config: OptimizerConfig, dtype: torch.dtype, *, averages: bool) -> FlatOptimizer:
-        """Return a new optimizer of the numbers, for a model whose trunk computes in `dtype`.
+        """Return a new optimizer of the trainable values, for a model whose trunk computes in `dtype`.
 
-        Without `averages` its steps do not update the moving average.
+        Without `averages`, steps do not update the moving average.
         """
 
     def apply(self) -> None:
-        """Give the model the parameters that follow from the present numbers; call this before each micro-batch."""
+        """Set the model's parameters from the current values; call this before each micro-batch."""
 
     def release(self) -> None:
-        """Free the memory of what `apply` made; another call of `apply` makes it again."""
+        """Free the memory of parameters that `apply` computed; the next call of `apply` computes them again."""
 
     def state(self, numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the model's state dict for other values of the numbers, such as `FlatOptimizer.averaged()`."""
+        """Return the model's state dict for other values, such as `FlatOptimizer.averaged()`."""
 
 
 class AllParameters:
-    """Training of the parameters of a model themselves."""
+    """Training of all parameters of a model."""
 
     def __init__(self, model: AlphaFold) -> None:
         self.model = model
 
     def optimizer(self, config: OptimizerConfig, dtype: torch.dtype, *, averages: bool) -> FlatOptimizer:
-        """Return a new optimizer whose buffers hold all parameters, those of the trunk in `dtype`, too."""
+        """Return a new optimizer of all parameters, with a working copy of the trunk's parameters in `dtype`."""
         return FlatOptimizer(self.model, config, working_dtype=dtype, averages=averages)
 
     def apply(self) -> None:
         """Do nothing: the optimizer changes the parameters in place."""
 
     def release(self) -> None:
-        """Do nothing: there is nothing to free."""
+        """Do nothing: `apply` allocates no memory."""
 
     def state(self, numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the parameters as they are given."""
+        """Return the parameters unchanged."""
         return dict(numbers)

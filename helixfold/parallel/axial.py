@@ -1,11 +1,11 @@
 """Dynamic axial parallelism (FastFold, arXiv 2203.00854): updates of streams that are sharded over ranks.
 
-An update needs its stream cut along the axis that it is independent along. A stream that is cut along the other axis is
-exchanged first (one all-to-all). The context of the whole stream is gathered from what each rank computes from its part
-(one all-gather).
+An update needs its stream cut along the axis along which it is independent. A stream that is cut along the other axis
+is exchanged first (one all-to-all). Each rank computes its part of the context, and the parts are gathered (one
+all-gather).
 
-In inference with slabs, streams are exchanged and triangles multiplied slab by slab: a rank then holds its part of
-the stream and at most as much again. An all-to-all of the whole part would take three times the part, and the gathered
+In inference with slabs, streams are exchanged and triangles multiplied slab by slab. A rank then needs memory for at
+most twice its part of the stream. An all-to-all of the whole part would need three times the part, and the gathered
 operand of a triangle multiplication is as large as the whole stream.
 """
 
@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from helixfold.execution.recompute import is_recomputing
-from helixfold.execution.slabs import Held, Slabs, held
+from helixfold.execution.slabs import LocalStream, Slabs, as_local
 from helixfold.execution.whole import Whole
 from helixfold.model.stream import DIM, Axis
 from helixfold.model.update import Context, ContextInput, Executor, Factored, Stream, Update, as_tensor, transposed
@@ -27,18 +27,18 @@ from helixfold.parallel.collectives import Channel, Message
 from helixfold.parallel.mesh import Group
 from helixfold.parallel.shard import Shard, pad_to, padded
 
-# Each rank makes an operand in this many groups of channels, which are gathered one at a time.
+# Each rank computes an operand in this many groups of channels, which are gathered one at a time.
 CHANNEL_GROUPS = 16
-# Temporary elements for each element of a slab: send and receive buffers of an exchange; norms, projections and gates.
+# Temporary elements per element of a slab: send and receive buffers of an exchange; norms, projections and gates.
 _TEMPORARIES = 8
 
 
 class Axial(Executor):
-    """Apply updates to sharded streams; on each rank the executor `within` works on the rank's part.
+    """Executor for sharded streams; on each rank the executor `within` computes the rank's part.
 
-    All ranks run the same program on the same features with the same random numbers. With `Whole` it serves training:
-    an exchange is started early if an earlier pass has shown that it will be needed, so that it overlaps with other
-    work. With `Slabs` or `Spilled` a rank holds little more than its part of two streams.
+    All ranks run the same program on the same features with the same random numbers. `Whole` is for training: an
+    exchange that was needed in an earlier iteration is started early, so that it overlaps with computation. With
+    `Slabs` or `Spilled` a rank needs little more memory than its part of two streams.
     """
 
     def __init__(
@@ -48,31 +48,31 @@ class Axial(Executor):
         self.channel = Channel(group, messages)
         if isinstance(self.within, Slabs):
             self.within.ranks = group.size
-        # The dims along which the streams that an update makes are used, in order.
+        # The dims along which the output of each update is used, in order.
         self._cuts_used: dict[tuple[object, bool], list[int]] = defaultdict(list)
 
     def __call__(self, update: Update, stream: Stream, mask: Tensor, context_from: ContextInput | None = None) -> Shard:
         shard = _shard(stream)
         dim = shard.cut if update.elementwise else DIM[update.axis]
-        given, given_mask = (stream, mask) if context_from is None else context_from
+        source, source_mask = (stream, mask) if context_from is None else context_from
         dropout_mask = update.dropout_mask(shard.shape, dtype=shard.dtype, device=shard.device)
         if isinstance(self.within, Slabs) and isinstance(update, Factored):
-            part = held(self._along(shard, dim))
+            part = as_local(self._along(shard, dim))
             multiply_triangles_by_slabs(self.within, self.channel, update, part, self._cut(mask, dim), axis=update.axis)
             self.within.settle(part)
-            return self._made(shard, part, dim, update)
-        # Awaited as late as possible.
-        context = self._context(update, _shard(given), given_mask)
+            return self._new_shard(shard, part, dim, update)
+        # The gathering is awaited as late as possible.
+        context = self._context(update, _shard(source), source_mask)
         local, rows = self._along(shard, dim), (stream, mask)
         if update.reads_context_rows:
             along = DIM[update.context_axis]
-            rows = self._along(_shard(given), along), self._cut(given_mask, along)
+            rows = self._along(_shard(source), along), self._cut(source_mask, along)
         if dropout_mask is not None:
             dropout_mask = self._cut(dropout_mask, dim, shared=True)
         changed = self.within.apply(
             update, local, self._cut(mask, dim), rows, context=context(), dropout_mask=dropout_mask
         )
-        return self._made(shard, changed, dim, update)
+        return self._new_shard(shard, changed, dim, update)
 
     def map_rows(self, make: Callable[..., Tensor], *streams: Stream) -> Shard:
         return self._map(make, streams, None)
@@ -100,25 +100,25 @@ class Axial(Executor):
         return whole[:, : shard.shape[1], : shard.shape[2]]
 
     def _map(self, make: Callable[..., Tensor], streams: Sequence[Stream], replaced: Shard | None) -> Shard:
-        """Make this rank's rows of a stream, in the memory of `replaced` if it is given."""
+        """Compute this rank's rows of a stream, in the memory of `replaced` unless that is None."""
         length, size = streams[0].shape[1], self.channel.group.size
         share = padded(length, size) // size
         span = slice(*(min(length, (self.channel.group.rank + each) * share) for each in (0, 1)))
         own = [self._own_rows(each, span) for each in streams]
         is_padding = span.start == span.stop
 
-        def made(rows: slice, *slabs: Tensor) -> Tensor:
+        def make_own(rows: slice, *slabs: Tensor) -> Tensor:
             return make(slice(span.start + rows.start, span.start + rows.stop), *slabs)
 
-        # A rank that has only padding learns the shape from the first row.
-        make_one = make if is_padding else made
+        # A rank that has only padding computes the first row to get the shape.
+        make_one = make if is_padding else make_own
         one = [self._own_rows(each, slice(0, 1)) for each in streams] if is_padding else own
         if isinstance(self.within, Slabs):
-            room = None if replaced is None else held(self._along(replaced, 1))
-            local, shape = self._filled(self.within, made, own, (make_one, one), share=share, room=room)
+            room = None if replaced is None else as_local(self._along(replaced, 1))
+            local, shape = self._fill(self.within, make_own, own, (make_one, one), share=share, room=room)
         else:
             tensors = [as_tensor(each) for each in one]
-            rows = make_one(slice(0, 1), *tensors)[:, :0] if is_padding else self.within.map_rows(made, *own)
+            rows = make_one(slice(0, 1), *tensors)[:, :0] if is_padding else self.within.map_rows(make_own, *own)
             shape = rows.shape
             whole_rows = pad_to(rows, 1, share)
             local = pad_to(whole_rows, 2, padded(shape[2], size)) if rows.ndim == 4 else whole_rows
@@ -126,16 +126,17 @@ class Axial(Executor):
             return replaced.replace(local, 1)
         return Shard(self.channel, torch.Size((shape[0], length, *shape[2:])), local, 1)
 
-    def _context(self, update: Update, given: Shard, mask: Tensor) -> Callable[[], Context]:
+    def _context(self, update: Update, source: Shard, mask: Tensor) -> Callable[[], Context]:
         """Compute this rank's part of a context, start its all-gather, and return a function that waits for it."""
         if type(update).context is Update.context:
             return tuple
         along = DIM[update.context_axis]
-        parts = self.within.context(update, self._along(given, along), self._cut(mask, along))
-        # The gathered context has its dims in the same memory order as the parts, for operators that rely on it.
+        parts = self.within.context(update, self._along(source, along), self._cut(mask, along))
+        # The gathered context has the memory order of its parts, because operators rely on it.
         orders = [sorted(range(part.ndim), key=part.stride, reverse=True) for part in parts]
         dense = [part.permute(order) for part, order in zip(parts, orders, strict=True)]
-        # Several tensors are sent together in the dtype of the first: the others are masks, exact in any dtype.
+        # Several tensors are sent together in the dtype of the first: the others are masks, which are exact in any
+        # dtype.
         packed = torch.cat([each.flatten().to(dense[0].dtype) for each in dense]) if len(dense) > 1 else dense[0]
         gathering = self.channel.begin("all_gather", packed.flatten())
 
@@ -151,10 +152,10 @@ class Axial(Executor):
         return arrived
 
     def _along(self, shard: Shard, dim: int) -> Stream:
-        """Return this rank's part of a stream cut along that dim."""
+        """Return this rank's part of a stream, cut along a dim."""
         if isinstance(self.within, Slabs):
             within = self.within
-            return shard.along(dim, lambda local, cut: exchange_by_slabs(within, self.channel, held(local), cut))
+            return shard.along(dim, lambda local, cut: exchange_by_slabs(within, self.channel, as_local(local), cut))
         local = shard.along(dim)
         if shard.made_by is not None and not is_recomputing():
             cuts = self._cuts_used[shard.made_by, torch.is_grad_enabled()]
@@ -165,24 +166,24 @@ class Axial(Executor):
                 shard.start_exchange(cuts[shard.uses])
         return local
 
-    def _own_rows(self, stream: Stream, span: slice) -> Held:
+    def _own_rows(self, stream: Stream, span: slice) -> LocalStream:
         """Return this rank's rows and columns without padding."""
         if not isinstance(stream, Shard):
-            return held(stream)[:, span]
-        return held(self._along(stream, 1))[:, : span.stop - span.start, : stream.shape[2]]
+            return as_local(stream)[:, span]
+        return as_local(self._along(stream, 1))[:, : span.stop - span.start, : stream.shape[2]]
 
     @torch.no_grad()
-    def _filled(
+    def _fill(
         self,
         within: Slabs,
         make: Callable[..., Tensor],
-        own: Sequence[Held],
-        first: tuple[Callable[..., Tensor], Sequence[Held]],
+        own: Sequence[LocalStream],
+        first: tuple[Callable[..., Tensor], Sequence[LocalStream]],
         *,
         share: int,
-        room: Held | None,
-    ) -> tuple[Held, torch.Size]:
-        """Return this rank's part of a new stream, written to `room` if given, and its shape without padding."""
+        room: LocalStream | None,
+    ) -> tuple[LocalStream, torch.Size]:
+        """Return this rank's part of a new stream, in `room` or in new memory, and its shape without padding."""
         if room is None:
             within.begin()
         like = within.first_row(*first)
@@ -200,7 +201,7 @@ class Axial(Executor):
         return room, shape
 
     def _cut(self, mask: Tensor, dim: int, *, shared: bool = False) -> Tensor:
-        """Return this rank's part of a tensor that every rank has; with `shared`, dims of length 1 are left alone."""
+        """Return this rank's part of a tensor that every rank has; with `shared`, dims of length 1 are not cut."""
         size, rank = self.channel.group.size, self.channel.group.rank
         for each in (1, 2):
             length = mask.shape[each]
@@ -214,23 +215,23 @@ class Axial(Executor):
                 mask = pad_to(mask, each, padded(length, size))
         return mask
 
-    def _made(self, shard: Shard, local: Stream, cut: int, by: object) -> Shard:
+    def _new_shard(self, shard: Shard, local: Stream, cut: int, made_by: object) -> Shard:
         if isinstance(self.within, Slabs):
             return shard.replace(local, cut)
-        return Shard(self.channel, shard.shape, local, cut, made_by=by)
+        return Shard(self.channel, shard.shape, local, cut, made_by=made_by)
 
 
 def _shard(stream: Stream) -> Shard:
     if not isinstance(stream, Shard):
-        raise TypeError(f"a stream must come from the executor's own `map_rows`, got {type(stream).__name__}")
+        raise TypeError(f"a stream must come from `map_rows` of this executor, got {type(stream).__name__}")
     return stream
 
 
 @torch.no_grad()
 def exchange_by_slabs(
-    within: Slabs, channel: Channel, local: Float[Held, "b i j c"], cut: int
-) -> Float[Held, "b i_cut j_cut c"]:
-    """Return this rank's part of a stream cut along dim `cut`, given its part cut along the other dim."""
+    within: Slabs, channel: Channel, local: Float[LocalStream, "b i j c"], cut: int
+) -> Float[LocalStream, "b i_cut j_cut c"]:
+    """Return this rank's part of a stream cut along dim `cut`; `local` is its part cut along the other dim."""
     size, old = channel.group.size, 3 - cut
     shape, share = list(local.shape), local.shape[old]
     shape[old], shape[cut] = share * size, shape[cut] // size
@@ -253,7 +254,7 @@ def multiply_triangles_by_slabs(
     within: Slabs,
     channel: Channel,
     update: Factored,
-    stream: Float[Held, "b i j c"],
+    stream: Float[LocalStream, "b i j c"],
     mask: Float[Tensor, "b i j"],
     *,
     axis: Axis,
@@ -263,15 +264,19 @@ def multiply_triangles_by_slabs(
     within.begin()
     products = _products(within, channel, update, rows, rows_mask)
     within.settle(stream)
-    for _, (some,), changed in within.visited([products], _rows_at_once(within, rows), rows):
+    for _, (slab,), changed in within.visited([products], _rows_at_once(within, rows), rows):
         assert changed is not None
-        changed.add_(update.change(changed, rearrange(some, "b i c j -> b i j c")))
+        changed.add_(update.change(changed, rearrange(slab, "b i c j -> b i j c")))
 
 
 def _products(
-    within: Slabs, channel: Channel, update: Factored, rows: Float[Held, "b i k c_z"], mask: Float[Tensor, "b i k"]
-) -> Float[Held, "b i c k"]:
-    """Return the products of this rank's rows with the rows of all ranks."""
+    within: Slabs,
+    channel: Channel,
+    update: Factored,
+    rows: Float[LocalStream, "b i k c_z"],
+    mask: Float[Tensor, "b i k"],
+) -> Float[LocalStream, "b i c k"]:
+    """Return the products of the left operand of this rank's rows with the right operand of all ranks' rows."""
     b, share, k, c = *rows.shape[:3], update.channels
     at_once = _rows_at_once(within, rows)
     like = torch.empty(0, dtype=rows.dtype, device=rows.device)
@@ -293,6 +298,6 @@ def _products(
     return products
 
 
-def _rows_at_once(within: Slabs, rows: Float[Held, "b i j c"]) -> int:
+def _rows_at_once(within: Slabs, rows: Float[LocalStream, "b i j c"]) -> int:
     row = rows.shape[0] * rows.shape[2] * rows.shape[3] * rows.dtype.itemsize
     return within.rows_at_once(rows, lambda: _TEMPORARIES * row)

@@ -1,12 +1,12 @@
-"""Differentiable asynchronous collectives: the backward of each is its adjoint.
+"""Differentiable asynchronous collectives. The backward pass of each is its adjoint.
 
-A collective is started by one call and awaited by another, so that computation overlaps with it. In the backward pass
-the adjoint is started where the gradient arrives and awaited where it is used.
+One call starts a collective and another waits for it, so that computation overlaps with it. In the backward pass the
+adjoint is started when the gradient arrives, and awaited where it is used.
 
-On a GPU, to wait means that the stream on which PyTorch computes waits, not the host. A collective of NCCL runs on a
-stream of its own, which first waits for what was computed before the start, so that its input is complete. `Pending`
-holds the input until the wait, and what is computed after the wait sees the whole output; so no memory is used again
-while a collective reads or writes it.
+On a GPU the current CUDA stream waits, not the host. NCCL runs a collective on its own stream, which first waits for
+earlier computations, so that the input is complete. `Pending` keeps a reference to the input until the wait, and
+computations after the wait read the complete output. Memory is therefore never reused while a collective reads or
+writes it.
 """
 
 from typing import Any, Literal
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from helixfold.parallel.mesh import Group
 
-# Named as in `torch.distributed`; "swap" gives each of two ranks the other's tensor.
+# Named as in `torch.distributed`; "swap" exchanges the tensors of two ranks.
 Kind = Literal["all_to_all", "all_gather", "reduce_scatter", "swap", "broadcast", "reduce"]
 # Used by branch parallelism; the others are used by axial parallelism.
 BETWEEN_BRANCHES: frozenset[Kind] = frozenset({"swap", "broadcast", "reduce"})
@@ -27,32 +27,32 @@ _ADJOINT: dict[Kind, Kind] = {
     "swap": "swap",
     "broadcast": "reduce",
 }
-# Their names since PyTorch 2.13, and before.
+# Names since PyTorch 2.13 and before.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
-# A collective that this rank took part in, and the bytes that it sent in it.
+# A collective and the bytes that this rank sent in it.
 Message = tuple[Kind, int]
 
 
 class Channel:
-    """The collectives of a group, which all its ranks must start in the same order.
+    """Collectives of a group of ranks, which all ranks must start in the same order.
 
-    If a list of `messages` is given, every collective is added to it.
+    Every collective is appended to `messages` if that is a list.
     """
 
     def __init__(self, group: Group, messages: list[Message] | None = None) -> None:
         self.group, self.messages = group, messages
 
     def begin(self, kind: Kind, tensor: Tensor, root: int = 0) -> "Pending":
-        """Start a differentiable collective; `root` is the rank that a broadcast sends from.
+        """Start a differentiable collective; `root` is the source rank of a broadcast.
 
         The input and output of "all_to_all" and the output of "all_gather" have ranks as their first dimension.
         """
         return Pending(self, kind, tensor, root)
 
     def start(self, kind: Kind, tensor: Tensor, root: int) -> "tuple[Tensor, dist.Work | _Done]":
-        """Start a collective and return its output, which is filled once the returned work is done.
+        """Start a collective and return its output, which is complete once the returned work is done.
 
         In a simulated group the output is zeros.
         """
@@ -72,7 +72,7 @@ class Channel:
         elif kind == "reduce_scatter":
             work = _reduce_scatter(output.view(-1), tensor.view(-1), **options)
         elif kind == "swap":
-            # In a group of one the other rank is the rank itself.
+            # In a group of one, the other rank is the rank itself.
             to_other = [0] * n
             to_other[-1 - self.group.rank] = tensor.numel()
             work = dist.all_to_all_single(output.view(-1), tensor.view(-1), to_other, to_other, **options)
@@ -90,7 +90,7 @@ class Channel:
 
 
 class _Done:
-    """A collective that is already done."""
+    """Work of a collective that is already complete."""
 
     def wait(self) -> None:
         """Return at once."""
@@ -101,8 +101,8 @@ class Pending:
 
     def __init__(self, channel: Channel, kind: Kind, tensor: Tensor, root: int = 0) -> None:
         self.channel, self.kind, self.root = channel, kind, root
-        self._under_way: tuple[Tensor, Tensor, dist.Work | _Done] | None = None
-        # An empty tensor links the start and the wait in the autograd graph.
+        self._running: tuple[Tensor, Tensor, dist.Work | _Done] | None = None
+        # An empty tensor connects the start and the wait in the autograd graph.
         self._token = _Start.apply(tensor, self)
 
     def wait(self) -> Tensor:
@@ -114,13 +114,13 @@ class Pending:
         """Start the collective or its adjoint."""
         # The input must live until it has been sent.
         output, work = self.channel.start(kind, tensor, self.root)
-        self._under_way = tensor, output, work
+        self._running = tensor, output, work
 
     def finish(self) -> Tensor:
-        """Wait for what was started and return its output."""
-        assert self._under_way is not None
-        _, output, work = self._under_way
-        self._under_way = None
+        """Wait for the running collective and return its output."""
+        assert self._running is not None
+        _, output, work = self._running
+        self._running = None
         work.wait()
         return output
 
@@ -137,7 +137,7 @@ class _Start(torch.autograd.Function):
         pending = ctx.pending
         gradient = pending.finish()
         if pending.kind == "broadcast" and pending.channel.group.rank != pending.root:
-            # This rank's input was not used.
+            # The input of this rank was not used.
             gradient.zero_()
         return gradient, None
 

@@ -1,7 +1,7 @@
 """Average gradients over all ranks in buckets, overlapping the reduction with the backward pass.
 
-Every rank computes the whole loss of its sample, and the backward of every collective is its adjoint. So the gradient
-of a sample is the mean over the ranks that share it, and one rule serves all parameters in every layout.
+Every rank computes the whole loss of its sample, and the backward pass of every collective is its adjoint. The gradient
+of a sample is therefore the mean over the ranks that share it, for all parameters and in every layout.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,13 +16,13 @@ from helixfold.optim.clip import ROW
 from helixfold.optim.flat import FlatOptimizer
 from helixfold.parallel.mesh import Group, Mesh
 
-# Elements of a bucket: 25 MiB in float32, enough to be limited by bandwidth and not by latency.
+# Elements of a bucket: 25 MiB in float32, large enough to be limited by bandwidth instead of latency.
 BUCKET_ELEMENTS = 6400 * ROW
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bucket:
-    """A slice of the flat gradients that is reduced at once; `start` and `stop` are its offsets in the gradient sum."""
+    """Slice of the flat gradients that is reduced at once; `start` and `stop` are its offsets in the gradient sum."""
 
     start: int
     stop: int
@@ -30,7 +30,7 @@ class Bucket:
 
 
 def buckets(flat: Tensor, start: int, elements: int) -> list[Bucket]:
-    """Return buckets of a flat buffer whose first element has offset `start`; the last bucket comes first.
+    """Divide a flat buffer whose first element has offset `start` into buckets; the last bucket comes first.
 
     The backward pass fills buffers in this order.
     """
@@ -41,10 +41,10 @@ def buckets(flat: Tensor, start: int, elements: int) -> list[Bucket]:
 
 
 class GradientReducer:
-    """Run the backward passes of micro-batches and leave the gradient sum over all ranks in the optimizer.
+    """Run backward passes of micro-batches and accumulate the gradient sum over all ranks in the optimizer.
 
     Gradients are sent in `dtype` and stored in the optimizer's dtype. With clipping "sample" the gradient of a
-    micro-batch is first averaged over the ranks that share the sample, so that all of them clip it alike.
+    micro-batch is first averaged over the ranks that share the sample, so that all of them clip it equally.
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class GradientReducer:
 
     @property
     def replicas(self) -> int:
-        """Return how often each micro-batch's gradient is in the sum: once for each rank that shares the sample."""
+        """How often the gradient of each micro-batch is in the sum: once for each rank that shares the sample."""
         return self._mesh.sample.size
 
     def backward(self, loss: Float[Tensor, ""], *, last: bool) -> None:
-        """Add the gradient of a micro-batch to the sum; with a rank's last one of a step, reduce over all ranks."""
+        """Add the gradient of a micro-batch to the sum; reduce over all ranks if it is the `last` one of the step."""
         optimizer = self._optimizer
         by_sample = optimizer.config.clipping == "sample"
         if by_sample and self._mesh.sample.has_collectives:
@@ -97,15 +97,15 @@ class GradientReducer:
         self.collect(last=last)
 
     def add(self, loss: Float[Tensor, ""]) -> None:
-        """Add the gradient of a loss to those of the micro-batch, without any exchange between ranks.
+        """Add the gradient of a loss to the gradient of the micro-batch, without communication.
 
-        `collect` must follow. Together they are `backward`, where ranks do not share a sample, but nothing is sent
-        during the backward pass.
+        Call `collect` afterwards. If ranks do not share a sample, the two calls are equivalent to `backward`, but
+        nothing is sent during the backward pass.
         """
         self._optimizer.backward(loss)
 
     def collect(self, *, last: bool) -> None:
-        """Add the gradient of the micro-batch just computed to the sum; with `last`, reduce over all ranks."""
+        """Add the gradient of the current micro-batch to the sum; with `last`, reduce over all ranks."""
         optimizer = self._optimizer
         if not last or not self._mesh.world.has_collectives:
             optimizer.collect(last=last)
@@ -128,10 +128,10 @@ class GradientReducer:
 
 
 class BucketReduction:
-    """All-reduce buckets over one group in a fixed order, each once it and all before it are complete.
+    """All-reduce buckets over a group in a fixed order, each as soon as it and all previous buckets are complete.
 
-    So all ranks send the same buckets in the same order, even if they compute different parts of the network. `before`
-    is called with each bucket before it is sent.
+    All ranks send the same buckets in the same order, even if they compute different parts of the network. `before` is
+    called with each bucket before it is sent.
     """
 
     def __init__(
@@ -148,11 +148,11 @@ class BucketReduction:
             for parameter, start, stop in ranges
         }
         self._awaited: set[Tensor] = set()
-        self._missing: list[int] = []  # for each bucket, how many awaited gradients it lacks
+        self._missing: list[int] = []  # number of missing gradients of each bucket
         self._sent: list[tuple[Tensor, dist.Work | None]] = []
 
     def begin_backward(self, parameters: set[Tensor]) -> None:
-        """Begin a backward pass that gives gradients to these parameters and to no others."""
+        """Begin a backward pass that computes the gradients of exactly these parameters."""
         self._awaited = parameters & self._buckets_of.keys()
         self._missing = [0] * len(self._buckets)
         for parameter in self._awaited:
@@ -160,10 +160,10 @@ class BucketReduction:
                 self._missing[index] += 1
 
     def arrived(self, parameter: Tensor) -> None:
-        """Send the buckets that are complete now that this parameter has its gradient."""
-        if parameter not in self._awaited:  # its bucket may have been sent without this gradient
+        """Record that a parameter has its gradient, and send buckets that are complete."""
+        if parameter not in self._awaited:  # its bucket may already have been sent
             raise RuntimeError(
-                f"a parameter of shape {tuple(parameter.shape)} got a gradient and is not in the graph of the loss"
+                f"a parameter of shape {tuple(parameter.shape)} has a gradient but is not in the graph of the loss"
             )
         self._awaited.remove(parameter)
         for index in self._buckets_of[parameter]:
@@ -191,16 +191,16 @@ class BucketReduction:
 
 
 def reached_leaves(loss: Tensor) -> set[Tensor]:
-    """Return the leaf tensors to which a backward pass from the loss gives gradients."""
+    """Return the leaf tensors that get a gradient in a backward pass from the loss."""
     leaves: set[Tensor] = set()
     seen = {loss.grad_fn}
-    ahead = [loss.grad_fn]
-    while ahead:
-        node = ahead.pop()
+    pending = [loss.grad_fn]
+    while pending:
+        node = pending.pop()
         for following, _ in node.next_functions if node is not None else ():
             if following is not None and following not in seen:
                 seen.add(following)
-                ahead.append(following)
+                pending.append(following)
                 if following.name() == "torch::autograd::AccumulateGrad":
                     leaves.add(following.variable)  # type: ignore[attr-defined]
     return leaves

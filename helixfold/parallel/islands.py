@@ -1,4 +1,4 @@
-"""Islands of ranks with fast links inside and slow ones between, which communicate rarely; the bytes are counted."""
+"""Islands: groups of ranks with fast links within and slow links between them, which communicate rarely."""
 
 import json
 from dataclasses import dataclass, replace
@@ -11,16 +11,16 @@ from torch import Tensor
 from data_pipeline.io.config import ConfigError
 from helixfold.parallel.mesh import Mesh, make_group, set_timeout
 
-# Fast islands wait for the slowest one to finish its steps.
+# Faster islands wait until the slowest one has finished its steps.
 ISLAND_TIMEOUT = 3600.0  # seconds
 
 
 @dataclass(kw_only=True)
 class Islands:
-    """The islands of a mesh, as one rank sees them.
+    """The islands of a mesh, from the view of one rank.
 
-    `within` is the mesh of this rank's island, and `waiting` the same with the timeout for data from other islands.
-    `between` is the mesh of the islands' first ranks, which alone communicate with other islands. All ranks of an
+    `within` is the mesh of this rank's island, and `waiting` the same mesh with a timeout for data from other islands.
+    `between` is the mesh of the first rank of each island; only these communicate between islands. All ranks of an
     island must pass the same value to a collective between islands.
     """
 
@@ -30,10 +30,10 @@ class Islands:
     waiting: Mesh
     between: Mesh
     sent: int = 0  # bytes that this island sent in all-reduce and all-gather, counted on its first rank
-    gathered: int = 0  # bytes that it sent in `gather`, to the first island
+    gathered: int = 0  # bytes that this island sent in `gather` to the first island
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """Replace a tensor in place by its sum over the islands, bit-identical on all ranks."""
+        """Replace a tensor in place by its sum over the islands, equal bit for bit on all ranks."""
         if self.count == 1:
             return
         if self.within.is_first:
@@ -43,23 +43,23 @@ class Islands:
             dist.broadcast(tensor, group=self.waiting.world.handle, group_src=0)
 
     def all_reduce_bytes(self, size: int) -> int:
-        """Return the bytes that one island sends when `size` bytes are all-reduced in a ring."""
+        """Return the bytes that one island sends in a ring all-reduce of `size` bytes."""
         return 2 * size * (self.count - 1) // self.count
 
-    def all_gather(self, value: Any) -> list[Any]:
-        """Return the values of all islands in order, on every rank; they must be JSON-compatible."""
+    def all_gather(self, item: Any) -> list[Any]:
+        """Return the JSON-compatible values of all islands in order, on every rank."""
         if self.count == 1:
-            return [value]
-        everyone: list[Any] = []
+            return [item]
+        values: list[Any] = []
         if self.within.is_first:
-            everyone = self.between.all_gather(value)
-            self.sent += self.all_reduce_bytes(sum(len(json.dumps(value)) for value in everyone))
-        return list(self.waiting.broadcast(everyone))
+            values = self.between.all_gather(item)
+            self.sent += self.all_reduce_bytes(sum(len(json.dumps(item)) for item in values))
+        return list(self.waiting.broadcast(values))
 
     def gather(self, tensor: Tensor) -> Tensor:
-        """Return the tensors of all islands stacked along a new first dimension, on the CPU, on the first rank of all.
+        """Return the tensors of all islands on the CPU, stacked along a new first dim, on the mesh's first rank.
 
-        All other ranks get their own tensor back.
+        Other ranks return their own tensor.
         """
         if self.count == 1 or not self.within.is_first:
             return tensor
@@ -80,7 +80,7 @@ def make_islands(mesh: Mesh, count: int) -> Islands:
     layout = mesh.layout
     if layout.dp % count:
         raise ConfigError(
-            f"outer.islands={count} must divide dp, the groups of ranks with samples of their own, in {layout}; "
+            f"outer.islands={count} must divide dp, the number of groups with their own samples, got {layout}; "
             "start more ranks, or set outer.islands to a divisor of dp"
         )
     own = replace(layout, dp=layout.dp // count)

@@ -1,6 +1,6 @@
-"""Launch processes on this machine without `torchrun`, to work on a task queue or to run one function.
+"""Start processes on this machine without `torchrun`, to work on a task queue or to run one function.
 
-Unlike under `torchrun`, a process of a task queue that dies ends only the processes of its own group.
+Unlike under `torchrun`, a process of a task queue that dies ends only the processes of its group.
 """
 
 import multiprocessing
@@ -27,7 +27,7 @@ from helixfold.parallel.mesh import join, leave
 from helixfold.parallel.task_queue import TaskQueue, task_store
 
 _FAILED = 1
-_TERMINATION_TIMEOUT = 20  # seconds until a process that was asked to end is killed
+_TERMINATION_TIMEOUT = 20  # seconds from a termination signal until a process is killed
 _HOST = "127.0.0.1"
 _SPAWN = multiprocessing.get_context("spawn")
 Result = TypeVar("Result")
@@ -35,7 +35,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class LaunchResult:
-    """The exit code of a run, and its task queue if the first process, which would have closed it, died."""
+    """Exit code of a run, and its task queue if the first process died before it closed the queue."""
 
     code: int
     unclosed: TaskQueue | None = None
@@ -49,10 +49,10 @@ def launch(
     ranks_per_task: int = 1,
     environment: Mapping[str, str] | None = None,
 ) -> LaunchResult:
-    """Call `function(argument)` in `count` processes that join as under `torchrun`, and wait for them.
+    """Call `function(argument)` in `count` processes, which can join as under `torchrun`, and wait for them.
 
-    The exit code is that of the first rank. If a process ends before it has left the task queue, its group is ended;
-    before the queue is open, the whole run is.
+    The result has the exit code of the first rank. If a process ends before it has left the task queue, its group is
+    terminated. If this happens before the queue is open, the whole run is terminated.
     """
     store = dist.TCPStore(_HOST, 0, is_master=True, wait_for_workers=False)
     queue = TaskQueue(task_store(store))
@@ -60,7 +60,7 @@ def launch(
         processes: list[BaseProcess] = []
         stack.callback(_terminate, processes)
         for rank in range(count):
-            # Without the warnings, and their stack traces, of a process whose parent, which has the store, was killed.
+            # Hides warnings with stack traces of a process whose parent, which has the store, was killed.
             quiet = {"TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")}
             variables = {**quiet, **(environment or {}), **torchrun_environment(rank, count, store.port)}
             processes.append(_start(variables, _call, function, argument))
@@ -89,7 +89,7 @@ def launch(
 def on_ranks(
     count: int, function: Callable[..., Result], *arguments: Any, device: str = "cpu", threads: int = 1
 ) -> Result:
-    """Return what `function(mesh, *arguments)` returns on the first of `count` ranks.
+    """Call `function(mesh, *arguments)` on `count` ranks and return the result of the first.
 
     The function and its arguments must be picklable. Raise `RuntimeError` if a rank fails.
     """
@@ -114,8 +114,8 @@ def on_ranks(
 
 
 def torchrun_environment(rank: int, count: int, port: int) -> dict[str, str]:
-    """Return the environment variables that `torchrun` sets for a process; the launching process serves the store."""
-    numbers = {
+    """Return the environment variables that `torchrun` sets for a process. The launching process has the store."""
+    values = {
         "RANK": rank,
         "LOCAL_RANK": rank,
         "WORLD_SIZE": count,
@@ -124,11 +124,11 @@ def torchrun_environment(rank: int, count: int, port: int) -> dict[str, str]:
         "TORCHELASTIC_RESTART_COUNT": 0,
     }
     names = {"MASTER_ADDR": _HOST, "TORCHELASTIC_RUN_ID": "helixfold", "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    return names | {name: str(number) for name, number in numbers.items()}
+    return names | {name: str(value) for name, value in values.items()}
 
 
 def _start(environment: Mapping[str, str], function: Callable[..., None], *arguments: Any) -> BaseProcess:
-    """Start a process with these environment variables, which libraries read while they are imported."""
+    """Start a process with environment variables, because libraries read these while they are imported."""
     before = dict(os.environ)
     os.environ.update(environment)
     try:
@@ -148,7 +148,7 @@ def _run(function: Callable[..., None], *arguments: Any) -> None:
         function(*arguments)
     except Exception:
         if parent_has_ended():
-            os._exit(_FAILED)  # its store ended with it, and there is nobody to tell
+            os._exit(_FAILED)  # the store ended with the parent, and nobody reads the error
         raise
 
 

@@ -1,6 +1,6 @@
 """The mesh of ranks: process groups along the axes of a parallel layout, and collectives over all ranks.
 
-Each device has one process. `torchrun` starts the processes, and restarts them after a failure. A process that was
+Each device has one process. `torchrun` starts the processes and restarts them after a failure. A process that was
 started without it is a mesh of one rank, whose collectives do nothing.
 """
 
@@ -28,7 +28,7 @@ from helixfold.model.config import ModelConfig, require
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Degrees of parallelism: `dp` groups each work on their own samples, with `bp` x `dap` ranks sharing a sample.
+    """Degrees of parallelism: `dp` groups compute different samples, and `bp` x `dap` ranks share a sample.
 
     `bp` is the degree of branch parallelism, 2 if the MSA half and the pair half of a block run on different ranks
     (HelixFold's parallel block). `dap` is the degree of dynamic axial parallelism, the number of shards of a stream.
@@ -41,7 +41,7 @@ class Layout:
 
     def __post_init__(self) -> None:
         require(self, ["dp", "dap"], lambda degree: degree >= 1, "be at least 1")
-        require(self, ["bp"], lambda degree: degree in (1, 2), "be 1 or 2, as a block has two branches")
+        require(self, ["bp"], lambda degree: degree in (1, 2), "be 1 or 2, because a block has two branches")
 
     @classmethod
     def parse(cls, text: str, ranks: int, *, any_dp: bool = False) -> "Layout":
@@ -50,38 +50,38 @@ class Layout:
         Without dp in the text, or with `any_dp`, dp follows from the number of ranks. Raise `ConfigError` if the text
         is malformed or does not fit.
         """
-        given: dict[str, int] = {}
+        degrees: dict[str, int] = {}
         for part in text.split(","):
-            name, _, number = part.strip().partition("=")
-            if name not in ("dp", "bp", "dap") or name in given or not number.isdecimal():
-                raise ConfigError(f"a layout is such as dp=16,bp=2,dap=2, each part once; got {text!r}")
-            given[name] = int(number)
+            name, _, value = part.strip().partition("=")
+            if name not in ("dp", "bp", "dap") or name in degrees or not value.isdecimal():
+                raise ConfigError(f"a layout must be like dp=16,bp=2,dap=2 with each name once, got {text!r}")
+            degrees[name] = int(value)
         if any_dp:
-            given.pop("dp", None)
-        sharing = cls(**{name: count for name, count in given.items() if name != "dp"})
-        if "dp" not in given:
+            degrees.pop("dp", None)
+        sharing = cls(**{name: count for name, count in degrees.items() if name != "dp"})
+        if "dp" not in degrees:
             if ranks % sharing.ranks:
                 raise ConfigError(
                     f"{ranks} ranks cannot be divided into groups of {sharing.ranks} ({text}); {_suggestions(ranks)}"
                 )
-            given["dp"] = ranks // sharing.ranks
-        layout = cls(**given)
+            degrees["dp"] = ranks // sharing.ranks
+        layout = cls(**degrees)
         if layout.ranks != ranks:
-            raise ConfigError(f"{layout} is for {layout.ranks} ranks and there are {ranks}; {_suggestions(ranks)}")
+            raise ConfigError(f"layout {layout} needs {layout.ranks} ranks, got {ranks}; {_suggestions(ranks)}")
         return layout
 
     @property
     def ranks(self) -> int:
-        """Return the number of ranks."""
+        """Number of ranks."""
         return prod((self.dp, self.bp, self.dap))
 
     @property
     def sharing(self) -> int:
-        """Return the number of ranks that share a sample."""
+        """Number of ranks that share a sample."""
         return self.bp * self.dap
 
     def require_blocks(self, model: ModelConfig) -> None:
-        """Raise `ConfigError` if branches are to run in parallel that depend on each other in this model."""
+        """Raise `ConfigError` if the layout runs branches in parallel that depend on each other in this model."""
         for name, stack in (("evoformer", model.evoformer), ("extra_msa", model.extra_msa)):
             if self.bp > 1 and stack.blocks > 0 and stack.outer_product != "end":
                 raise ConfigError(
@@ -94,7 +94,7 @@ class Layout:
 
 
 def layouts(ranks: int, *, branches: bool, largest_dap: int = 16) -> list[Layout]:
-    """Return all layouts of this number of ranks; bp=2 is included only if `branches`."""
+    """Return all layouts of a number of ranks; bp=2 is included only with `branches`."""
     return [
         Layout(dp=ranks // (bp * dap), bp=bp, dap=dap)
         for bp in ((1, 2) if branches else (1,))
@@ -112,10 +112,10 @@ _POLL = 0.05  # seconds
 
 
 def rendezvous_store(timeout: timedelta) -> tuple[Store, int, int]:
-    """Return a store that only the processes of this attempt share, this process's rank, and the world size.
+    """Return a store for the processes of this attempt only, the rank of this process, and the world size.
 
-    The first rank announces the processes that it sees, under a new name. A process that finds another one announced in
-    its place waits for the next announcement. Raise `DistStoreError` if not all processes join in time.
+    The first rank announces the current processes under a new name. If another process is announced with the rank of
+    this process, it waits for the next announcement. Raise `DistStoreError` if not all processes join in time.
     """
     store, rank, size = next(iter(rendezvous("env://", timeout=timeout)))
     deadline = time.monotonic() + timeout.total_seconds()
@@ -152,21 +152,21 @@ def _answer(store: Store, rank: int, own: str, deadline: float) -> str:
 
 def _wait(deadline: float) -> None:
     if time.monotonic() > deadline:
-        raise DistStoreError("some rank did not come in time")
+        raise DistStoreError("a rank did not join in time")
     time.sleep(_POLL)
 
 
-# A collective that takes longer than this is taken for one that lost a rank.
+# After this time without a result, a rank of a collective counts as lost.
 TIMEOUT = 600.0  # seconds
-# The least timeout while process groups are made: programs start at different times, above all on busy machines.
+# Minimum timeout for creating process groups, because programs start at different times, above all on busy machines.
 _SETUP_TIMEOUT = 60.0  # seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """A process group as one of its ranks sees it.
+    """A process group from the view of one of its ranks.
 
-    `handle` is None in a group of one, and in a simulated group, whose collectives are counted and send nothing.
+    `handle` is None in a group of one and in a simulated group, whose collectives are counted but send nothing.
     """
 
     rank: int = 0
@@ -175,22 +175,22 @@ class Group:
 
     @property
     def has_collectives(self) -> bool:
-        """Return whether collectives are called: with several ranks, or in a group of one that has a process group."""
+        """Whether collectives are called: with several ranks, or in a group of one that has a process group."""
         return self.size > 1 or self.handle is not None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mesh:
-    """This rank's process groups: the whole world, and one along each axis of the layout.
+    """Process groups of this rank: the whole world, and one along each axis of the layout.
 
-    `sample` are the ranks that share this rank's sample, and `branch` and `axial` divide these. `data` are the ranks at
-    the same position in the groups of other samples.
+    `sample` has the ranks that share this rank's sample; `branch` and `axial` are subgroups of it. `data` has the ranks
+    at the same position in the groups of all samples.
     """
 
     rank: int
     size: int
     device: torch.device
-    timeout: float = TIMEOUT  # seconds that a rank waits for others in a collective
+    timeout: float = TIMEOUT  # seconds that a rank waits in a collective
     layout: Layout = field(default_factory=Layout)
     world: Group = field(default_factory=Group)
     data: Group = field(default_factory=Group)
@@ -200,15 +200,15 @@ class Mesh:
 
     @classmethod
     def alone(cls, device: torch.device | str = "cpu") -> "Mesh":
-        """Return the mesh of this process alone."""
+        """Return a mesh of this process only."""
         return cls(rank=0, size=1, device=torch.device(device))
 
     @classmethod
     def simulated(cls, layout: Layout, branch_rank: int = 0, device: torch.device | str = "meta") -> "Mesh":
         """Return the mesh of one rank of a layout whose other ranks do not run.
 
-        The model then computes this rank's part, and the bytes that it would send are counted. It serves forecasts on
-        the meta device and time measurements. All ranks of a branch have equal parts.
+        The model computes this rank's part, and the bytes that it would send are counted. This is for estimates on the
+        meta device and for measuring time. All ranks of a branch have equal parts.
         """
         return cls(
             rank=branch_rank * layout.dap,
@@ -222,13 +222,14 @@ class Mesh:
 
     @property
     def is_first(self) -> bool:
-        """Return whether this is rank 0, which writes files and prints."""
+        """Whether this is rank 0, which writes files and prints."""
         return self.rank == 0
 
     def micro_batches(self, count: int) -> range:
         """Return the indices of the micro-batches that this rank computes, out of the `count` of a step.
 
-        Ranks that share a sample get the same. If `count` is not divisible, some ranks get one more than others.
+        Ranks that share a sample get the same indices. If `count` is not divisible, some ranks get one more than
+        others.
         """
         rank, size = self.data.rank, self.data.size
         return range(rank * count // size, (rank + 1) * count // size)
@@ -239,14 +240,14 @@ class Mesh:
             dist.all_reduce(tensor, group=self.world.handle)
 
     def broadcast(self, value: Any) -> Any:
-        """Return the first rank's value on every rank; it must be plain data."""
+        """Return the value of the first rank, which must be picklable, on every rank."""
         values = [value]
         if self.size > 1:
             dist.broadcast_object_list(values, group=self.world.handle, group_src=0)
         return values[0]
 
     def all_gather(self, value: Any) -> list[Any]:
-        """Return the values of all ranks in order, on every rank; they must be plain data."""
+        """Return the values of all ranks, which must be picklable, in order on every rank."""
         values = [value] * self.size
         if self.size > 1:
             dist.all_gather_object(values, value, group=self.world.handle)
@@ -259,11 +260,11 @@ class Mesh:
 
 
 def join(device: str = "auto", layout: str | None = None, timeout: float = TIMEOUT, *, any_dp: bool = False) -> Mesh:
-    """Join the other processes that `torchrun` started and return the mesh; without `torchrun`, the mesh of one rank.
+    """Join the processes that `torchrun` started and return the mesh; without `torchrun`, a mesh of one rank.
 
     GPUs communicate over NCCL, each process using the GPU of its local rank; CPUs communicate over gloo. Without a
     layout all ranks are data-parallel. A collective that takes longer than `timeout` seconds fails. If the first rank
-    sets `any_dp`, dp follows from the number of ranks, whatever the layout says.
+    passes `any_dp`, dp follows from the number of ranks instead of the layout.
     """
     if not dist.is_torchelastic_launched():
         if layout is not None:
@@ -271,8 +272,10 @@ def join(device: str = "auto", layout: str | None = None, timeout: float = TIMEO
         return Mesh.alone(pick_device(device))
     on_gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
     if device not in ("auto", "cpu", "cuda"):
-        raise InputError(f"under torchrun --device is auto, cpu or cuda, got {device!r}; each process takes its own")
-    # gloo beside NCCL: training state is written from the processor's memory.
+        raise InputError(
+            f"under torchrun --device must be auto, cpu or cuda, got {device!r}; each process uses its own device"
+        )
+    # gloo in addition to NCCL, because training state is saved from CPU memory.
     backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
     setup_timeout = timedelta(seconds=max(timeout, _SETUP_TIMEOUT))
     store, rank, size = rendezvous_store(setup_timeout)
@@ -288,7 +291,7 @@ def join(device: str = "auto", layout: str | None = None, timeout: float = TIMEO
 
 
 def make_mesh(layout: Layout, device: torch.device, timeout: float = TIMEOUT) -> Mesh:
-    """Return the mesh of all ranks of the default process group, divided as the layout says."""
+    """Return the mesh of all ranks of the default process group, divided by a layout."""
     rank, size = dist.get_rank(), dist.get_world_size()
     ranks = torch.arange(size).view(layout.dp, layout.bp, layout.dap)
 
@@ -312,7 +315,7 @@ def make_mesh(layout: Layout, device: torch.device, timeout: float = TIMEOUT) ->
 
 
 def make_group(rows: list[list[int]], timeout: float) -> Group:
-    """Make one process group for each row of ranks and return this rank's; a group of one if it is in none.
+    """Create a process group for each row of ranks and return this rank's; a group of one if it is in no row.
 
     Every rank must call this with the same rows, and then `set_timeout`.
     """
@@ -325,7 +328,7 @@ def make_group(rows: list[list[int]], timeout: float) -> Group:
 
 
 def set_timeout(timeout: float, *groups: Group) -> None:
-    """Set the timeout of collectives in these groups, in seconds, once all ranks have made the groups."""
+    """Set the timeout of collectives in groups, in seconds, after all ranks have created the groups."""
     dist.barrier()
     for group in groups:
         if group.handle is not None:

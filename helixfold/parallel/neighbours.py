@@ -1,4 +1,4 @@
-"""Processes that keep processors busy, beside which speed is measured as on a machine that people share."""
+"""Processes that keep processors busy, for measuring speed as on a shared machine."""
 
 import multiprocessing
 from collections.abc import Iterator
@@ -7,13 +7,13 @@ from multiprocessing.synchronize import Semaphore
 
 from data_pipeline.io.child_processes import end_with_parent, interruptions_postponed, leave_interruptions_to_parent
 
-_SIZE = 192  # rows and columns of the matrices whose products a neighbour computes
+_SIZE = 192  # rows and columns of the matrices that a process multiplies
 _SECONDS_TO_START = 60
 
 
 @contextmanager
 def busy_neighbours(count: int) -> Iterator[None]:
-    """Run so many processes inside, each of which computes in one thread without a pause."""
+    """Run `count` processes inside the context, each of which computes in one thread without a pause."""
     context = multiprocessing.get_context("spawn")
     started = context.Semaphore(0)
     neighbours = [context.Process(target=_compute, args=(started,), daemon=True) for _ in range(count)]
@@ -23,7 +23,7 @@ def busy_neighbours(count: int) -> Iterator[None]:
                 each.start()
         for _ in neighbours:
             if not started.acquire(timeout=_SECONDS_TO_START):
-                raise RuntimeError(f"a busy neighbour did not start within {_SECONDS_TO_START} seconds")
+                raise RuntimeError(f"a process for background load did not start within {_SECONDS_TO_START} seconds")
         yield
     finally:
         for each in neighbours:

@@ -1,4 +1,4 @@
-"""Apply branch parallelism, recompute and axial parallelism to a model, in that order."""
+"""Apply branch parallelism, activation checkpointing and axial parallelism to a model, in this order."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +21,7 @@ MSA_RANK = 0
 
 
 def divide_blocks(model: AlphaFold, channel: Channel) -> None:
-    """Make this rank compute only its half of every block, and exchange results with the other rank on the channel.
+    """Make this rank compute only its half of every block and exchange results with the other rank.
 
     Raise `ConfigError` if the halves of a block depend on each other.
     """
@@ -30,12 +30,12 @@ def divide_blocks(model: AlphaFold, channel: Channel) -> None:
         for block in stack.blocks:
             assert isinstance(block, EvoformerBlock)
             replace_method(block, "forward", partial(_BranchForward, block, channel))
-    # The extra MSA ends with its stack.
+    # The MSA stream of the extra-MSA stack is not used after it.
     replace_method(model.evoformer, "forward", partial(_BroadcastMSA, channel))
 
 
 class _BranchForward(MethodReplacement):
-    """A block's forward on one of two ranks; the pair rank leaves the MSA as it is."""
+    """Replacement of a block's `forward` on one of two ranks; the pair rank does not change the MSA."""
 
     def __init__(self, block: EvoformerBlock, channel: Channel, method: Callable[..., Streams]) -> None:
         super().__init__(method)
@@ -56,7 +56,7 @@ class _BranchForward(MethodReplacement):
 
 
 class _BroadcastMSA(MethodReplacement):
-    """A stack's forward, followed by a broadcast of its MSA from the rank that computed it."""
+    """Replacement of a stack's `forward`, followed by a broadcast of the MSA from the rank that computed it."""
 
     def __init__(self, channel: Channel, method: Callable[..., Streams]) -> None:
         super().__init__(method)
@@ -64,14 +64,17 @@ class _BroadcastMSA(MethodReplacement):
 
     def __call__(self, run: Executor, msa: Stream, pair: Stream, msa_mask: Tensor, pair_mask: Tensor) -> Streams:
         msa, pair = self.method(run, msa, pair, msa_mask, pair_mask)
-        cut = 2  # Along columns, as its last updates leave it on the rank that computed them.
+        cut = 2  # along columns, as after the last updates on the rank that computed them
         return _with_part(
             msa, self.channel.begin("broadcast", _differentiable(_part(msa, cut)), MSA_RANK).wait(), cut
         ), pair
 
 
 class _DrawOnly(Executor):
-    """Draw the random numbers of updates that the other rank computes, so that both ranks draw the same."""
+    """Executor that only samples dropout masks, for updates that the other rank computes.
+
+    Random generators of both ranks then advance equally.
+    """
 
     def __call__(
         self, update: Update, stream: Stream, mask: Tensor, context_from: ContextInput | None = None
@@ -89,9 +92,9 @@ def _part(stream: Stream, cut: int = 1) -> Tensor:
 
 
 def _differentiable(part: Tensor) -> Tensor:
-    """Return a tensor whose exchange is part of the backward pass, also where it depends on frozen parameters alone.
+    """Return a tensor that requires a gradient, even if it depends on frozen parameters only.
 
-    The other rank may have a gradient to send, and would wait.
+    Otherwise the backward pass would skip the exchange, for which the other rank may wait.
     """
     return part if part.requires_grad or not torch.is_grad_enabled() else part.detach().requires_grad_()
 
@@ -107,10 +110,10 @@ def parallelize(
     within: Whole | Slabs | None = None,
     messages: list[Message] | None = None,
 ) -> Executor:
-    """Make a model compute this rank's part of a sample under the mesh's layout, and return its executor.
+    """Make a model compute this rank's part of a sample in the layout of the mesh, and return its executor.
 
-    `checkpointing` says what training passes recompute (None: nothing), and `within` is the executor on the rank
-    itself (None: `Whole`). Collectives among the ranks of a sample are added to `messages`, if given. Parameters and
+    `checkpointing` is the checkpoint policy of training (by default nothing is recomputed), and `within` the executor
+    on the rank (by default `Whole`). Collectives among the ranks of a sample are appended to `messages`. Parameters and
     their names do not change, and an earlier call is undone. Raise `ConfigError` if bp is 2 and the branches of the
     model's blocks depend on each other, or if `checkpointing` still has "auto".
     """
@@ -121,7 +124,7 @@ def parallelize(
     if mesh.branch.size > 1:
         divide_blocks(model, Channel(mesh.branch, messages))
 
-    # 3. Recompute, around the divided blocks: collectives run again as well.
+    # 3. Activation checkpointing around the divided blocks: collectives run again as well.
     recompute(model, checkpointing or RecomputeConfig.everywhere("none"))
 
     # 4. Axial parallelism: rows and columns of streams on several ranks.

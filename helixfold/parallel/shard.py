@@ -1,4 +1,4 @@
-"""Streams that are sharded over the ranks of a group, along rows or columns."""
+"""Streams that are sharded over the ranks of a group along rows or columns."""
 
 from collections.abc import Callable
 
@@ -24,10 +24,10 @@ def pad_to(tensor: Tensor, dim: int, length: int) -> Tensor:
 
 
 class Shard:
-    """One rank's part of a stream (b i j c), or of a tensor made from a stream row by row (b i ...).
+    """One rank's part of a stream (b i j c), or of a tensor computed from a stream row by row (b i ...).
 
-    `shape` is the shape of the whole stream. It is cut along dim 1 or 2, and both dims are padded to a multiple of the
-    number of ranks; padding never affects real values. The part is a stream of the executor that works on the rank: a
+    `shape` is the shape of the whole stream. The stream is cut along dim 1 or 2, and both dims are padded to a multiple
+    of the number of ranks; padding never affects real values. The part is a stream of the executor on the rank: a
     tensor or a spilled stream.
     """
 
@@ -35,11 +35,11 @@ class Shard:
         self.channel, self.shape, self.made_by = channel, shape, made_by
         self._local, self._cut = local, cut
         self._moving: tuple[int, Pending] | None = None
-        self.uses = 0  # how often `along` was called
+        self.uses = 0  # number of calls of `along`
 
     @property
     def part(self) -> Stream:
-        """Return this rank's part as it is now, along whichever dim it is cut."""
+        """This rank's part in its current state, cut along either dim."""
         return self._local
 
     @property
@@ -52,7 +52,7 @@ class Shard:
 
     @property
     def cut(self) -> int:
-        """Return the dim that the stream is cut along, or will be once a running exchange is done."""
+        """The dim along which the stream is cut, or will be after a running exchange."""
         return self._cut if self._moving is None else self._moving[0]
 
     def detach(self) -> "Shard":
@@ -64,21 +64,21 @@ class Shard:
         return Shard(self.channel, torch.Size((b, j, i, *rest)), self.along(self.cut).transpose(1, 2), 3 - self.cut)
 
     def replace(self, local: Stream, cut: int) -> "Shard":
-        """Replace this rank's part in place, so that nothing holds the old one, and return the shard."""
+        """Replace this rank's part in place, so that the old part can be freed, and return the shard."""
         self._local, self._cut = local, cut
         return self
 
     def start_exchange(self, cut: int) -> None:
-        """Start the exchange after which the stream is cut along dim `cut`."""
+        """Start an exchange after which the stream is cut along dim `cut`."""
         if self._moving is None and cut != self._cut:
             pattern = "b (n i) j ... -> n b i j ..." if cut == 1 else "b i (n j) ... -> n b i j ..."
             blocks = rearrange(as_tensor(self._local), pattern, n=self.channel.group.size)
             self._moving = cut, self.channel.begin("all_to_all", blocks)
 
     def along(self, cut: int, exchange: Callable[[Stream, int], Stream] | None = None) -> Stream:
-        """Return this rank's part of the stream cut along dim `cut`, which is how it stays.
+        """Return this rank's part of the stream, after cutting the stream along dim `cut`.
 
-        `exchange` replaces the all-to-all of the whole part.
+        `exchange` is used instead of an all-to-all of the whole part.
         """
         if self._moving is not None:
             self._cut, arriving = self._moving

@@ -1,4 +1,4 @@
-"""Detect ranks that hang or have died, so that the others end with an error that names them."""
+"""Detect ranks that hang or died, so that the others end with an error that names them."""
 
 import time
 from collections.abc import Iterator
@@ -9,15 +9,15 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from data_pipeline.io.errors import printable
 
-# How long the remaining ranks wait for each other's reports. A rank that waits for a dead one notices at once; a rank
-# that waits for a remaining one notices at its own timeout, which is awaited only if it is this short.
+# Time that the remaining ranks wait for each other's reports. A rank that waits for a dead rank notices at once. A rank
+# that waits for a live rank notices at its own timeout, which is awaited only if it is at most `_SHORT_TIMEOUT`.
 _GRACE, _SHORT_TIMEOUT = 5.0, 30.0  # seconds
-# gloo's errors have no type of their own.
+# gloo's errors do not have their own type.
 _GLOO_MESSAGES = ("gloo", "Connection closed by peer", "Connection reset by peer", "Timed out waiting")
 
 
 class LostRankError(RuntimeError):
-    """A rank did not answer or has ended; `should_report` is true on one of the remaining ranks, which prints it."""
+    """A rank did not answer or has ended; `should_report` is true on one of the remaining ranks, which prints this."""
 
     def __init__(self, text: str, *, should_report: bool) -> None:
         super().__init__(text)
@@ -26,7 +26,7 @@ class LostRankError(RuntimeError):
 
 @contextmanager
 def report_lost_ranks(timeout: float) -> Iterator[None]:
-    """Turn a failed rendezvous or collective into a `LostRankError` that names the ranks that did not answer."""
+    """Convert a failed rendezvous or collective to a `LostRankError` that names the ranks that did not answer."""
     try:
         yield
     except RuntimeError as error:
@@ -41,20 +41,20 @@ def report_lost_ranks(timeout: float) -> Iterator[None]:
             text = f"{which} did not answer for {timeout:g} s, or ended"
         else:
             text = f"ranks {'lost each other' if size else 'did not meet'} ({printable(why.splitlines()[0])})"
-        text += "; the same command goes on from the last checkpoint, and torchrun --max-restarts gives it by itself"
+        text += "; run the same command again to resume from the last checkpoint, or use torchrun --max-restarts"
         raise LostRankError(text, should_report=rank == min(left)) from error
 
 
 def _remaining_ranks(rank: int, size: int, seconds: float) -> set[int]:
-    """Return the ranks that report to the rendezvous store within this time."""
+    """Return the ranks that report to the rendezvous store within `seconds`."""
     if not size:
         return {rank}
     store = _get_default_store()
     deadline = time.monotonic() + seconds
-    left = {rank}
+    reported = {rank}
     with suppress(RuntimeError):  # the first rank, which serves the store, has ended
         store.set(f"left/{rank}", "")
-        while time.monotonic() < deadline and len(left) < size:
-            left |= {other for other in range(size) if other not in left and store.check([f"left/{other}"])}
+        while time.monotonic() < deadline and len(reported) < size:
+            reported |= {other for other in range(size) if other not in reported and store.check([f"left/{other}"])}
             time.sleep(0.1)
-    return left
+    return reported

@@ -1,7 +1,7 @@
-"""Worker groups: ranks that take tasks from one queue and carry each out together.
+"""Worker groups: ranks that take tasks from one queue and compute each task together.
 
-Ranks exchange plain data through the store rather than by collectives. Other ranks may be busy for hours, longer than
-the timeout of any collective, and waiting for the store can be interrupted.
+Ranks exchange plain data through the store instead of collectives, because other ranks may be busy for hours, longer
+than the timeout of any collective, and waiting for the store can be interrupted.
 """
 
 import json
@@ -25,15 +25,15 @@ from helixfold.parallel.mesh import TIMEOUT, Mesh, join, leave
 from helixfold.parallel.parallelize import mesh_executor
 from helixfold.parallel.task_queue import TaskQueue, torchrun_store
 
-_LONGEST_POLL_INTERVAL = 0.2  # seconds
+_MAX_POLL_INTERVAL = 0.2  # seconds
 
 
 class OtherRankError(RuntimeError):
-    """Another rank of the group failed; that rank reports the error."""
+    """Another rank of the group failed and reports the error."""
 
 
 class ControlChannel:
-    """A channel for JSON-compatible data between the ranks of a group; a single rank needs no store."""
+    """Channel for JSON-compatible data between the ranks of a group; a single rank needs no store."""
 
     def __init__(self, store: dist.Store | None = None, rank: int = 0, size: int = 1) -> None:
         self.rank, self.size = rank, size
@@ -50,7 +50,7 @@ class ControlChannel:
         return [json.loads(self._store.get(key)) for key in keys]
 
     def send(self, value: Any) -> None:
-        """Send a value from the first rank to all others, which `receive` it."""
+        """Send a value from the first rank to all others, which must call `receive`."""
         if self._store is not None:
             self._round += 1
             self._store.set(f"sent {self._round}", json.dumps(value))
@@ -65,7 +65,7 @@ class ControlChannel:
 
     @contextmanager
     def leading(self) -> Iterator[None]:
-        """Send None from the first rank, for which the others wait in `receive`, if a block of code fails there."""
+        """Context on the first rank that sends None to the ranks waiting in `receive` if the block fails."""
         try:
             yield
         except BaseException:
@@ -74,9 +74,9 @@ class ControlChannel:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Let a block of code fail on all ranks if it fails on one.
+        """Context that makes a block of code fail on all ranks if it fails on one.
 
-        The rank that failed first raises its own error; the others raise `MemoryError` if that rank ran out of memory,
+        The rank that failed first raises its own error. The others raise `MemoryError` if that rank ran out of memory,
         else `OtherRankError`.
         """
         if self._store is None:
@@ -85,32 +85,32 @@ class ControlChannel:
         failures_key = f"failed after {self._round}"
         try:
             yield
-        except Exception as error:  # whatever it is, the other ranks wait for a report
+        except Exception as error:  # the other ranks wait for a report of any error
             order = self._store.add(failures_key, 1)
             report = {"order": order, "text": f"{type(error).__name__}: {error}", "memory": is_out_of_memory(error)}
             cause = self._cause(self.all_gather(report))
             if cause is None:
                 raise
-            # Raised further below: this error holds the frames that hold the tensors.
+            # Raised below, because this error keeps frames alive, and with them the tensors.
         else:
             cause = self._cause(self.all_gather(None))
         if cause is not None:
             raise cause
 
     def _cause(self, reports: list[Any]) -> Exception | None:
-        """Return the error of the rank that failed first; None if that is this rank, or if no rank failed."""
+        """Return the error of the rank that failed first; None if this rank did, or if no rank failed."""
         failed = [(report["order"], rank) for rank, report in enumerate(reports) if report is not None]
         if not failed or min(failed)[1] == self.rank:
             return None
         first = min(failed)[1]
-        text = f"{reports[first]['text']} (on rank {first} of {self.size} that work together)"
+        text = f"{reports[first]['text']} (on rank {first} of the {self.size} ranks of this task)"
         return MemoryError(text) if reports[first]["memory"] else OtherRankError(text)
 
 
 class WorkerGroup:
-    """This rank's group of ranks that carry out tasks together, and the queue that all groups of the run share.
+    """Group of ranks that compute tasks together, and the queue that all groups of a run share.
 
-    `world` is the control channel of all ranks of the run, and `group` that of this rank's group.
+    `world` is the control channel of all ranks of the run, and `group` the control channel of this group.
     """
 
     def __init__(self, mesh: Mesh, store: dist.Store | None = None, timeout: float = TIMEOUT) -> None:
@@ -128,26 +128,26 @@ class WorkerGroup:
 
     @property
     def is_leader(self) -> bool:
-        """Return whether this is the first rank of its group, which takes tasks and writes their results."""
+        """Whether this is the first rank of its group, which takes tasks and writes their results."""
         return self.group.rank == 0
 
     def take_tasks(self, count: int) -> Iterator[int]:
-        """Take lots of tasks until all `count` lots are taken, and yield their indices."""
+        """Yield the indices of the lots of tasks that this group takes, until all `count` lots are taken."""
         while (index := self.queue.take()) < count:
             yield index
 
     def leave(self) -> None:
-        """Report that this rank takes no more tasks; the first rank then waits for the reports of all others."""
+        """Record that this rank takes no more tasks; the first rank then waits for all others."""
         self.queue.leave(self.mesh.rank)
         if self.mesh.is_first:
             wait_until(lambda: self.queue.have_left(range(self.mesh.size)))
 
     @contextmanager
     def executor_on_group(self, within: Whole | Slabs) -> Iterator[Executor]:
-        """Yield an executor over the whole group, which uses `within` on each rank.
+        """Context with an executor over the whole group, which uses `within` on each rank.
 
-        If the block fails on one rank, it fails on all, and the group is ready for another attempt. Ranks that wait for
-        the failed one in a collective notice when the collective times out.
+        If the block fails on one rank, it fails on all, and the group can make another attempt. Ranks that wait for the
+        failed one in a collective notice when the collective times out.
         """
         try:
             with self.group.together():
@@ -157,12 +157,12 @@ class WorkerGroup:
             raise
 
     def _renew_axial_group(self) -> None:
-        """Replace the axial process group, unusable once a rank missed a collective; all its ranks call this."""
+        """Replace the axial process group, which is unusable after a rank missed a collective, on all its ranks."""
         axial = self.mesh.axial
         if axial.size == 1:
             return
         ranks = dist.get_process_group_ranks(axial.handle)
-        # The old group is not destroyed: its name, with stale addresses, would be used again.
+        # The old group is not destroyed, because its name with stale addresses would be reused.
         timeout = timedelta(seconds=self._timeout)
         handle = dist.new_group(ranks, timeout=timeout, use_local_synchronization=True)
         self.mesh = replace(self.mesh, axial=replace(axial, handle=handle))
@@ -170,15 +170,16 @@ class WorkerGroup:
 
 @contextmanager
 def join_workers(device: str = "auto", ranks_per_task: int = 1, timeout: float = TIMEOUT) -> Iterator[WorkerGroup]:
-    """Join the processes that `torchrun` started, in groups of `ranks_per_task`; without it, be a group of one.
+    """Join the processes that `torchrun` started, in groups of `ranks_per_task`; without it, a group of one.
 
-    If the ranks cannot be divided so, raise `InputError` on the first rank and `OtherRankError` on the others.
+    If `ranks_per_task` does not divide the number of ranks, raise `InputError` on the first rank and `OtherRankError`
+    on the others.
     """
     if not dist.is_torchelastic_launched():
         if ranks_per_task > 1:
             raise InputError(
-                f"{ranks_per_task} processes are to work on each target and this one is alone; start more of them "
-                "with --devices, or with torchrun"
+                f"{ranks_per_task} processes are needed for each target, got 1; start more of them with --devices, "
+                "or with torchrun"
             )
         yield WorkerGroup(join(device))
         return
@@ -201,13 +202,13 @@ def is_under_torchrun() -> bool:
 
 
 def local_world_size() -> int:
-    """Return the number of the run's processes on this machine."""
+    """Return the number of processes of this run on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if dist.is_torchelastic_launched() else 1
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Poll until a condition holds; unlike waiting inside the store, this can be interrupted."""
+    """Poll until a condition is true; unlike a wait of the store, this can be interrupted."""
     pause = 0.001
     while not condition():
         time.sleep(pause)
-        pause = min(2 * pause, _LONGEST_POLL_INTERVAL)
+        pause = min(2 * pause, _MAX_POLL_INTERVAL)

@@ -19,7 +19,7 @@ from torch import Tensor
 from helixfold.execution.counter import Counter
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.execution.recompute import Keep, RecomputeConfig
-from helixfold.execution.slabs import LEAST_ELEMENTS, Slabs
+from helixfold.execution.slabs import MIN_ELEMENTS, Slabs
 from helixfold.execution.stages import synchronize
 from helixfold.execution.whole import Whole
 from helixfold.losses.config import LossConfig, initial_training
@@ -192,7 +192,7 @@ def _idle(name: str, peak: int, config: ModelConfig, size: PassSize) -> int:
     if name == "whole":
         in_loops = loops.numba_bytes(*streams(config, size)) > 0
         return int((_IDLE_OF_WHOLE_IN_LOOPS if in_loops else _IDLE_OF_WHOLE) * peak)
-    temporaries = LEAST_ELEMENTS // size.ranks * size.dtype.itemsize
+    temporaries = MIN_ELEMENTS // size.ranks * size.dtype.itemsize
     return int(min(_MOST_IDLE * peak, _IDLE_OF_SLABS * temporaries))
 
 

@@ -1,6 +1,6 @@
-"""AlphaFold's relaxation with OpenMM: minimise with restraints, remove those of residues with violations, and repeat.
+"""AlphaFold's relaxation with OpenMM: minimise the energy with restraints, release residues with violations, repeat.
 
-AlphaFold 2, Suppl. Sec. 1.8.6. What is still wrong after AlphaFold's three rounds is disentangled by further ones.
+AlphaFold 2, Suppl. Sec. 1.8.6. Further rounds with soft atoms disentangle what AlphaFold's three rounds do not repair.
 """
 
 import time
@@ -22,23 +22,23 @@ _FORCE_FIELD = "amber99sb.xml"
 _KILOJOULE_PER_KILOCALORIE = 4.184
 # 10 kcal/mol/A^2, in kJ/mol/nm^2.
 _STIFFNESS = 10 * _KILOJOULE_PER_KILOCALORIE * ANGSTROM_PER_NANOMETER**2
-# Root mean square force at which a minimisation ends, kJ/mol/nm. AlphaFold passes 2.39 kcal/mol, which OpenMM reads as
-# this.
+# Root mean square force at which a minimisation ends, kJ/mol/nm. AlphaFold passes 2.39 kcal/mol, which OpenMM
+# interprets as this.
 _TOLERANCE = 10.0
-# Springs are this much stiffer while atoms are soft: what is in order makes no room for what has yet to find its place.
-_STIFFER = 10.0
-# Soft atoms repel each other within this part of their hard cores' diameter, by at most this energy (kJ/mol), which is
-# reached where they coincide.
+# Springs are this much stiffer while atoms are soft, so that correct residues do not move aside for misplaced ones.
+_SOFT_STIFFNESS_FACTOR = 10.0
+# Soft atoms repel each other within this fraction of their hard-core diameter, with at most this energy (kJ/mol), if
+# they coincide.
 _SOFT_DIAMETER, _SOFT_ENERGY = 0.9, 30.0
-_LEAST_DIAMETER = 0.1  # nm, for hydrogens that have none
-_SOFT_CUTOFF = 0.45  # nm, more than any diameter
-# The torsion CA-N-C-CB of L-amino acids (radians), and the stiffness with which soft atoms are held to such torsions
+_MIN_DIAMETER = 0.1  # nm, for hydrogens without a diameter
+_SOFT_CUTOFF = 0.45  # nm, larger than any diameter
+# Torsion CA-N-C-CB of L-amino acids (radians), and the stiffness of restraints on such torsions of soft atoms
 # (kJ/mol/rad^2).
 _L_AMINO_ACID, _TORSION_STIFFNESS = np.radians(34.2), 500.0
 
 
 class Deadline:
-    """A time limit for the relaxation of one structure, which starts when this is made."""
+    """Time limit for the relaxation of one structure, which starts when the object is created."""
 
     def __init__(self, seconds: float) -> None:
         self._started, self._seconds = time.monotonic(), seconds
@@ -50,15 +50,15 @@ class Deadline:
     def check(self) -> None:
         """Raise `RelaxationError` after the deadline."""
         if self.elapsed() > self._seconds:
-            raise RelaxationError(f"it was not finished after {self._seconds:g} seconds, the most that is given to it")
+            raise RelaxationError(f"it was not finished within {self._seconds:g} seconds")
 
 
 class Simulation:
-    """OpenMM's system of these atoms, with a spring from each given atom to its place.
+    """OpenMM system of atoms, with a spring from each predicted atom to its predicted position.
 
-    With `disentangling`, a mask of residues, all atoms repel each other by little even where they coincide, and have no
-    charges; these residues are held to their handedness and their peptide bonds to trans. Atoms farther from each other
-    than `cutoff` nanometers do not feel each other.
+    With `disentangling`, a mask of residues, all atoms have a weak repulsion, even if they coincide, and no charges;
+    these residues are restrained to their handedness and their peptide bonds to trans. Atoms do not interact beyond
+    `cutoff` nanometers.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class Simulation:
         cutoff: float | None = None,
     ) -> None:
         # Differs from AlphaFold: bonds to hydrogens are not constrained. OpenMM's minimiser replaces constraints by
-        # springs and starts over several times to make these stiff. Without, minimisation is four times as fast and
-        # heavy atoms end within 0.03 A of the same positions.
+        # springs and restarts several times with stiffer ones. Without constraints minimisation is four times as fast,
+        # and heavy atoms end within 0.03 A of the same positions.
         reach = {} if cutoff is None else {"nonbondedMethod": app.CutoffNonPeriodic, "nonbondedCutoff": cutoff}
         system = app.ForceField(_FORCE_FIELD).createSystem(atoms.topology, **reach)
         if disentangling is not None:
@@ -80,28 +80,28 @@ class Simulation:
         springs = openmm.CustomExternalForce("0.5 * stiffness * ((x-x0)^2 + (y-y0)^2 + (z-z0)^2)")
         for parameter in ("stiffness", "x0", "y0", "z0"):
             springs.addPerParticleParameter(parameter)
-        # Differs from AlphaFold: added atoms have no springs, since they have no predicted positions.
-        self._restrained = np.flatnonzero(atoms.given).tolist()
+        # Differs from AlphaFold: added atoms have no springs, because they have no predicted positions.
+        self._restrained = np.flatnonzero(atoms.is_predicted).tolist()
         for atom in self._restrained:
             springs.addParticle(atom, (0.0, 0.0, 0.0, 0.0))
         springs.setForceGroup(1)
         system.addForce(springs)
         self._springs, self._residue, self._places = springs, atoms.residue, atoms.positions
-        self._stiffness = _STIFFNESS if disentangling is None else _STIFFER * _STIFFNESS
+        self._stiffness = _STIFFNESS if disentangling is None else _SOFT_STIFFNESS_FACTOR * _STIFFNESS
         self._context = openmm.Context(system, openmm.VerletIntegrator(0.001), platform)
         self._context.setPositions(atoms.positions)
 
     def energy(self) -> float:
-        """Return the energy of the force field alone, in kcal/mol."""
+        """Return the energy of the force field without restraints, in kcal/mol."""
         state = self._context.getState(energy=True, groups={0})
         return float(state.getPotentialEnergy().value_in_unit(unit.kilocalorie_per_mole))
 
     def minimised(
         self, start: Float[np.ndarray, "n 3"], freed: Bool[np.ndarray, "r"], deadline: Deadline
     ) -> Float[np.ndarray, "n 3"]:
-        """Minimise the energy from these positions (nanometers), without the springs of `freed` residues.
+        """Minimise the energy from positions `start` (nanometers), without the springs of `freed` residues.
 
-        Return the new positions; raise `RelaxationError` after the deadline or if they are not finite.
+        Return the new positions. Raise `RelaxationError` after the deadline or if they are not finite.
         """
         for index, atom in enumerate(self._restrained):
             stiffness = 0.0 if freed[self._residue[atom]] else self._stiffness
@@ -115,12 +115,12 @@ class Simulation:
         state = self._context.getState(positions=True)
         end = np.asarray(state.getPositions(asNumpy=True).value_in_unit(unit.nanometer))
         if not np.isfinite(end).all():
-            raise RelaxationError("its atoms flew apart: the energy of this structure is beyond what can be computed")
+            raise RelaxationError("its atoms flew apart: the energy of this structure is too large to compute")
         return end
 
 
 def _soften(system: openmm.System) -> None:
-    """Replace van der Waals and electrostatic forces by a weak repulsion that is finite everywhere."""
+    """Replace van der Waals and electrostatic forces by a weak repulsion that is always finite."""
     index, hard = next(
         (index, force) for index, force in enumerate(system.getForces()) if isinstance(force, openmm.NonbondedForce)
     )
@@ -130,8 +130,8 @@ def _soften(system: openmm.System) -> None:
     soft.addPerParticleParameter("d")
     for atom in range(hard.getNumParticles()):
         _, sigma, _ = hard.getParticleParameters(atom)
-        # Where two Lennard-Jones atoms attract each other most.
-        soft.addParticle([max(_LEAST_DIAMETER, 2 ** (1 / 6) * sigma.value_in_unit(unit.nanometer))])
+        # The minimum of the Lennard-Jones potential.
+        soft.addParticle([max(_MIN_DIAMETER, 2 ** (1 / 6) * sigma.value_in_unit(unit.nanometer))])
     for exception in range(hard.getNumExceptions()):
         first, second, *_ = hard.getExceptionParameters(exception)
         soft.addExclusion(first, second)
@@ -142,9 +142,9 @@ def _soften(system: openmm.System) -> None:
 
 
 def _torsions(atoms: Atoms, residues: Bool[np.ndarray, "r"]) -> openmm.CustomTorsionForce:
-    """Return a force that holds residues to the handedness that they have in `atoms`, and peptide bonds to trans.
+    """Return a force that restrains residues to their handedness in `atoms`, and peptide bonds to trans.
 
-    Peptide bonds before proline, which are often cis, are left as they are.
+    Peptide bonds before proline, which are often cis, are not restrained.
     """
     force = openmm.CustomTorsionForce(
         f"{0.5 * _TORSION_STIFFNESS} * min(off, {2 * np.pi} - off)^2; off = abs(theta - target)"
@@ -153,20 +153,20 @@ def _torsions(atoms: Atoms, residues: Bool[np.ndarray, "r"]) -> openmm.CustomTor
     for chain in atoms.topology.chains():
         before: dict[str, int] = {}
         for residue in chain.residues():
-            found = {atom.name: atom.index for atom in residue.atoms()}
-            if residues[atoms.residue[found["CA"]]]:
-                if "CB" in found:
-                    alpha, *others = (found[name] for name in ("CA", "N", "C", "CB"))
+            indices = {atom.name: atom.index for atom in residue.atoms()}
+            if residues[atoms.residue[indices["CA"]]]:
+                if "CB" in indices:
+                    alpha, *others = (indices[name] for name in ("CA", "N", "C", "CB"))
                     volume = np.linalg.det(atoms.positions[others] - atoms.positions[alpha])
                     force.addTorsion(alpha, *others, [np.copysign(_L_AMINO_ACID, volume)])
                 if before and residue.name != "PRO":
-                    force.addTorsion(before["CA"], before["C"], found["N"], found["CA"], [np.pi])
-            before = found
+                    force.addTorsion(before["CA"], before["C"], indices["N"], indices["CA"], [np.pi])
+            before = indices
     return force
 
 
 class _Reporter(openmm.MinimizationReporter):  # type: ignore[misc]
-    """A callback of OpenMM after every step, which ends a minimisation at the deadline or when interrupted."""
+    """Callback of OpenMM after every step that ends a minimisation at the deadline or on an interruption."""
 
     def __init__(self, deadline: Deadline) -> None:
         super().__init__()
@@ -182,18 +182,18 @@ class _Reporter(openmm.MinimizationReporter):  # type: ignore[misc]
         return self.error is not None
 
 
-# As many as AlphaFold's. They leave chains caught in each other and in rings, so further ones begin with soft atoms.
+# As in AlphaFold. Chains may remain caught in each other and in rings, so further rounds begin with soft atoms.
 _HARD_ROUNDS = 3
-_SHAKING = 0.04  # nm along each axis
-_CUTOFF = 0.8  # nm, of interactions once atoms have been soft; the last minimisation has none
+_SHAKING = 0.04  # nm along each axis, standard deviation
+_CUTOFF = 0.8  # nm, of interactions after the first soft round; the last minimisation has no cutoff
 # OpenMM's platforms for each of PyTorch's device types, the fastest first.
 _PLATFORMS = {"cuda": ("CUDA", "HIP", "OpenCL", "CPU"), "mps": ("OpenCL", "CPU"), "cpu": ("CPU",)}
 
 
 def platforms(device: torch.device) -> list[openmm.Platform]:
-    """Return the working platforms for this device, the fastest first and the CPU last.
+    """Return OpenMM's working platforms for a device, the fastest first and the CPU last.
 
-    They are set up to be deterministic. On the CPU, OpenMM uses as many threads as PyTorch.
+    They are configured to be deterministic. On the CPU, OpenMM uses the same number of threads as PyTorch.
     """
     installed = {openmm.Platform.getPlatform(index).getName() for index in range(openmm.Platform.getNumPlatforms())}
     working = []
@@ -201,7 +201,7 @@ def platforms(device: torch.device) -> list[openmm.Platform]:
         platform = openmm.Platform.getPlatformByName(name)
         own = ("Threads", torch.get_num_threads()) if name == "CPU" else ("DeviceIndex", device.index or 0)
         for key, value in (own, ("DeterministicForces", "true")):
-            # Defaults of the platform also apply to the contexts that PDBFixer makes.
+            # Defaults of the platform also apply to the contexts of PDBFixer.
             if key in platform.getPropertyNames():
                 platform.setPropertyDefaultValue(key, str(value))
         if name == "CPU" or _works(platform):
@@ -210,7 +210,7 @@ def platforms(device: torch.device) -> list[openmm.Platform]:
 
 
 def _works(platform: openmm.Platform) -> bool:
-    """Return whether a context can be made: a platform may be installed without a driver or a device."""
+    """Return whether a platform can be used: it may be installed without a driver or a device."""
     system = openmm.System()
     system.addParticle(1.0)
     try:
@@ -221,7 +221,7 @@ def _works(platform: openmm.Platform) -> bool:
 
 
 def relaxed(protein: Protein, pieces: Pieces, options: RelaxOptions, device: torch.device) -> Relaxed:
-    """Return the relaxed structure (see `relaxation.relax`) of a protein that `flaws.check` has accepted."""
+    """Relax a protein that has passed `flaws.check`; see `relaxation.relax`."""
     deadline = Deadline(options.max_seconds)
     remaining = platforms(device)
     while True:
@@ -241,41 +241,41 @@ def _relaxed_on(
         atoms = completed(protein, pieces, current)
         simulation = Simulation(atoms, current)
     except (ValueError, ZeroDivisionError) as error:
-        # OpenMM's Python code raises these if atoms coincide or a residue fits no template.
+        # OpenMM's Python code raises these if atoms coincide or a residue does not fit a template.
         raise RelaxationError(f"the force field cannot be set up: {' '.join(str(error).split())}") from error
     before, broken = flaws(protein.atom_positions, pieces)
     initial_energy = simulation.energy()
     freed = misplaced(protein.atom_positions, protein.b_factors, pieces)
-    turned = np.zeros_like(freed)  # from L- to D-amino acids, or back
-    positions, rounds, done, soft_first = atoms.positions, 0, False, bool(freed.any())
+    inverted = np.zeros_like(freed)  # residues that changed between L and D
+    positions, rounds, is_done, soft_first = atoms.positions, 0, False, bool(freed.any())
     near: Simulation | None = None
-    while not done:
+    while not is_done:
         if soft_first or rounds >= _HARD_ROUNDS:
-            positions = with_side_chains_turned(positions, atoms, turned)
+            positions = with_side_chains_turned(positions, atoms, inverted)
             soft = Simulation(atoms, current, disentangling=freed)
             positions = soft.minimised(_shaken(positions, freed[atoms.residue], rounds), freed, deadline)
             near = near or Simulation(atoms, current, cutoff=_CUTOFF)
         positions = (near or simulation).minimised(positions, freed, deadline)
         result = moved(protein, pieces, atoms, positions)
         after, flawed = flaws(result.atom_positions, pieces)
-        turned = mirrored(result.atom_positions, pieces) & ~mirrored(protein.atom_positions, pieces)
-        # A cis peptide bond of a residue that was in order is as it was predicted.
+        inverted = mirrored(result.atom_positions, pieces) & ~mirrored(protein.atom_positions, pieces)
+        # A cis peptide bond is not wrong if it was predicted and the residue had no violations.
         wrong = (
-            flawed | turned | (cis(result.atom_positions, pieces) & ~(cis(protein.atom_positions, pieces) & ~broken))
+            flawed | inverted | (cis(result.atom_positions, pieces) & ~(cis(protein.atom_positions, pieces) & ~broken))
         )
         rounds += 1
-        done = not wrong.any() or rounds == options.max_rounds
-        # Where atoms coincide, forces may be too large for the minimiser to begin; that says nothing about residues.
+        is_done = not wrong.any() or rounds == options.max_rounds
+        # If atoms coincide, forces may be too large for the minimiser. This does not mean that most residues are wrong.
         soft_first = after.residues > pieces.modelled.sum() / 2
-        if not done and not soft_first:
-            # A strained loop is mended by what is around it.
+        if not is_done and not soft_first:
+            # A strained loop is repaired by moving its surroundings.
             freed = freed | pieces.neighbours(wrong, max(0, rounds - _HARD_ROUNDS + 1))
     if near is not None:
         positions = simulation.minimised(positions, freed, deadline)
         result = moved(protein, pieces, atoms, positions)
         after, flawed = flaws(result.atom_positions, pieces)
     shifts = np.linalg.norm(result.atom_positions - protein.atom_positions, axis=-1)
-    held = pieces.atoms & ~freed[:, None]
+    restrained = pieces.atoms & ~freed[:, None]
     numbers = protein.residue_index
     return Relaxed(
         protein=result,
@@ -288,7 +288,7 @@ def _relaxed_on(
         initial_energy=initial_energy,
         final_energy=simulation.energy(),
         rmsd=_root_mean_square(shifts[pieces.atoms]),
-        rmsd_held=_root_mean_square(shifts[held]),
+        rmsd_held=_root_mean_square(shifts[restrained]),
         freed=tuple(numbers[freed].tolist()),
         rounds=rounds,
         seconds=deadline.elapsed(),
@@ -300,7 +300,7 @@ def _root_mean_square(values: Float[np.ndarray, " n"]) -> float:
     return float(np.sqrt(np.square(values).mean())) if len(values) else 0.0
 
 
-def _shaken(positions: Float[np.ndarray, "n 3"], chosen: Bool[np.ndarray, " n"], seed: int) -> Float[np.ndarray, "n 3"]:
-    """Return the positions with the chosen atoms a little off: what is caught may be in balance."""
+def _shaken(positions: Float[np.ndarray, "n 3"], mask: Bool[np.ndarray, " n"], seed: int) -> Float[np.ndarray, "n 3"]:
+    """Add noise to the positions of some atoms, because entangled atoms may be in equilibrium."""
     noise = np.random.default_rng(seed).normal(scale=_SHAKING, size=positions.shape)
-    return positions + noise * chosen[:, None]
+    return positions + noise * mask[:, None]

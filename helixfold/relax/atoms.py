@@ -1,4 +1,4 @@
-"""Conversion of a protein's arrays to OpenMM's atoms, with missing atoms and hydrogens added, and back."""
+"""Convert a protein's arrays to OpenMM atoms, adding missing atoms and hydrogens, and back."""
 
 import io
 import random
@@ -18,33 +18,33 @@ ANGSTROM_PER_NANOMETER = 10.0
 _HYDROGEN = -1  # the `kind` of hydrogens
 _CA = ATOM_ORDER["CA"]
 _OF_BACKBONE = ("N", "CA", "C", "O", "OXT", "H", "H1", "H2", "H3")
-_AT_START = ("H2", "H3")  # hydrogens that only the first residue of a chain has
+_AT_START = ("H2", "H3")  # hydrogens of the first residue of a chain only
 _SEED = 0
-# PDBFixer must read a file first; its contents are replaced at once.
+# PDBFixer needs a file at first; its contents are replaced.
 _ANY_FILE = "ATOM      1  N   GLY A   1       0.000   0.000   0.000  1.00  0.00           N  \n"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Atoms:
-    """OpenMM's atoms, and their indices in the protein's arrays."""
+    """OpenMM atoms and their indices in the protein's arrays."""
 
     topology: app.Topology
     positions: Float[np.ndarray, "n 3"]  # nanometers
     residue: Int[np.ndarray, " n"]  # residue index in the protein's arrays
     kind: Int[np.ndarray, " n"]  # index into ATOM_TYPES, -1 for hydrogens
     names: tuple[str, ...]
-    given: Bool[np.ndarray, " n"]  # whether the protein has the atom; the others were added
+    is_predicted: Bool[np.ndarray, " n"]  # false for added atoms
 
 
 def completed(protein: Protein, pieces: Pieces, platform: Platform) -> Atoms:
-    """Return the pieces with all missing heavy atoms, and with the hydrogens of pH 7, added without strain.
+    """Return the atoms of all pieces, adding missing heavy atoms and the hydrogens at pH 7 without strain.
 
-    Given atoms are not moved. Cysteines whose sulphur atoms are within 3 Angstrom become a disulphide bridge.
+    Predicted atoms are not moved. Cysteines whose sulphur atoms are within 3 Angstrom form a disulphide bridge.
     """
     fixer = pdbfixer.PDBFixer(pdbfile=io.StringIO(_ANY_FILE), platform=platform)
     fixer.topology, fixer.positions = _topology(protein, pieces)
     fixer.missingResidues = {}
-    # OpenMM places hydrogens by Python's random numbers.
+    # OpenMM uses Python's random generator to place hydrogens.
     state = random.getstate()
     random.seed(_SEED)
     try:
@@ -64,13 +64,13 @@ def completed(protein: Protein, pieces: Pieces, platform: Platform) -> Atoms:
 
 
 def moved(protein: Protein, pieces: Pieces, atoms: Atoms, positions: Float[np.ndarray, "n 3"]) -> Protein:
-    """Return the protein with its atoms at new positions (nanometers) and with the added heavy atoms.
+    """Return the protein with new atom positions (nanometers) and the added heavy atoms.
 
-    Atoms that were not modelled move along with their residue's C-alpha. Added atoms get their residue's B-factor.
+    Atoms that were not modelled move with the C-alpha of their residue. Added atoms get the B-factor of their residue.
     """
     new_positions = positions * ANGSTROM_PER_NANOMETER
     coordinates, mask, b_factors = protein.atom_positions.copy(), protein.atom_mask.copy(), protein.b_factors.copy()
-    heavy = _in_result(pieces, protein, atoms) & (atoms.kind != _HYDROGEN)
+    heavy = _result_mask(pieces, protein, atoms) & (atoms.kind != _HYDROGEN)
     is_ca = atoms.kind == _CA
     shift = np.zeros((len(coordinates), 3))
     shift[atoms.residue[is_ca]] = new_positions[is_ca] - coordinates[atoms.residue[is_ca], _CA]
@@ -83,22 +83,22 @@ def moved(protein: Protein, pieces: Pieces, atoms: Atoms, positions: Float[np.nd
 
 
 def hydrogens(protein: Protein, pieces: Pieces, atoms: Atoms, positions: Float[np.ndarray, "n 3"]) -> Hydrogens:
-    """Return the hydrogens among `atoms` at these positions (nanometers)."""
-    chosen = np.flatnonzero(_in_result(pieces, protein, atoms) & (atoms.kind == _HYDROGEN))
-    chosen = chosen[np.argsort(atoms.residue[chosen], kind="stable")]
+    """Return the hydrogens among `atoms`, at `positions` (nanometers)."""
+    indices = np.flatnonzero(_result_mask(pieces, protein, atoms) & (atoms.kind == _HYDROGEN))
+    indices = indices[np.argsort(atoms.residue[indices], kind="stable")]
     return Hydrogens(
-        residue=atoms.residue[chosen],
-        names=tuple(atoms.names[index] for index in chosen.tolist()),
-        positions=positions[chosen] * ANGSTROM_PER_NANOMETER,
+        residue=atoms.residue[indices],
+        names=tuple(atoms.names[index] for index in indices.tolist()),
+        positions=positions[indices] * ANGSTROM_PER_NANOMETER,
     )
 
 
 def with_side_chains_turned(
     positions: Float[np.ndarray, "n 3"], atoms: Atoms, residues: Bool[np.ndarray, "r"]
 ) -> Float[np.ndarray, "n 3"]:
-    """Return positions in which C-beta and H-alpha of these residues have changed places, as in D- and L-amino acids.
+    """Exchange C-beta and H-alpha of some residues, to convert between D- and L-amino acids.
 
-    Side chains are turned as a whole, so that they keep their own handedness.
+    Side chains are rotated as a whole, so that they keep their own handedness.
     """
     result, names = positions.copy(), np.array(atoms.names)
     for residue in np.flatnonzero(residues):
@@ -113,13 +113,13 @@ def with_side_chains_turned(
 
 
 def _topology(protein: Protein, pieces: Pieces) -> tuple[app.Topology, unit.Quantity]:
-    """Return the pieces as OpenMM's chains of standard residues, in the protein's order, and their positions."""
+    """Return the pieces as OpenMM chains of standard residues, in the protein's order, and their positions."""
     elements = {letter: app.Element.getBySymbol(letter) for letter in "CNOS"}
     topology, positions = app.Topology(), []
     for piece in pieces.residues:
         chain = topology.addChain()
-        for number, residue in enumerate(piece.tolist(), 1):
-            added = topology.addResidue(THREE_LETTER[pieces.aatype[residue]], chain, str(number))
+        for index, residue in enumerate(piece.tolist(), 1):
+            added = topology.addResidue(THREE_LETTER[pieces.aatype[residue]], chain, str(index))
             for atom in np.flatnonzero(pieces.atoms[residue]).tolist():
                 name = ATOM_TYPES[atom]
                 topology.addAtom(name, elements[name[0]], added)
@@ -131,7 +131,7 @@ def _topology(protein: Protein, pieces: Pieces) -> tuple[app.Topology, unit.Quan
 
 
 def _close_rings(topology: app.Topology, pieces: Pieces) -> None:
-    """Bond the ends of cyclic chains in a topology of PDBFixer, which knows peptide bonds within chains only."""
+    """Bond the ends of cyclic chains in a topology of PDBFixer, which supports only peptide bonds within chains."""
     chains = list(topology.chains())
     for ring in pieces.rings:
         first, *_, last = chains[ring].residues()
@@ -141,7 +141,7 @@ def _close_rings(topology: app.Topology, pieces: Pieces) -> None:
 
 
 def _remove_hydrogens_of_ends(fixer: pdbfixer.PDBFixer, pieces: Pieces) -> None:
-    """Remove the hydrogens that OpenMM adds to the N of a ring's first residue, as if a chain began there."""
+    """Remove the terminal hydrogens that OpenMM adds to the N of a ring's first residue."""
     chains = list(fixer.topology.chains())
     firsts = [next(chains[ring].residues()) for ring in pieces.rings]
     added = [atom for residue in firsts for atom in residue.atoms() if atom.name in _AT_START]
@@ -162,12 +162,12 @@ def _located(fixer: pdbfixer.PDBFixer, protein: Protein, pieces: Pieces) -> Atom
         residue=residue,
         kind=kind,
         names=tuple(atom.name for atom in atoms),
-        given=(kind != _HYDROGEN) & (protein.atom_mask[residue, kind] > 0.5),
+        is_predicted=(kind != _HYDROGEN) & (protein.atom_mask[residue, kind] > 0.5),
     )
 
 
-def _in_result(pieces: Pieces, protein: Protein, atoms: Atoms) -> Bool[np.ndarray, " n"]:
-    """Return a mask without terminal atoms where a chain is broken, and without hydrogens of unknown residues."""
+def _result_mask(pieces: Pieces, protein: Protein, atoms: Atoms) -> Bool[np.ndarray, " n"]:
+    """Return a mask of all atoms except terminal atoms at chain breaks and hydrogens of unknown residues."""
     names = np.array(atoms.names)
     start, end = pieces.starts[atoms.residue], pieces.ends[atoms.residue]
     at_break = (np.isin(names, _AT_START) & ~start) | ((names == "OXT") & ~end)

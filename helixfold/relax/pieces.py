@@ -1,4 +1,4 @@
-"""Division of a structure into unbroken pieces of chains, which the force field can model."""
+"""Divide a structure into unbroken pieces of chains, which the force field can model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,19 +13,19 @@ from helixfold.relax.problem import RelaxationError
 _BACKBONE = [ATOM_ORDER[name] for name in ("N", "CA", "C")]
 _N, _C, _CB, _OXT = (ATOM_ORDER[name] for name in ("N", "C", "CB", "OXT"))
 _ALANINE, _GLYCINE = RESTYPES.index("A"), RESTYPES.index("G")
-_LONGEST_BOND = 2.0  # Angstrom from C to N; up to here neighbours are bonded whatever their residue numbers are
-# Angstrom from C to N up to which the ends of a cyclic chain are pulled together; neighbours that are as far apart are
-# the worst that minimisation repairs without moving all else.
-_FARTHEST_ENDS = 5.0
-_SMALLEST_RING = 3  # residues; the C of the first would be bonded to the N that its own N is bonded to
+_MAX_BOND = 2.0  # Angstrom from C to N; closer neighbours are bonded whatever their residue numbers
+# Angstrom, maximum distance from C to N of the ends of a cyclic chain. Minimisation can repair such a gap without
+# moving the rest of the structure.
+_MAX_GAP = 5.0
+_MIN_RING = 3  # residues; in a smaller ring the ends would be bonded twice
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pieces:
-    """The unbroken pieces of a protein's chains, and the residue types and atoms that the force field models.
+    """Unbroken pieces of a protein's chains, and the residue types and atoms that the force field models.
 
-    Unknown residues are modelled as alanine, or as glycine if they have no C-beta. Residues without N, CA or C, and
-    residues without a bonded neighbour, are left out.
+    Unknown residues are modelled as alanine, or as glycine without a C-beta. Residues without N, CA or C, and residues
+    without a bonded neighbour, are not modelled.
     """
 
     residues: tuple[Int[np.ndarray, " _"], ...]  # two or more array indices for each piece
@@ -33,7 +33,7 @@ class Pieces:
     atoms: Bool[np.ndarray, "r 37"]  # the modelled atoms
     ends: Bool[np.ndarray, "r"]  # the last residue of each chain, which may have OXT
     starts: Bool[np.ndarray, "r"]  # the first residue of each chain
-    rings: tuple[int, ...] = ()  # the pieces that are cyclic chains, which neither start nor end
+    rings: tuple[int, ...] = ()  # indices of pieces that are cyclic chains, which have no ends
 
     @property
     def modelled(self) -> Bool[np.ndarray, "r"]:
@@ -41,26 +41,27 @@ class Pieces:
         return np.asarray(self.atoms.any(-1))
 
     def numbering(self) -> Int[np.ndarray, "r"]:
-        """Return residue numbers that are consecutive where two residues are bonded, but for the ends of rings."""
-        bonded = np.zeros(len(self.aatype), bool)  # whether each residue is bonded to the one before
+        """Return residue numbers that are consecutive for bonded residues, except at the ends of rings."""
+        bonded = np.zeros(len(self.aatype), bool)  # whether each residue is bonded to the previous one
         for piece in self.residues:
             bonded[piece[1:]] = True
         return np.cumsum(np.where(bonded, 1, 2))
 
-    def neighbours(self, chosen: Bool[np.ndarray, "r"], width: int) -> Bool[np.ndarray, "r"]:
-        """Return a mask of the chosen residues and of up to `width` residues on either side in their pieces."""
-        wider = chosen.copy()
-        for number, piece in enumerate(self.residues):
-            places = np.flatnonzero(chosen[piece])[:, None] + np.arange(-width, width + 1)
-            if number in self.rings:
+    def neighbours(self, mask: Bool[np.ndarray, "r"], width: int) -> Bool[np.ndarray, "r"]:
+        """Extend a mask of residues by up to `width` residues on either side within their pieces."""
+        wider = mask.copy()
+        for index, piece in enumerate(self.residues):
+            places = np.flatnonzero(mask[piece])[:, None] + np.arange(-width, width + 1)
+            if index in self.rings:
                 wider[piece[places % len(piece)]] = True
             else:
                 wider[piece[places[(places >= 0) & (places < len(piece))]]] = True
         return wider
 
     def opened(self, *, halfway: bool) -> tuple[Int[np.ndarray, "r"], Int[np.ndarray, " rings"]]:
-        """Return an order of all residues in which rings are opened at their ends, or halfway, and the residues at
-        which they then begin.
+        """Return an order of all residues in which rings are opened, and the first residue of each ring.
+
+        Rings are opened at their ends, or `halfway`.
         """
         order = np.arange(len(self.aatype))
         for ring in self.rings:
@@ -70,10 +71,10 @@ class Pieces:
 
 
 def pieces_of(protein: Protein) -> Pieces:
-    """Return the pieces of a protein, divided where its chains end or are broken.
+    """Divide a protein into pieces at the ends and breaks of its chains.
 
-    Residues of a chain are bonded if their numbers are consecutive, whatever their distance, or if C and N are close.
-    Raise `RelaxationError` for a cyclic chain that cannot be closed.
+    Residues of a chain are bonded if their numbers are consecutive, at any distance, or if C and N are close. Raise
+    `RelaxationError` for a cyclic chain that cannot be closed.
     """
     present = protein.atom_mask > 0.5
     has_backbone = np.asarray(present[:, _BACKBONE].all(-1))
@@ -82,7 +83,7 @@ def pieces_of(protein: Protein) -> Pieces:
     last[:-1] = first[1:] = chain[1:] != chain[:-1]
     c_to_n = np.linalg.norm(protein.atom_positions[1:, _N] - protein.atom_positions[:-1, _C], axis=-1)
     bonded = has_backbone[1:] & has_backbone[:-1] & ~first[1:]
-    bonded &= (np.diff(protein.residue_index) == 1) | (c_to_n < _LONGEST_BOND)
+    bonded &= (np.diff(protein.residue_index) == 1) | (c_to_n < _MAX_BOND)
     unbroken = np.split(np.arange(len(chain)), np.flatnonzero(~bonded) + 1)
     pieces = tuple(piece for piece in unbroken if len(piece) > 1 and has_backbone[piece].all())
 
@@ -99,17 +100,17 @@ def pieces_of(protein: Protein) -> Pieces:
 
 
 def _ring(protein: Protein, pieces: Sequence[Int[np.ndarray, " _"]], chain: int) -> int:
-    """Return the number of the piece that is a cyclic chain; raise `RelaxationError` if it cannot be closed."""
+    """Return the index of the piece that is a cyclic chain; raise `RelaxationError` if it cannot be closed."""
     members = np.flatnonzero(protein.chain_index == chain)
-    ring = next((number for number, piece in enumerate(pieces) if np.array_equal(piece, members)), None)
-    what = f"chain {chain + 1}, which is cyclic, cannot be closed"
+    ring = next((index for index, piece in enumerate(pieces) if np.array_equal(piece, members)), None)
+    problem = f"chain {chain + 1}, which is cyclic, cannot be closed"
     if ring is None:
-        raise RelaxationError(f"{what}: it is broken, or residues lack N, CA or C")
-    if len(members) < _SMALLEST_RING:
-        raise RelaxationError(f"{what}: it has {len(members)} residues, and a ring at least {_SMALLEST_RING}")
+        raise RelaxationError(f"{problem}: it is broken, or residues lack N, CA or C")
+    if len(members) < _MIN_RING:
+        raise RelaxationError(f"{problem}: it has {len(members)} residues; a ring needs at least {_MIN_RING}")
     apart = float(np.linalg.norm(protein.atom_positions[members[-1], _C] - protein.atom_positions[members[0], _N]))
-    if not apart <= _FARTHEST_ENDS:
+    if not apart <= _MAX_GAP:
         raise RelaxationError(
-            f"{what}: its ends are {apart:.1f} A apart, and a bond of 1.3 A can close {_FARTHEST_ENDS:g} A at most"
+            f"{problem}: its ends are {apart:.1f} A apart, and a bond of 1.3 A can close at most {_MAX_GAP:g} A"
         )
     return ring

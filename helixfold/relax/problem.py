@@ -6,7 +6,7 @@ PACKAGES = ("openmm", "pdbfixer")
 
 
 class RelaxationError(RuntimeError):
-    """Error for a structure that cannot be relaxed; its text is one sentence that gives the reason."""
+    """A structure cannot be relaxed; the text is one sentence with the reason."""
 
 
 def installed() -> bool:

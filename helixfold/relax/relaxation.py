@@ -16,23 +16,23 @@ from helixfold.relax.result import Relaxed, RelaxOptions
 
 
 def where(device: torch.device) -> str:
-    """Return the name of the platform that `relax` tries first, if OpenMM is installed."""
+    """Return the name of the OpenMM platform that `relax` tries first; OpenMM must be installed."""
     return str(importlib.import_module("helixfold.relax.amber").platforms(device)[0].getName())
 
 
 def relax(protein: Protein, options: RelaxOptions | None = None, device: torch.device | None = None) -> Relaxed:
-    """Return the structure relaxed on the GPU `device` if OpenMM has a platform for it, else on the CPU.
+    """Relax a structure on the GPU `device` if OpenMM has a platform for it, else on the CPU.
 
     Hydrogens and missing atoms are added, and the energy of Amber99sb in vacuum is minimised with a spring on every
-    given heavy atom. While residues violate stereochemistry, this is repeated without springs on these residues, at
-    first as AlphaFold does and then with soft atoms, so that what is caught comes free (see docs/how-to/relaxation.md).
+    predicted heavy atom. While residues violate stereochemistry, this is repeated without springs on these residues, at
+    first as in AlphaFold and then with soft atoms, to release entangled chains (see docs/relaxation.md).
 
-    Raise `RelaxationError` if the structure is broken, its residues overlap, or relaxation takes too long, and without
-    OpenMM and PDBFixer.
+    Raise `RelaxationError` if the structure is broken, its residues overlap, relaxation takes too long, or OpenMM or
+    PDBFixer is not installed.
     """
     pieces = pieces_of(protein)
     check(protein.atom_positions, pieces)
     require("relax", *problem.PACKAGES, action="relaxation", error=problem.RelaxationError)
-    # Imported only when needed, since everything else works without OpenMM.
+    # Imported only when needed, because everything else works without OpenMM.
     amber = importlib.import_module("helixfold.relax.amber")
     return amber.relaxed(protein, pieces, options or RelaxOptions(), device or torch.device("cpu"))

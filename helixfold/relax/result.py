@@ -9,9 +9,9 @@ from helixfold.relax.flaws import Flaws
 
 @dataclass(frozen=True, kw_only=True)
 class RelaxOptions:
-    """Limits of a relaxation's rounds and time."""
+    """Limits of the rounds and time of a relaxation."""
 
-    # Minimisations; each removes the restraints of residues that still have violations. AlphaFold makes three.
+    # Minimisations; each removes the restraints of residues that still have violations. AlphaFold runs three.
     max_rounds: int = 8
     max_seconds: float = 3600.0  # per structure
 
@@ -21,20 +21,20 @@ class RelaxOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Relaxed:
-    """A relaxed structure, with statistics of its relaxation."""
+    """A relaxed structure with statistics of its relaxation."""
 
     protein: Protein  # with the numbering, B-factors and unknown residues of the original
     hydrogens: Hydrogens
     before: Flaws
     after: Flaws
-    flawed: tuple[int, ...]  # numbers of the residues that still have violations
-    left_out: tuple[int, ...]  # numbers of the residues that the force field cannot model, which were not relaxed
-    added: int  # number of heavy atoms that were missing
+    flawed: tuple[int, ...]  # residue numbers with remaining violations
+    left_out: tuple[int, ...]  # residue numbers that the force field cannot model, which were not relaxed
+    added: int  # number of missing heavy atoms
     initial_energy: float  # kcal/mol, hydrogens included
     final_energy: float
     rmsd: float  # Angstrom between old and new positions of the heavy atoms, without superposition
-    rmsd_held: float  # the same of residues that kept their restraints to the end
-    freed: tuple[int, ...]  # numbers of the residues that lost them
+    rmsd_held: float  # the same for residues that were restrained in all rounds
+    freed: tuple[int, ...]  # residue numbers whose restraints were removed
     rounds: int
     seconds: float
-    platform: str  # OpenMM's: CUDA, HIP, OpenCL or CPU
+    platform: str  # OpenMM platform: CUDA, HIP, OpenCL or CPU

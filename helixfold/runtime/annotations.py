@@ -1,6 +1,6 @@
-"""Annotations of options for cyclopts, with stand-ins where it is not installed and no command line is read.
+"""Annotations of options for cyclopts, with placeholders if it is not installed.
 
-So everything that measures or computes can be imported with little more than PyTorch.
+Modules that compute can therefore be imported with little more than PyTorch.
 """
 
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ else:
     except ModuleNotFoundError:
 
         class Parameter:
-            """Stand-in for an annotation, and for the decorator of a class of options."""
+            """Placeholder for the annotation of an option and the decorator of a class of options."""
 
             alias = ()
             combine = classmethod(lambda cls, *_: cls())
@@ -25,7 +25,7 @@ else:
                 return decorated
 
         class Group:
-            """Stand-in for a group of options in the help."""
+            """Placeholder for a group of options in the help."""
 
             def __init__(self, *_, **__) -> None:
                 pass

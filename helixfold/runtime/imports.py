@@ -1,4 +1,4 @@
-"""How a command imports what it runs."""
+"""Import modules without garbage collection."""
 
 import gc
 from collections.abc import Iterator
@@ -8,10 +8,10 @@ from functools import cache
 
 @contextmanager
 def collecting_no_garbage() -> Iterator[None]:
-    """Collect no garbage while modules are imported inside, and leave what they made out of all later collections.
+    """Disable garbage collection while modules are imported inside, and exclude their objects from later collections.
 
-    Modules make hundreds of thousands of objects that stay. To look through them again and again takes a tenth of the
-    time of imports, and a tenth of a second each time that memory is given back after a prediction.
+    Modules create hundreds of thousands of permanent objects. Scanning them repeatedly takes a tenth of the time of
+    imports, and a tenth of a second for each collection after a prediction.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -25,5 +25,5 @@ def collecting_no_garbage() -> Iterator[None]:
 
 @cache
 def _freeze() -> None:
-    # Only once in a process: what a caller made since then may become garbage.
+    # Only once in a process, because objects that a caller has created since may become garbage.
     gc.freeze()

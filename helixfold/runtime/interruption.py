@@ -1,4 +1,4 @@
-"""Ctrl-C in a command, which must not be raised where a library turns it into another error."""
+"""Ctrl-C in a command, which must not be raised where a library converts it to another error."""
 
 import os
 import signal
@@ -11,33 +11,33 @@ from types import CodeType, FrameType
 
 INTERRUPTED, TERMINATED = 130, 143
 _COMMANDS = str(Path(__file__).parents[1])
-_IMPORT_SYSTEM = "<frozen importlib"  # beginning of the file names of its frames
+_IMPORT_SYSTEM = "<frozen importlib"  # prefix of the file names of its frames
 _SECONDS_BETWEEN_ATTEMPTS = 0.05
 
 
-def say_interrupted() -> None:
-    """Print on stderr that a command was interrupted."""
-    print("helixfold: interrupted; run the same command again to go on", file=sys.stderr)
+def print_interrupted() -> None:
+    """Print on stderr that the command was interrupted."""
+    print("helixfold: interrupted; run the same command again to resume", file=sys.stderr)
 
 
 class Interruption:
-    """Handler of Ctrl-C, which raises `KeyboardInterrupt`, but not within an import.
+    """Handler of Ctrl-C that raises `KeyboardInterrupt`, but not within an import.
 
-    An import that is interrupted may end as an `ImportError`, or leave half a library behind. While a command imports
-    what it needs, before it has done anything, the process ends at once. Later imports are waited for; a second Ctrl-C
-    is raised in any case. `outermost` is the code of the function that handles the exception.
+    An interrupted import may raise `ImportError` or leave a library half imported. During a command's first imports,
+    before it has done anything, the process ends at once. Later imports are completed first. A second Ctrl-C is always
+    raised. `outermost` is the code of the function that handles the exception.
     """
 
     def __init__(self, outermost: CodeType) -> None:
         self._outermost = outermost
         self.is_requested = False
-        self._is_ending = False  # by Ctrl-C or SIGTERM
-        self._is_repeated = False  # the next signal is this handler's own
+        self._is_ending = False  # after Ctrl-C or SIGTERM
+        self._is_repeated = False  # the next signal was sent by this handler
         self._timer: threading.Timer | None = None
 
     @contextmanager
     def handling_signal(self) -> Iterator[None]:
-        """Handle SIGINT inside; leave it alone if the process ignores it or has a handler of its own."""
+        """Handle SIGINT inside the context, unless the process ignores it or has its own handler."""
         if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
             yield
             return
@@ -48,14 +48,14 @@ class Interruption:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def terminate(self, *_: object) -> None:
-        """Handle SIGTERM: leave as after any error."""
+        """Handle SIGTERM: exit as after any error."""
         self._is_ending = True
         sys.exit(TERMINATED)
 
     def _handle(self, _: int, frame: FrameType | None) -> None:
         importing_file = self._importing_file(frame)
         if importing_file is not None and importing_file.startswith(_COMMANDS):
-            say_interrupted()
+            print_interrupted()
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(INTERRUPTED)
@@ -67,10 +67,10 @@ class Interruption:
 
     @contextmanager
     def repeating_ignored(self) -> Iterator[None]:
-        """Repeat, inside, a signal whose exception Python ignored.
+        """Repeat signals inside the context whose exceptions Python ignored.
 
-        It ignores exceptions in callbacks of weak references and in `__del__`, and would only print a traceback. Once a
-        signal ends the command, what fails there is not told: an object may have been interrupted while it was made.
+        Python ignores exceptions in callbacks of weak references and in `__del__`, and only prints a traceback. Once a
+        signal ends the command, other exceptions there are not printed, because an object may be incomplete.
         """
         report = sys.unraisablehook
 
@@ -100,7 +100,7 @@ class Interruption:
         _send(signal.SIGINT)
 
     def _importing_file(self, frame: FrameType | None) -> str | None:
-        """Return the file of the function with the outermost import that is under way, None if there is none."""
+        """Return the file of the function with the outermost running import; None if no import is running."""
         file = None
         while frame is not None and frame.f_code is not self._outermost:
             caller = frame.f_back
@@ -114,6 +114,6 @@ def _terminate() -> None:
     _send(signal.SIGTERM)
 
 
-def _send(number: int) -> None:
-    """Send a signal to the main thread, which may be waiting for something."""
-    signal.pthread_kill(threading.main_thread().ident or 0, number)
+def _send(signal_number: int) -> None:
+    """Send a signal to the main thread, which may be waiting."""
+    signal.pthread_kill(threading.main_thread().ident or 0, signal_number)

@@ -1,4 +1,4 @@
-"""Screen output of a run besides its bars: a log file with times, the time that is left, and progress for programs."""
+"""Screen output of a run: a log file with times, warnings, and the estimated remaining time."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ from data_pipeline.io.files import os_errors_as_input_errors
 
 @contextmanager
 def logged_screen(path: Path | None) -> Iterator[None]:
-    """Add every line that is printed inside to a log file, with the time; do nothing if `path` is None.
+    """Append every line that is printed inside to a log file, with the time; do nothing if `path` is None.
 
     Raise `InputError` if the file cannot be written.
     """
@@ -32,12 +32,12 @@ def logged_screen(path: Path | None) -> Iterator[None]:
             try:
                 yield
             except (InputError, SearchError) as error:
-                log.write(f"helixfold: error: {error}")  # which is printed later
+                log.write(f"helixfold: error: {error}")  # the error itself is printed later
                 raise
 
 
 class _Log:
-    """Log file whose lines have times; that a line cannot be written ends no run, and is printed once."""
+    """Log file whose lines have times. A failed write does not end the run; the first one is printed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -62,7 +62,7 @@ class _Log:
 
 
 class _Copied:
-    """Stream whose complete lines are copied to a log; bars, which are drawn again and again, are left out."""
+    """Stream whose complete lines are copied to a log, except progress bars."""
 
     def __init__(self, stream: TextIO, log: _Log) -> None:
         self._stream, self._log, self._line = stream, log, ""
@@ -73,16 +73,16 @@ class _Copied:
     def write(self, text: str) -> int:
         *lines, self._line = (self._line + text).split("\n")
         for line in lines:
-            *before, shown = line.split("\r")
-            # A bar begins with a carriage return; where a line is printed above it, spaces have erased it before.
-            if shown and (not before or before[-1].isspace()):
-                self._log.write(shown)
+            *before, printed = line.split("\r")
+            # A bar begins with a carriage return. Before a line is printed above a bar, the bar is erased with spaces.
+            if printed and (not before or before[-1].isspace()):
+                self._log.write(printed)
         return self._stream.write(text)
 
 
 def print_warning(text: str, *, is_json: bool) -> None:
     """Print a warning on stderr; with `is_json`, also as a JSON object."""
-    print(f"helixfold: warning: {text}", file=sys.stderr)  # with --quiet, too
+    print(f"helixfold: warning: {text}", file=sys.stderr)  # also with --quiet
     if is_json:
         print(json.dumps({"warning": text}), file=sys.stderr, flush=True)
 
@@ -90,20 +90,20 @@ def print_warning(text: str, *, is_json: bool) -> None:
 def remaining_seconds(
     finished: Sequence[tuple[int, float]], targets: Iterable[tuple[int, int]], at_once: int = 1
 ) -> float | None:
-    """Return the seconds for targets, given as (residues, predictions), of which so many are folded at once.
+    """Estimate the remaining seconds for targets, from the times of finished predictions.
 
-    `finished` are (residues, seconds) of the predictions made so far; without any, return None. They are fitted by
-    a N^2 + b N^3 of N residues: the pair stream, and triangles over it. Neither a nor b is negative, and errors count
-    relative to the time: a batch begins with its short chains.
+    `targets` are (residues, predictions), of which `at_once` are folded at a time. `finished` are (residues, seconds);
+    return None if it is empty. The times are fitted by a N^2 + b N^3 for N residues, for the pair stream and for
+    triangles, with a and b at least 0. Errors are relative to the time, because a batch begins with its short chains.
     """
     if not finished:
         return None
-    # Takes long to import, and only a batch of several targets needs it.
+    # SciPy takes long to import, and only a batch of several targets needs it.
     from scipy.optimize import nnls  # noqa: PLC0415
 
     lengths, seconds = zip(*finished, strict=True)
     terms = _terms(lengths) / np.array(seconds)[:, None]
-    # Scaled, both are one size to the solver. One target alone is fitted by either, and the first is taken.
+    # Scaling makes both columns equally large for the solver. With a single target, the first column is used.
     scale = terms.max(axis=0)
     factors = nnls(terms / scale, np.ones(len(terms)))[0] / scale
     return sum(predictions * float(_terms([residues])[0] @ factors) for residues, predictions in targets) / at_once
@@ -114,7 +114,7 @@ def _terms(lengths: Sequence[int]) -> np.ndarray:
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration in one suitable unit, such as 40 s, 12 min, 3.5 h or 2 d."""
+    """Format a duration with a suitable unit, such as 40 s, 12 min, 3.5 h or 2 d."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     if seconds < 100 * 60:
@@ -124,5 +124,5 @@ def format_duration(seconds: float) -> str:
 
 
 def format_estimate(seconds: float) -> str:
-    """Return an estimate of a duration: "about 12 min", or "under 10 s", for starting alone takes seconds."""
+    """Format an estimated duration: "about 12 min", or "under 10 s", because starting takes seconds."""
     return "under 10 s" if seconds < 10 else f"about {format_duration(seconds)}"

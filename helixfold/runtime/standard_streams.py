@@ -1,6 +1,6 @@
-"""Standard output and error behind which there may be a closed terminal, a full disk or a closed pipe.
+"""Standard output and error that may be connected to a closed terminal, a full disk or a closed pipe.
 
-None of these ends a command whose results are files.
+These do not end a command whose results are files. Also the verbosity of messages.
 """
 
 import os
@@ -11,15 +11,15 @@ from typing import Any, Literal, TextIO, cast
 
 OUTPUT_NAME = "standard output"
 Verbosity = Literal["quiet", "normal", "verbose"]
-VERBOSITY = "HELIXFOLD_VERBOSITY"  # which the processes of a command inherit
+VERBOSITY = "HELIXFOLD_VERBOSITY"  # inherited by the processes of a command
 
 
 @contextmanager
 def command_streams() -> Iterator[None]:
-    """Give a command a stderr that never fails, and a stdout that names itself in its `OSError`.
+    """Replace stderr by a stream that never fails, and stdout by one whose `OSError` names it.
 
-    A stream that the caller closed is the null device inside. What cannot be written in the end is dropped, as Python
-    would try once more and change the exit code.
+    A stream that the caller closed is the null device inside. Text that cannot be written at the end is dropped,
+    because Python would try again and change the exit code.
     """
     _open_closed_descriptors()
     with open(os.devnull, "w") as null:
@@ -34,7 +34,7 @@ def command_streams() -> Iterator[None]:
 
 @contextmanager
 def optional_output() -> Iterator[None]:
-    """Ignore inside that stdout cannot be written: the results of the command are files, and it only tells of them."""
+    """Ignore errors of writing to stdout inside, for commands whose results are files."""
     output: TextIO | None = sys.stdout
     if output is None:
         yield
@@ -47,9 +47,9 @@ def optional_output() -> Iterator[None]:
 
 
 class _GuardedStream:
-    """Text stream that ignores its `OSError`, or raises it with the stream's `name`.
+    """Text stream that ignores `OSError`, or raises it with `name` as the file name.
 
-    Characters that the stream's encoding does not have are written as escapes.
+    Characters that are not in the stream's encoding are written as escapes.
     """
 
     def __init__(self, stream: TextIO, name: str | None) -> None:
@@ -71,7 +71,7 @@ class _GuardedStream:
             self._stream.flush()
 
     def isatty(self) -> bool:
-        """Return whether bars may be drawn: not with --quiet, even on a terminal."""
+        """Return whether progress bars may be drawn: on a terminal, but not with --quiet."""
         return self._stream.isatty() and not is_quiet()
 
     @contextmanager
@@ -89,51 +89,53 @@ def _guard(stream: TextIO, name: str | None = None) -> TextIO:
 
 
 def _open_closed_descriptors() -> None:
-    """Open the null device in place of closed standard streams.
+    """Open the null device for closed standard streams.
 
-    Otherwise the next files take their numbers, and what libraries print is written into them.
+    Otherwise the next files get their descriptors, and output of libraries is written into these files.
     """
-    for number in range(3):
+    for descriptor in range(3):
         try:
-            os.fstat(number)
+            os.fstat(descriptor)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number is this one
+            os.set_inheritable(
+                os.open(os.devnull, os.O_RDWR), True
+            )  # gets the lowest free descriptor, which is this one
 
 
 def _write_or_drop(stream: TextIO) -> None:
-    """Write what a stream still holds; if it cannot be written, to the null device."""
+    """Flush a stream; if this fails, drop the buffered text."""
     try:
         stream.flush()
     except OSError:
-        number = stream.fileno()
-        own, null = os.dup(number), os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, number)
+        descriptor = stream.fileno()
+        original, null = os.dup(descriptor), os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, descriptor)
         with suppress(OSError):
             stream.flush()
-        os.dup2(own, number)
-        os.close(own)
+        os.dup2(original, descriptor)
+        os.close(original)
         os.close(null)
 
 
 def set_verbosity(verbosity: Verbosity) -> None:
-    """Choose what this process and those that it starts print, until `restored_verbosity` ends."""
+    """Set the verbosity of this process and its child processes, until `restored_verbosity` ends."""
     os.environ[VERBOSITY] = verbosity
     _print_details()
 
 
 def is_quiet() -> bool:
-    """Return whether only errors, warnings and what the user asked for are printed."""
+    """Return whether only errors, warnings and requested output are printed."""
     return os.environ.get(VERBOSITY) == "quiet"
 
 
 def is_verbose() -> bool:
-    """Return whether details are printed that help to find a problem."""
+    """Return whether details for finding a problem are printed."""
     return os.environ.get(VERBOSITY) == "verbose"
 
 
 @contextmanager
 def restored_verbosity() -> Iterator[None]:
-    """Let a process print what it printed before, once a command in it has ended."""
+    """Restore the verbosity at the end of the context."""
     earlier = os.environ.get(VERBOSITY)
     _print_details()
     try:
@@ -146,13 +148,13 @@ def restored_verbosity() -> Iterator[None]:
 
 
 def print_summary(text: object) -> None:
-    """Print on stdout, above the bars, what a command did or found; the results are in files. Nothing with --quiet."""
+    """Print a summary of a command on stdout, above the bars; nothing with --quiet."""
     if not is_quiet():
         _write_above_bars(str(text), sys.stdout)
 
 
 def print_note(text: str) -> None:
-    """Print a line of the program on stderr, above the bars; nothing with --quiet."""
+    """Print a line on stderr, above the bars; nothing with --quiet."""
     if not is_quiet():
         _write_above_bars(f"helixfold: {text}", sys.stderr)
 
@@ -170,7 +172,7 @@ def _write_above_bars(text: str, stream: TextIO) -> None:
 
 
 def _print_details() -> None:
-    """Print the log records of both packages with --verbose; `data_pipeline` has no other way to print details."""
+    """Print the log records of both packages with --verbose; `data_pipeline` prints details only this way."""
     if not is_verbose() and "logging" not in sys.modules:
         return
     import logging  # noqa: PLC0415  `helixfold --help` does without

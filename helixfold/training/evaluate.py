@@ -27,7 +27,7 @@ from data_pipeline.structure import Chain
 from data_pipeline.training_sets.examples import ChainStore, ComplexStore, StepExamples
 from helixfold.analysis import metrics
 from helixfold.analysis.complexes import compare_complexes
-from helixfold.analysis.residues import LEAST_RESIDUES
+from helixfold.analysis.residues import MIN_RESIDUES
 from helixfold.execution.slabs import Slabs
 from helixfold.losses.ambiguity import renamed_truth
 from helixfold.losses.chain_permutation import permuted_labels
@@ -360,7 +360,7 @@ def interface_scores(outputs: Outputs, labels: Labels, batch: MultimerBatch) -> 
     alone = [
         (predicted[here, _CA], true[here, _CA])
         for each in places
-        if len(here := each[observed[each, _CA] > 0]) >= LEAST_RESIDUES
+        if len(here := each[observed[each, _CA] > 0]) >= MIN_RESIDUES
     ]
     return InterfaceScores(
         chains=len(places),

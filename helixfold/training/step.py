@@ -11,7 +11,7 @@ from torch import Tensor
 from data_pipeline.training_sets.chain_sampling import StreamUse, random_stream
 from helixfold.execution.device import dtype_on
 from helixfold.execution.graphs import GraphRecorder, Recordings
-from helixfold.execution.recorded_passes import refusal_of_graphs
+from helixfold.execution.recorded_passes import graphs_unsupported_reason
 from helixfold.losses.config import LossConfig
 from helixfold.losses.labels import Labels
 from helixfold.losses.total import Losses, total_loss
@@ -138,7 +138,7 @@ class MicroBatchStep:
 
 def refusal_of_recording(config: TrainingConfig, properties: DeviceProperties, wanted: str, ranks: int) -> str | None:
     """Return why training steps are not recorded, on a card and with so many ranks that share a sample."""
-    return refusal_of_graphs(properties, wanted, ranks) or first_reason(
+    return graphs_unsupported_reason(properties, wanted, ranks) or first_reason(
         # A recording would permute the chains of every complex as it did those of the one that was recorded.
         (config.model.method == "multimer", "equal chains of complexes are assigned by the processor"),
         (not config.example.fixed_shapes, "examples have shapes of their own (example.fixed_shapes=false)"),

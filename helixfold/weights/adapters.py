@@ -1,7 +1,7 @@
-"""Adapter files: small changes of the parameters of one model, with a card that says what made them.
+"""Adapter files: changes of one model's parameters by fine-tuning, with a card that describes the training.
 
-An adapter is a safetensors file. It has the two matrices of every weight that LoRA changes, or the new values of whole
-parameters, such as those of the heads. It fits the parameters that it was trained on, and no others.
+An adapter is a safetensors file. It has the two matrices of each weight that LoRA changes, or new values of whole
+parameters, such as the parameters of the heads. It fits only the parameters that it was trained on.
 """
 
 import json
@@ -27,11 +27,11 @@ _KINDS: tuple[Kind, ...] = ("lora", "heads")
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterCard:
-    """Description of an adapter and of its making.
+    """Model card of an adapter: what it changes, and how it was trained.
 
-    `base` is the SHA-256 of the parameters that it changes (`digest_of` their state dict in float32) and `base_name`
-    the name of their file. `low_rank` has LoRA's settings. `training` has the training set, the held-out chains, the
-    seed and the steps; `scores` the mean scores of the held-out chains before and after.
+    `base` is the SHA-256 of the parameters that it changes (`digest_of` their float32 state dict), and `base_name` the
+    name of their file. `low_rank` has the settings of LoRA. `training` has the training set, the held-out chains, the
+    seed and the steps. `scores` has the mean scores of the held-out chains before and after training.
     """
 
     kind: Kind
@@ -63,7 +63,7 @@ class AdapterCard:
 
 @dataclass(frozen=True, kw_only=True)
 class Adapter:
-    """An adapter that was read from a file."""
+    """An adapter read from a file."""
 
     path: Path
     card: AdapterCard
@@ -71,16 +71,16 @@ class Adapter:
     sha256: str  # of its tensors
 
     def changed(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the new values of the parameters that the adapter changes, given all parameters before."""
+        """Return the new values of the parameters that the adapter changes; `state` has all original parameters."""
         try:
             return changed_parameters(state, self.tensors, self.card.low_rank)
         except (KeyError, RuntimeError) as error:
-            raise InputError.at(self.path, "its tensors do not fit the parameters that its card names") from error
+            raise InputError.at(self.path, "its tensors do not fit the parameters named in its card") from error
 
 
 @dataclass(frozen=True, kw_only=True)
 class WeightedAdapter:
-    """An adapter file, and the factor by which its changes are multiplied."""
+    """An adapter file and the factor by which its changes are multiplied."""
 
     path: Path
     weight: float = 1.0
@@ -90,18 +90,18 @@ class WeightedAdapter:
 
 
 def parse_adapters(words: Sequence[str]) -> tuple[WeightedAdapter, ...]:
-    """Return the adapters that words on the command line name: FILE or FILE=WEIGHT, also several between commas."""
+    """Parse command-line arguments of the form FILE or FILE=WEIGHT, or several of these separated by commas."""
     adapters = []
-    for word in filter(None, (part.strip() for whole in words for part in whole.split(","))):
+    for word in filter(None, (part.strip() for argument in words for part in argument.split(","))):
         name, equals, text = word.rpartition("=")
         try:
             weight = float(text) if equals and not os.path.exists(word) else 1.0
         except ValueError:
             raise InputError(
-                f"an adapter is FILE or FILE=WEIGHT with a number as its weight, got {printable(word)}"
+                f"an adapter must be FILE or FILE=WEIGHT with a number as weight, got {printable(word)}"
             ) from None
         if not -1000 <= weight <= 1000:
-            raise InputError(f"the weight of an adapter is a number from -1000 to 1000, got {printable(text)}")
+            raise InputError(f"the weight of an adapter must be from -1000 to 1000, got {printable(text)}")
         adapters.append(
             WeightedAdapter(path=Path(name if equals and not os.path.exists(word) else word), weight=weight)
         )
@@ -109,31 +109,31 @@ def parse_adapters(words: Sequence[str]) -> tuple[WeightedAdapter, ...]:
 
 
 def save_adapter(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], card: AdapterCard) -> None:
-    """Write an adapter with its card as one atomic file. Equal arguments give equal bytes."""
+    """Write an adapter with its card atomically. Equal arguments give equal bytes."""
     write_tensors(Path(path), tensors, {"format": FORMAT, "version": VERSION, "card": card.to_json()})
 
 
 def read_adapter(path: str | os.PathLike[str]) -> Adapter:
-    """Read an adapter. Raise `InputError` if the file is none, or if any bit of it has changed."""
+    """Read an adapter. Raise `InputError` if the file is not an adapter or is damaged."""
     path = Path(path)
-    with open_tensors(path, FORMAT, VERSION, "is no adapter; `helixfold finetune` writes them") as file:
+    with open_tensors(path, FORMAT, VERSION, "is not an adapter; pass a file written by `helixfold finetune`") as file:
         tensors, metadata = read_tensors(path, file), file.metadata()
     if not all(torch.isfinite(tensor).all() for tensor in tensors.values()):
-        raise InputError.at(path, "has numbers that are not finite; train it again")
+        raise InputError.at(path, "has numbers that are not finite; train the adapter again")
     try:
         card = AdapterCard.from_json(metadata.get("card", ""))
     except (ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
-        raise InputError.at(path, f"its card is damaged ({printable(str(error))}); make it again") from error
+        raise InputError.at(path, f"its card is damaged ({printable(str(error))}); create the file again") from error
     return Adapter(path=path, card=card, tensors=tensors, sha256=metadata["sha256"])
 
 
 def changed_parameters(
     state: Mapping[str, Tensor], tensors: Mapping[str, Tensor], low_rank: LowRankConfig | None
 ) -> dict[str, Tensor]:
-    """Return the new values of the parameters that an adapter's tensors change, by names in the state dict.
+    """Return the new values of the parameters that an adapter changes, by names in the state dict.
 
-    `low_rank` has LoRA's settings; without them the tensors are the new values themselves. Raise KeyError or
-    RuntimeError if they do not fit the parameters.
+    `low_rank` has the settings of LoRA; without it `tensors` are the new values. Raise KeyError or RuntimeError if they
+    do not fit the parameters.
     """
     if low_rank is None:
         for name, tensor in tensors.items():
@@ -156,20 +156,20 @@ def changed_parameters(
 def with_adapters(
     state: Mapping[str, Tensor], adapters: Sequence[WeightedAdapter], source: Path
 ) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Return parameters to which adapters have been added, and a note on each adapter for readers of the results.
+    """Return parameters with adapters added, and a note on each adapter for the output files.
 
-    `state` are the parameters in the file `source`. The changes of each adapter are multiplied by its weight and added
-    up. Raise `InputError` if an adapter was trained on other parameters.
+    `state` has the parameters of the file `source`. The changes of each adapter are multiplied by its weight and
+    summed. Raise `InputError` if an adapter was trained on other parameters.
     """
     merged, notes = dict(state), []
-    own = digest_of(state)
+    digest = digest_of(state)
     for each in adapters:
         adapter = read_adapter(each.path)
-        if adapter.card.base != own:
+        if adapter.card.base != digest:
             raise InputError.at(
                 each.path,
                 f"was trained on the parameters {printable(adapter.card.base_name)} (SHA-256 {adapter.card.base[:12]}) "
-                f"and does not fit {printable(source.name)} ({own[:12]}); give it those with --weights",
+                f"and does not fit {printable(source.name)} ({digest[:12]}); pass its parameters with --weights",
             )
         for name, tensor in adapter.changed(state).items():
             if len(adapters) == 1 and each.weight == 1:

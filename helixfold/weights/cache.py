@@ -1,4 +1,4 @@
-"""Find where downloaded parameters are kept."""
+"""The directory of downloaded parameters."""
 
 from pathlib import Path
 
@@ -7,9 +7,9 @@ from data_pipeline.io.user_cache import user_cache
 
 
 def parameters_directory() -> Path | None:
-    """Return the directory of downloaded parameters, which has one `params_<preset>.npz` per model.
+    """Return the directory of downloaded parameters, with a file `params_<preset>.npz` for each model.
 
-    It is `weights_directory` of the site's configuration, or else in the cache; None if there is neither.
+    It is `weights_directory` of the site's configuration, or else a directory in the user's cache; None without both.
     """
     if (configured := site_configuration().weights_directory) is not None:
         return configured

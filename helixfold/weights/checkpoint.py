@@ -1,4 +1,4 @@
-"""Parameter files in our own format: safetensors with the model's settings and a checksum."""
+"""Parameter files in helixfold's format: safetensors with the model's settings and a checksum."""
 
 import json
 import os
@@ -20,11 +20,11 @@ _FORMAT, FORMAT_VERSION = "helixfold", "1"
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """Metadata of a file: the model's settings (`ModelConfig.to_dict()`) and the shapes of its tensors.
+    """Metadata of a parameter file: the model's settings (`ModelConfig.to_dict()`) and the shapes of its tensors.
 
-    `use` has the other settings of the model's preset, if it is not one of the named presets; None if not given.
-    `descends_from` names the packaged model whose parameters the training of these began with; None for any other.
-    `began_with` says which parameters of which file it began with, and which were new; None if all were random.
+    `use` has the other settings of the preset if it is not a named one, else None. `descends_from` is the name of the
+    packaged model if training started from its parameters, else None. `began_with` describes which parameters training
+    took from which file, and which were new; None if all were random.
     """
 
     config: dict[str, Any]
@@ -44,7 +44,7 @@ def save_checkpoint(
     descends_from: str | None = None,
     began_with: str | None = None,
 ) -> None:
-    """Write a model's state dict, its settings and the other facts of its `Header` as one atomic file.
+    """Write a model's state dict with its settings and the other metadata of a `Header`, atomically.
 
     Equal arguments give equal bytes.
     """
@@ -61,7 +61,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read the state dict and settings from a file of `save_checkpoint`. Raise `InputError` if any bit has changed."""
+    """Read the state dict and settings from a file of `save_checkpoint`. Raise `InputError` if it is damaged."""
     path = Path(path)
     with _opened(path) as file:
         config = _header(path, file).config
@@ -69,15 +69,15 @@ def load_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], di
 
 
 def read_header(path: str | os.PathLike[str]) -> Header:
-    """Read a file's metadata, but none of its parameters."""
+    """Read the metadata of a file without its parameters."""
     path = Path(path)
     with _opened(path) as file:
         return _header(path, file)
 
 
 def _opened(path: Path) -> AbstractContextManager[safe_open]:
-    otherwise = "does not say which model it is for, so helixfold did not write it"
-    return open_tensors(path, _FORMAT, FORMAT_VERSION, otherwise)
+    problem = "was not written by helixfold: it lacks the settings of its model"
+    return open_tensors(path, _FORMAT, FORMAT_VERSION, problem)
 
 
 def _header(path: Path, file: safe_open) -> Header:
@@ -87,7 +87,7 @@ def _header(path: Path, file: safe_open) -> Header:
     except ValueError as error:
         raise damaged(path, error) from error
     if not isinstance(config, dict) or not isinstance(use, dict | None):
-        raise InputError.at(path, "its settings are not a table of names and values")
+        raise InputError.at(path, "its settings are not a JSON object")
     return Header(
         config=config,
         use=use,

@@ -1,4 +1,4 @@
-"""Exact conversion of parameters between our state dict and the arrays of other programs, in both directions."""
+"""Convert parameters between our state dict and the arrays of other programs, exactly and in both directions."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from data_pipeline.io.errors import InputError, printable
 
 Shapes = Mapping[str, tuple[int, ...]]
 
-# Array names of each kind that an error lists; the others are only counted.
+# Array names of each kind that an error lists; further ones are only counted.
 LISTED = 5
 
 
 @dataclass(frozen=True)
 class Axes:
-    """Axis order of one array in the other program and in ours, in einops' notation.
+    """Axis order of one array in another program and in ours, in einops notation.
 
     `sizes` has the sizes of axes that einops cannot infer.
     """
@@ -60,12 +60,12 @@ def head_bias(heads: int) -> Axes:
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterMapping:
-    """Mapping between our names of some parameters and the other program's names.
+    """Mapping between our names of parameters and another program's names.
 
     `theirs` is one array, or several that are concatenated in one tensor of ours (query, key and value). `ours` is one
     tensor, or `parts` tensors that are concatenated in the other program's array (the two operands of a triangle
-    multiplication); if `stacked`, it has those of every block in order, and the other program's array has a leading
-    axis for blocks.
+    multiplication). If `stacked`, `ours` has the tensors of every block in order, and the other program's array has a
+    leading axis for blocks.
     """
 
     ours: tuple[str, ...]
@@ -78,7 +78,7 @@ class ParameterMapping:
         """Convert arrays, one for each name in `theirs`, to tensors, one for each name in `ours`."""
         blocks = zip(*arrays, strict=True) if self.stacked else [arrays]
         joined = (torch.cat([self.axes.to_ours(array) for array in block]) for block in blocks)
-        # Parts are copied, so that tensors share no memory.
+        # Parts are copied, so that tensors do not share memory.
         return [part.clone() if self.parts > 1 else part for block in joined for part in block.chunk(self.parts)]
 
     def to_theirs(self, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -90,7 +90,7 @@ class ParameterMapping:
         return moved if self.stacked else [array[0] for array in moved]
 
     def their_shape(self, ours: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of each array in `theirs`, given the shape of each tensor in `ours`."""
+        """Return the shape of each array in `theirs`, from the shape of each tensor in `ours`."""
         joined = (self.parts * ours[0], *ours[1:])
         blank = torch.empty(()).expand(joined)  # one element, however large the shape
         part = tuple(self.axes.to_theirs(blank.chunk(len(self.theirs))[0]).shape)
@@ -100,7 +100,7 @@ class ParameterMapping:
 def to_ours(
     rows: Collection[ParameterMapping], arrays: Mapping[str, Tensor] | Mapping[str, np.ndarray]
 ) -> dict[str, Tensor]:
-    """Convert the other program's arrays to our state dict, looking up each array once.
+    """Convert the arrays of another program to our state dict, looking up each array once.
 
     Raise `InputError` if names are missing or unknown.
     """
@@ -115,7 +115,7 @@ def to_ours(
 
 
 def to_theirs(rows: Collection[ParameterMapping], state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Convert our state dict to the other program's arrays. Raise `InputError` if names are missing or unknown."""
+    """Convert our state dict to the arrays of another program. Raise `InputError` if names are missing or unknown."""
     require_names((name for row in rows for name in row.ours), state)
     return {
         name: array
@@ -125,7 +125,7 @@ def to_theirs(rows: Collection[ParameterMapping], state: Mapping[str, Tensor]) -
 
 
 def their_shapes(rows: Collection[ParameterMapping], ours: Shapes) -> dict[str, tuple[int, ...]]:
-    """Return the names and shapes of the other program's arrays, given ours, without allocating them."""
+    """Return the names and shapes of another program's arrays from ours, without allocating them."""
     require_names((name for row in rows for name in row.ours), ours)
     return {name: row.their_shape(ours[row.ours[0]]) for row in rows for name in row.theirs}
 
@@ -143,7 +143,7 @@ def require_names(expected: Iterable[str], actual: Iterable[str]) -> None:
 
 
 def differences(expected: Shapes, actual: Shapes) -> str:
-    """Describe which arrays are missing, unknown or of another shape; return "" if none is."""
+    """Describe which arrays are missing, unknown or have another shape; return "" if all are equal."""
     missing, unknown = expected.keys() - actual.keys(), actual.keys() - expected.keys()
     misshapen = [
         f"{name} {list(actual[name])} instead of {list(shape)}"

@@ -1,4 +1,4 @@
-"""Demonstration model that comes with the package: its file, its measured accuracy, and the note on its results."""
+"""The demonstration model in the package: its file, its measured accuracy, and the note on its results."""
 
 import json
 from functools import cache
@@ -16,23 +16,24 @@ MARK = "DEMONSTRATION"  # first word of its note
 
 @cache
 def facts() -> dict[str, Any]:
-    """Read the facts that were measured when the model was trained; the model card explains them."""
+    """Read the measured accuracy and training data of the model; its model card explains them."""
     return dict(json.loads(FACTS.read_text(encoding="utf-8")))
 
 
 def note(*, descendant: bool = False) -> str:
     """Return the warning that the terminal, every output file and the report show.
 
-    It is that of the packaged parameters, or of a `descendant`, whose training began with them.
+    With `descendant`, it is for parameters whose training started from the packaged ones.
     """
-    known = facts()
-    alone, template = known["held_out_lddt_ca"], known["template"]  # of families that training never saw
+    measured = facts()
+    # On families that are not in the training set.
+    alone, template = measured["held_out_lddt_ca"], measured["template"]
     model = (
-        f"'{NAME}', the small model that comes with helixfold ({known['parameters'] / 1e6:.1f} million parameters, "
-        f"trained on {known['training_chains']:,} chains)"
+        f"'{NAME}', the small model that comes with helixfold ({measured['parameters'] / 1e6:.1f} million parameters, "
+        f"trained on {measured['training_chains']:,} chains)"
     )
     accuracy = (
-        f"on {known['held_out_chains']:,} chains unlike those, its mean CA-lDDT is {_interval(alone)} of 1, on "
+        f"on {measured['held_out_chains']:,} chains unlike those, its mean CA-lDDT is {_interval(alone)} of 1, on "
         f"{template['targets']:,} with a template of 25 to 60 % identity {_interval(template['lddt_ca'])}"
     )
     made_by = (
@@ -52,12 +53,12 @@ def _interval(score: dict[str, float]) -> str:
 
 
 def is_packaged(path: Path) -> bool:
-    """Return whether a parameter file holds the packaged parameters, whatever its name."""
+    """Return whether a file has the packaged parameters, whatever its name."""
     return file_format(path) == "safetensors" and read_header(path).sha256 == read_header(WEIGHTS).sha256
 
 
 def ancestor(path: Path) -> str | None:
-    """Return the name of the packaged model if a file's parameters are its own or descend from them, else None."""
+    """Return the name of the packaged model if a file has its parameters or ones trained from them, else None."""
     if file_format(path) != "safetensors":
         return None
     return NAME if is_packaged(path) else read_header(path).descends_from

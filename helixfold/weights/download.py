@@ -1,9 +1,9 @@
-"""Download of DeepMind's published parameters from the official archives into a cache directory.
+"""Download DeepMind's published parameters from the official archives into a cache directory.
 
-The main archive (5.3 GB) has the monomer models, which are those of the first release (July 2021), and the third
-release of AlphaFold-Multimer; its first two releases have archives of their own. All are tar files. Only the requested
-members (373 MB each) are fetched from a server that supports range requests, as DeepMind's does. An interrupted
-download is continued. Parameters: (c) DeepMind, CC BY 4.0.
+The main archive (5.3 GB) has the monomer models of the first release (July 2021) and the third release of
+AlphaFold-Multimer. The first two releases of AlphaFold-Multimer have archives of their own. All are tar files. Only the
+requested members (373 MB each) are fetched if the server supports range requests, as DeepMind's does. An interrupted
+download is resumed. Parameters: (c) DeepMind, CC BY 4.0.
 """
 
 import itertools
@@ -27,16 +27,16 @@ from helixfold.weights.npz import open_npz
 
 _STORAGE = "https://storage.googleapis.com/alphafold"
 ARCHIVE_URL = f"{_STORAGE}/alphafold_params_2022-12-06.tar"
-# The archives of earlier releases of AlphaFold-Multimer, by the end of the models' names.
+# Archives of earlier releases of AlphaFold-Multimer, by the suffix of the models' names.
 EARLIER_ARCHIVES = {
     "_multimer_v2": f"{_STORAGE}/alphafold_params_colab_2022-03-02.tar",
     "_multimer": f"{_STORAGE}/alphafold_params_colab_2021-10-27.tar",
 }
-# DeepMind publishes no checksums. These were each found in at least two independent places that hold DeepMind's files:
+# DeepMind publishes no checksums. Each of these comes from at least two independent copies of DeepMind's files:
 # model_1: Hugging Face space simonduerr/ProteinMPNN, and a run log of EvoBind2;
 # model_1_ptm: Hugging Face ProteinDesignLab/caliby-weights, and several repositories that pin the archive's member;
 # model_2_ptm: Hugging Face ProteinDesignLab/caliby-weights, and a downloader for AF2Rank.
-# The others are checked array by array at the first download, and their checksums are recorded then.
+# The other files are checked array by array at the first download, which also records their checksums.
 PUBLISHED_SHA256: Mapping[str, str] = {
     "params_model_1.npz": "f95e453e6a290ddf317ba1c9698d53fa110cf007ea979b0eae43e6ad38b4e364",
     "params_model_1_ptm.npz": "5e564f79af5bcd54ccef6e2a6bb0ff01015d01650ebc41d4575e35f0de9ecc84",
@@ -56,28 +56,28 @@ def download_parameters(
     retry: RetryPolicy = DEFAULT_RETRY,
     progress: bool = True,
 ) -> list[Path]:
-    """Download the parameters of presets that are not in the cache directory yet, and return the paths of all.
+    """Download the parameters of presets unless they are in the cache directory, and return the paths of all.
 
-    Each file is checked against its checksum in `sha256` (by file name) or the one recorded at its first download, and
-    array by array against the preset. `url` is a copy of DeepMind's archives with all these models. Raise
-    `DownloadError` if one cannot be fetched.
+    Each file is checked against its checksum in `sha256` (by file name) or the checksum recorded at its first download,
+    and array by array against the preset. `url` is the address of another archive with all these models. Raise
+    `DownloadError` if a file cannot be fetched.
     """
     if url is not None:
         require_address(url)
     directory = directory or parameters_directory()
     if directory is None:
-        raise InputError(f"there is no place for parameters, for {NO_CACHE}, or pass --output")
+        raise InputError(f"no directory for the parameters: {NO_CACHE}, or pass --output")
     checksums, paths = directory / "sha256.json", []
     remove_partial_files([directory], re.escape(checksums.name))
     recorded = _read_checksums(checksums)
     for name in presets:
         path = directory / f"params_{name}.npz"
-        known = sha256.get(path.name) or recorded.get(path.name)
+        checksum = sha256.get(path.name) or recorded.get(path.name)
         archive = url or archive_of(name)
         try:
-            if not path.is_file() or (known is not None and sha256_of(path) != known):
+            if not path.is_file() or (checksum is not None and sha256_of(path) != checksum):
                 directory.mkdir(parents=True, exist_ok=True)
-                _download_member(archive, path, known, name=name, retry=retry, progress=progress)
+                _download_member(archive, path, checksum, name=name, retry=retry, progress=progress)
             if path.name not in recorded:
                 recorded[path.name] = sha256_of(path)
                 with atomic_write(checksums) as temporary:
@@ -94,7 +94,7 @@ def archive_of(name: str) -> str:
 
 
 def _read_checksums(path: Path) -> dict[str, str]:
-    """Return the SHA-256 of files at their first download, by file name."""
+    """Return the SHA-256 that was recorded at the first download of each file, by file name."""
     if not path.exists():
         return {}
     recorded = read_json(path, "delete it to trust the next download")
@@ -105,26 +105,28 @@ def _read_checksums(path: Path) -> dict[str, str]:
     return recorded
 
 
-def _download_member(url: str, path: Path, known: str | None, *, name: str, retry: RetryPolicy, progress: bool) -> None:
-    """Fetch one preset's parameter file out of a tar archive, and compare its checksum if `known`.
+def _download_member(
+    url: str, path: Path, checksum: str | None, *, name: str, retry: RetryPolicy, progress: bool
+) -> None:
+    """Fetch the parameter file of one preset from a tar archive, and compare it with `checksum` if that is not None.
 
-    It reads the archive's member headers and requests only the bytes of the member `params_<name>.npz`, in parts that
-    can be resumed. Raise `InputError` if the file does not fit the preset's model.
+    Only the headers of the archive's members and the bytes of the member `params_<name>.npz` are requested. Raise
+    `InputError` if the file does not fit the preset's model.
     """
     part = path.with_name(f"{path.name}.part")
     with closing(RemoteFile(url, retry)) as remote:
         start, size = _find_member(remote, path.name)
         fetch(remote, start, size, part, progress=progress)
     try:
-        # Names and shapes must be the preset's, and all arrays intact and finite.
+        # Reading an array checks that it is intact and finite.
         with open_npz(part) as arrays:
             require_shapes(part, arrays.shapes, preset(name).model, "npz")
             for array in arrays:
                 arrays[array]
-        if known is not None and sha256_of(part) != known:
+        if checksum is not None and sha256_of(part) != checksum:
             raise DownloadError(
-                f"{printable(url)}: {path.name} does not have the checksum {known}, so it was not kept; "
-                "try again, and ask where the file comes from if it stays so"
+                f"{printable(url)}: {path.name} does not have the checksum {checksum}, so it was deleted; "
+                "try again, and check the source of the file if this happens again"
             )
     except InputError:
         part.unlink()
@@ -140,7 +142,8 @@ def _find_member(remote: RemoteFile, file_name: str) -> tuple[int, int]:
                 # Only a name is taken from the archive, never a path to write to.
                 if member.isreg() and PurePosixPath(member.name).name == file_name:
                     if not 0 < member.size <= MAX_MEMBER_BYTES:
-                        raise DownloadError(f"{remote.url}: {file_name} would have {member.size:,} bytes")
+                        problem = f"{file_name} has {member.size:,} bytes; expected at most {MAX_MEMBER_BYTES:,}"
+                        raise DownloadError(f"{remote.url}: {problem}")
                     return member.offset_data, member.size
     except InputError:
         raise

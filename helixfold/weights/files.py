@@ -1,4 +1,4 @@
-"""Inspect, convert and download parameter files, for `helixfold weights`."""
+"""Inspect, convert, merge and download parameter files: the commands `helixfold weights`."""
 
 import math
 import re
@@ -22,17 +22,17 @@ from helixfold.weights.load import file_format, load_weights, matching_presets, 
 from helixfold.weights.npz import write_npz
 from helixfold.weights.openfold import write_pt
 
-WRITTEN = (".npz", ".pt", ".safetensors")
-# What stands in for a published checksum.
-UNPUBLISHED = "no checksum known: every array was checked, and the file is remembered in sha256.json"
+WRITABLE_SUFFIXES = (".npz", ".pt", ".safetensors")
+# Printed instead of a published checksum.
+UNPUBLISHED = "no published checksum; every array was checked, and the checksum was recorded in sha256.json"
 _FORMATS = {"npz": "DeepMind's .npz", "pt": "OpenFold's .pt", "safetensors": "helixfold's .safetensors"}
 _BLOCK = re.compile(r"(?<=\.blocks\.)\d+(?=\.)")
 
 
 def inspect(path: Path, *, arrays: bool = False) -> None:
-    """Print what a parameter file holds, which presets it fits and where it comes from.
+    """Print the format, size and provenance of a parameter file, and the presets that it fits.
 
-    With `arrays`, list the arrays too; blocks of a stack share a line.
+    With `arrays`, also list the arrays; the blocks of a stack share a line.
     """
     form, shapes = read_shapes(path)
     fitting = matching_presets(shapes, form)
@@ -50,7 +50,7 @@ def inspect(path: Path, *, arrays: bool = False) -> None:
 
 
 def _provenance(path: Path) -> str:
-    """Say where a file's parameters come from, as far as the file says it or its checksum is known."""
+    """Describe where the parameters come from, by the file's metadata or its checksum."""
     if file_format(path) == "safetensors":
         if demonstration.is_packaged(path):
             return "the demonstration model that comes with helixfold"
@@ -60,26 +60,26 @@ def _provenance(path: Path) -> str:
         return "written by helixfold" + (f"; its training {printable(began_with, 5000)}" if began_with else "")
     if path.name in PUBLISHED_SHA256 and sha256_of(path) == PUBLISHED_SHA256[path.name]:
         return "DeepMind's, by the published copies' checksum"
-    return "the file does not say"
+    return "unknown"
 
 
 @optional_output()
 def convert(
     source: Path, target: Path, preset: str | None = None, *, overwrite: bool = False, dtype: str = "float32"
 ) -> None:
-    """Rewrite a parameter file for another program; the suffix of `target` says which: .npz, .pt or .safetensors.
+    """Convert a parameter file to the format of `target`'s suffix: .npz, .pt or .safetensors.
 
-    `preset` names the model, unless the file says itself which it is (as those of `helixfold train` do), or its name.
-    In "bfloat16", which only .safetensors has, numbers are rounded to eight bits of precision, and the file is half as
-    large.
+    `preset` is the name of the model. It is not needed if the file has it, as files of `helixfold train` have, or if
+    the file's name contains it. In "bfloat16", which only .safetensors supports, numbers have eight bits of precision
+    and the file has half the size.
     """
     if dtype != "float32" and target.suffix.lower() in (".npz", ".pt"):
         raise InputError(f"{target}: only .safetensors can be written in {dtype}; leave --dtype out")
     _require_writable(source, target, overwrite=overwrite)
-    chosen = preset_of_file(source, preset)
-    state = load_weights(source, chosen.model)
+    settings = preset_of_file(source, preset)
+    state = load_weights(source, settings.model)
     began_with = read_header(source).began_with if file_format(source) == "safetensors" else None
-    _write(target, state, chosen, source=source, began_with=began_with, dtype=dtype)
+    _write(target, state, settings, source=source, began_with=began_with, dtype=dtype)
 
 
 @optional_output()
@@ -91,24 +91,24 @@ def merge(
     *,
     overwrite: bool = False,
 ) -> None:
-    """Add adapters to the parameters in a file, and write a file of them in the format that `target`'s suffix says.
+    """Add adapters to the parameters of a file, and write the result in the format of `target`'s suffix.
 
     `preset` is as for `convert`. Raise `InputError` if an adapter was trained on other parameters.
     """
     if not adapters:
-        raise InputError("name the adapters to add, with --adapter FILE")
+        raise InputError("no adapters to add; pass them with --adapter FILE")
     _require_writable(source, target, overwrite=overwrite)
-    chosen = preset_of_file(source, preset)
-    state, notes = with_adapters(load_weights(source, chosen.model), adapters, source)
+    settings = preset_of_file(source, preset)
+    state, notes = with_adapters(load_weights(source, settings.model), adapters, source)
     began_with = f"began with {printable(source.name)}. {' '.join(notes)}"
-    _write(target, state, chosen, source=source, began_with=began_with)
+    _write(target, state, settings, source=source, began_with=began_with)
     print_summary("\n".join(notes))
 
 
 def _require_writable(source: Path, target: Path, *, overwrite: bool) -> None:
     """Raise `InputError` if a parameter file cannot be rewritten as `target`."""
-    if target.suffix.lower() not in WRITTEN:
-        raise InputError(f"{target}: give the file to write a name that ends in {', '.join(WRITTEN)}")
+    if target.suffix.lower() not in WRITABLE_SUFFIXES:
+        raise InputError(f"{target}: the output file must have a name that ends in {', '.join(WRITABLE_SUFFIXES)}")
     require_file(source)
     if target.exists() and not overwrite:
         raise InputError(f"{target}: exists already; choose another name, or add --overwrite")
@@ -117,14 +117,14 @@ def _require_writable(source: Path, target: Path, *, overwrite: bool) -> None:
 def _write(
     target: Path,
     state: Mapping[str, Tensor],
-    chosen: presets.Preset,
+    settings: presets.Preset,
     *,
     source: Path,
     began_with: str | None,
     dtype: str = "float32",
 ) -> None:
-    """Write parameters that come from the file `source` in the format that the suffix of `target` says."""
-    form, config = target.suffix.lower(), chosen.model
+    """Write parameters from the file `source` in the format of `target`'s suffix."""
+    form, config = target.suffix.lower(), settings.model
     try:
         if form == ".npz":
             write_npz(target, alphafold.from_state_dict(state, config))
@@ -136,7 +136,7 @@ def _write(
                 target,
                 rounded,
                 config.to_dict(),
-                chosen.without_model(),
+                settings.without_model(),
                 descends_from=demonstration.ancestor(source),
                 began_with=began_with,
             )
@@ -147,21 +147,21 @@ def _write(
     print_summary(f"{target}: {len(state):,} tensors, {sum(tensor.numel() for tensor in state.values()):,} parameters")
 
 
-def preset_of_file(path: Path, given: str | None) -> presets.Preset:
-    """Return the preset of that name, or else the one that a parameter file, its name or its shapes say.
+def preset_of_file(path: Path, name: str | None) -> presets.Preset:
+    """Return the preset of a parameter file: by `name`, or by the file's metadata, name or shapes.
 
-    Raise `InputError` if none of them says one.
+    Raise `InputError` if none of these determines it.
     """
-    chosen = trained_preset(path) if given is None else None
-    return chosen or presets.preset(given or named_preset(path) or fitting_preset(path, "--model"))
+    settings = trained_preset(path) if name is None else None
+    return settings or presets.preset(name or named_preset(path) or fitting_preset(path, "--model"))
 
 
 @optional_output()
 def download(models: Sequence[str], *, directory: Path | None = None, url: str | None = None) -> None:
-    """Fetch DeepMind's published parameters of these models, or find that they are there already."""
+    """Download DeepMind's published parameters of models, unless they exist, and print the paths."""
     for path in download_parameters(models, directory=directory, url=url):
-        known = "checksum as others found it" if path.name in PUBLISHED_SHA256 else UNPUBLISHED
-        print_summary(f"{path} ({known})")
+        checksum = "checksum equal to published copies" if path.name in PUBLISHED_SHA256 else UNPUBLISHED
+        print_summary(f"{path} ({checksum})")
     print_summary(
         "AlphaFold parameters (c) DeepMind Technologies Limited, licensed under CC BY 4.0; please cite AlphaFold 2."
     )

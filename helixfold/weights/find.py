@@ -1,4 +1,4 @@
-"""Loading of models for prediction, given their names and a file or directory of weights."""
+"""Load models for prediction by name, from a file or directory of weights."""
 
 import hashlib
 import json
@@ -27,29 +27,26 @@ from helixfold.weights.provenance import WeightsProvenance
 from helixfold.weights.tensor_file import digest_of
 from helixfold.weights.untrained import untrained_model
 
-# The models that predict if DeepMind's parameters were downloaded, and no option or configuration file names others.
+# Models that are used if DeepMind's parameters were downloaded and neither an option nor a configuration file names
+# others.
 DEFAULTS: dict[Method, str] = {"monomer": "model_1_ptm", "multimer": "model_1_multimer_v3"}
-# Models that have random parameters where no weights are given.
+# Models with random parameters if no weights are passed.
 UNTRAINED_PRESETS = ("tiny", "tiny_multimer")
 SUFFIXES = (".npz", ".safetensors", ".pt")
 
 
-# Origin of the parameters: random, the package's demonstration model or training that began with it, or any other
-# training. Predictions of one are replaced by those of a later one in this order.
-
-
 @dataclass(frozen=True, kw_only=True)
 class ReadyModel:
-    """Network with its parameters and the notes that its results must carry."""
+    """Network with its parameters, and the notes that its results must have."""
 
     preset: Preset
     network: AlphaFold
-    digest: str  # of the parameters and the preset, whatever file they come from
+    digest: str  # SHA-256 of the parameters and the preset, independent of the file
     provenance: WeightsProvenance = "trained"
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return the network's notes."""
+        """Notes for the output files, such as that the parameters are random."""
         return self.network.notes
 
 
@@ -62,35 +59,36 @@ def find_models(
     adapters: Sequence[WeightedAdapter] = (),
     is_measured: bool = False,
 ) -> list[ReadyModel]:
-    """Load the named models from `weights`, a parameter file or a directory of parameter files.
+    """Load models by name from `weights`, a parameter file or a directory of parameter files.
 
-    Without names, a file's metadata or its name determines the model, and of a directory all models of a method are
-    loaded, or if there are none all others. Without `weights`, models come from the directory of `helixfold weights
-    download`; if that has none and no name is given, the package's demonstration model is loaded. The models `tiny` and
-    `tiny_multimer` have random parameters. A configuration file may name other default models. It may forbid the
-    demonstration model and random parameters, except where a benchmark measures a model (`is_measured`). The changes of
-    `adapters` are added to the parameters of every model. Raise `InputError` if parameters are missing, do not fit or
-    are forbidden.
+    Without names, the metadata or name of a file determines the model. From a directory, all models of the method are
+    loaded, or all other models if it has none of these. Without `weights`, models come from the directory of `helixfold
+    weights download`. If it is empty and no names are passed, the demonstration model is loaded. The models `tiny` and
+    `tiny_multimer` have random parameters.
+
+    A configuration file may name other default models. It may forbid the demonstration model and random parameters,
+    except in benchmarks (`is_measured`). The changes of `adapters` are added to the parameters of every model. Raise
+    `InputError` if parameters are missing, do not fit or are forbidden.
     """
     return [
-        _untrained(chosen, seed, adapters) if path is None else _load(chosen, path, adapters)
-        for chosen, path in find_parameters(names, weights, method=method, is_measured=is_measured)
+        _untrained(settings, seed, adapters) if path is None else _load(settings, path, adapters)
+        for settings, path in find_parameters(names, weights, method=method, is_measured=is_measured)
     ]
 
 
 def find_parameters(
     names: Sequence[str], weights: Path | None, *, method: Method = "monomer", is_measured: bool = False
 ) -> list[tuple[Preset, Path | None]]:
-    """Return the models that `find_models` loads, each with its parameter file; None: random parameters."""
+    """Return the models that `find_models` loads, each with its parameter file, or None for random parameters."""
     for name in names:
         preset(name)
-    if weights is not None and not names and (trained := trained_preset(weights)) is not None:
-        return [(trained, weights)]
+    if weights is not None and not names and (stored := trained_preset(weights)) is not None:
+        return [(stored, weights)]
     if len(set(names)) < len(names):
-        raise InputError(f"each model can be named once, got {', '.join(names)}")
+        raise InputError(f"each model must be named once, got {', '.join(names)}")
     if weights is None and not names:
-        names = _usual_names(method)
-    if weights is None and names and set(names) <= {*UNTRAINED_PRESETS} and not _have_files(names):
+        names = _default_names(method)
+    if weights is None and names and set(names) <= {*UNTRAINED_PRESETS} and not _has_files(names):
         if not is_measured:
             _require_permission(f"without --weights, the parameters of {', '.join(names)} are random")
         return [(preset(name), None) for name in names]
@@ -102,14 +100,14 @@ def find_parameters(
     return [(preset(name), path) for name, path in _files(names, weights, method).items()]
 
 
-def _have_files(names: Sequence[str]) -> bool:
+def _has_files(names: Sequence[str]) -> bool:
     return all(_in_directory(parameters_directory(), name) for name in names)
 
 
 def default_models(method: Method) -> Sequence[str]:
-    """Return the models that a configuration file names for a method, or else the one of `DEFAULTS`.
+    """Return the default models of a method, from a configuration file or else from `DEFAULTS`.
 
-    Raise `InputError` if the file names one that does not exist.
+    Raise `InputError` if the file names a model that does not exist.
     """
     site, key = site_configuration(), f"{method}_models"
     names: Sequence[str] | None = getattr(site, key)
@@ -124,22 +122,23 @@ def default_models(method: Method) -> Sequence[str]:
     return names
 
 
-def _usual_names(method: Method) -> Sequence[str]:
-    """Return the models that predict if the command names none, of another method if only their parameters are there.
+def _default_names(method: Method) -> Sequence[str]:
+    """Return the models to use if the command names none: of another method if only their parameters exist.
 
     Raise `InputError` if a configuration file names models without parameters.
     """
-    site, key, directory, own = site_configuration(), f"{method}_models", parameters_directory(), default_models(method)
+    site, key, directory = site_configuration(), f"{method}_models", parameters_directory()
+    defaults = default_models(method)
     if key in site.sources:
-        needed = [name for name in own if name not in (demonstration.NAME, *UNTRAINED_PRESETS)]
+        needed = [name for name in defaults if name not in (demonstration.NAME, *UNTRAINED_PRESETS)]
         missing = " ".join(name for name in needed if not _in_directory(directory, name))
         if missing:
-            where = "there is no directory of parameters" if directory is None else f"{directory} does not have them"
+            where = "no directory of parameters exists" if directory is None else f"{directory} does not have them"
             fetch = f"run 'helixfold weights download --models {missing}', or pass --models"
             raise site.problem(key, f"names {missing}, and {where}; {fetch}")
-        return own
-    usual = (own, *map(default_models, DEFAULTS))
-    return next(filter(_have_files, usual), ())
+        return defaults
+    alternatives = (defaults, *map(default_models, DEFAULTS))
+    return next(filter(_has_files, alternatives), ())
 
 
 def _require_permission(reason: str) -> None:
@@ -153,7 +152,7 @@ def _require_permission(reason: str) -> None:
 
 
 def trained_preset(weights: Path) -> Preset | None:
-    """Return the preset in the metadata of a parameter file; None if it has none."""
+    """Return the preset in the metadata of a parameter file; None if the file has none."""
     if not os.path.isfile(weights) or file_format(weights) != "safetensors":
         return None
     header = read_header(weights)
@@ -162,66 +161,66 @@ def trained_preset(weights: Path) -> Preset | None:
     try:
         return Preset.from_dict({**header.use, "model": header.config})
     except ConfigError as error:
-        raise InputError.at(weights, f"its settings are not those of a model: {printable(str(error))}") from error
+        raise InputError.at(weights, f"its settings do not describe a model: {printable(str(error))}") from error
 
 
-def _untrained(chosen: Preset, seed: int, adapters: Sequence[WeightedAdapter]) -> ReadyModel:
+def _untrained(settings: Preset, seed: int, adapters: Sequence[WeightedAdapter]) -> ReadyModel:
     if adapters:
         raise InputError.at(
             adapters[0].path,
-            f"does not fit random parameters, which '{chosen.name}' has; give it its own with --weights",
+            f"cannot be added to the random parameters of '{settings.name}'; pass its own parameters with --weights",
         )
     note = (
-        f"UNTRAINED: made by the '{chosen.name}' preset with random parameters (seed {seed}) to show that the program "
-        "works; this is not a prediction of the protein's structure"
+        f"UNTRAINED: made by the '{settings.name}' preset with random parameters (seed {seed}) to show that the "
+        "program works; this is not a prediction of the protein's structure"
     )
-    return _ready(chosen, untrained_model(chosen.model, seed), (note,), "untrained")
+    return _ready(settings, untrained_model(settings.model, seed), (note,), "untrained")
 
 
-def _load(chosen: Preset, path: Path, adapters: Sequence[WeightedAdapter]) -> ReadyModel:
+def _load(settings: Preset, path: Path, adapters: Sequence[WeightedAdapter]) -> ReadyModel:
     with torch.device("meta"):
-        network = AlphaFold(chosen.model)
-    state, notes = load_weights(path, chosen.model, shapes_of(network.state_dict())), tuple[str, ...]()
+        network = AlphaFold(settings.model)
+    state, notes = load_weights(path, settings.model, shapes_of(network.state_dict())), tuple[str, ...]()
     if adapters:
         state, notes = with_adapters(state, adapters, path)
     network.load_state_dict(state, assign=True)
     network.eval()
     if demonstration.ancestor(path) is None:
-        return _ready(chosen, network, notes, "trained")
-    # The results carry the note wherever the file was copied to.
+        return _ready(settings, network, notes, "trained")
+    # The results have the note also if the file was copied elsewhere.
     note = demonstration.note(descendant=bool(adapters) or not demonstration.is_packaged(path))
-    return _ready(chosen, network, (note, *notes), "demonstration")
+    return _ready(settings, network, (note, *notes), "demonstration")
 
 
-def _ready(chosen: Preset, network: AlphaFold, notes: tuple[str, ...], provenance: WeightsProvenance) -> ReadyModel:
+def _ready(settings: Preset, network: AlphaFold, notes: tuple[str, ...], provenance: WeightsProvenance) -> ReadyModel:
     network.notes = notes
-    described = f"{json.dumps(chosen.to_dict_of_first_version(), sort_keys=True)}\n{digest_of(network.state_dict())}"
-    digest = hashlib.sha256(described.encode()).hexdigest()
-    return ReadyModel(preset=chosen, network=network, digest=digest, provenance=provenance)
+    text = f"{json.dumps(settings.to_dict_of_first_version(), sort_keys=True)}\n{digest_of(network.state_dict())}"
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return ReadyModel(preset=settings, network=network, digest=digest, provenance=provenance)
 
 
 def _files(names: Sequence[str], weights: Path | None, method: Method) -> dict[str, Path]:
-    """Return the parameter file of each model."""
-    if weights is not None and not os.path.exists(weights):  # pathlib's own raises where a name is too long
-        raise InputError.at(weights, "there is no such file or directory of weights")
+    """Return the parameter file of each model, by model name."""
+    if weights is not None and not os.path.exists(weights):  # `Path.exists` raises if a name is too long
+        raise InputError.at(weights, "no such file or directory of weights")
     if weights is not None and not weights.is_dir():
         if len(names) > 1:
-            raise InputError(f"{weights} is one file, but {len(names)} models are named; give a directory of weights")
+            raise InputError(f"{weights} is one file, but {len(names)} models are named; pass a directory of weights")
         return {names[0] if names else named_preset(weights) or fitting_preset(weights, "--models"): weights}
     directory = weights or parameters_directory()
     if directory is None:
-        raise InputError(f"there are no parameters of {', '.join(names)}, for {NO_CACHE}, or give --weights")
+        raise InputError(f"no parameters of {', '.join(names)}: {NO_CACHE}, or pass --weights")
     available = {name: path for name in PRESETS if (path := _in_directory(directory, name)) is not None}
     if not names and not available:
-        raise InputError(f"{directory}: there are no parameter files params_<model>.npz in this directory")
+        raise InputError(f"{directory}: has no parameter files params_<model>.npz")
     missing = [name for name in names if name not in available]
     if missing:
         fetch = f"run 'helixfold weights download --models {' '.join(missing)}'"
-        hint = f"give --weights, or {fetch}" if weights is None else "give another --weights"
-        raise InputError(f"{directory}: there are no parameters of {', '.join(missing)}; {hint}")
-    # DeepMind's archive has models of both kinds, which are not for the same targets.
-    suited = [name for name in available if preset(name).model.method == method]
-    return {name: available[name] for name in names or suited or available}
+        hint = f"pass --weights, or {fetch}" if weights is None else "pass another --weights"
+        raise InputError(f"{directory}: has no parameters of {', '.join(missing)}; {hint}")
+    # DeepMind's archive has models of both methods, which are for different targets.
+    of_method = [name for name in available if preset(name).model.method == method]
+    return {name: available[name] for name in names or of_method or available}
 
 
 def _in_directory(directory: Path | None, name: str) -> Path | None:
@@ -232,22 +231,22 @@ def _in_directory(directory: Path | None, name: str) -> Path | None:
 
 
 def fitting_preset(path: Path, option: str) -> str:
-    """Return the only preset whose parameters a file has, and print a note that says so.
+    """Return the preset that the arrays of a file fit, and print a note.
 
-    Raise `InputError` if there is none, or if there are several of which the `option` chooses one.
+    Raise `InputError` if none fits, or if several do; the message then names `option`, which selects one.
     """
     form, shapes = read_shapes(path)
     fitting = matching_presets(shapes, form)
     if not fitting:
-        raise InputError.at(path, f"fits no model; the models are {', '.join(PRESETS)}")
+        raise InputError.at(path, f"does not fit any model; the models are {', '.join(PRESETS)}")
     if len(fitting) > 1:
-        problem = f"fits {len(fitting)} models and its name does not say which one it is"
+        problem = f"fits {len(fitting)} models and does not have the name of one"
         raise InputError.at(path, f"{problem}; add {option} with one of {', '.join(fitting)}")
     print_note(f"{path}: read as {fitting[0]}, the only model that it fits")
     return fitting[0]
 
 
 def named_preset(path: Path) -> str | None:
-    """Return the preset in a parameter file's name, such as `params_model_1_ptm.npz`; None if there is none."""
+    """Return the preset in the name of a parameter file, such as `params_model_1_ptm.npz`, or None."""
     name = path.name.removesuffix(path.suffix).removeprefix("params_")
     return name if name in PRESETS else None

@@ -1,4 +1,4 @@
-"""Loading of parameters from DeepMind's, OpenFold's and our own files, whose names and shapes must be the model's."""
+"""Load parameters from files in DeepMind's, OpenFold's and helixfold's formats."""
 
 import os
 import zipfile
@@ -31,7 +31,7 @@ _SUFFIXES: dict[str, Format] = {
     ".ckpt": "pt",
     ".safetensors": "safetensors",
 }
-# Settings that affect a model's training or input, and not the meaning of its parameters.
+# Settings that affect the training or input of a model, but not the meaning of its parameters.
 _FREE_SETTINGS = ("dropout", "msa_dropout", "pair_dropout", "max_templates")
 _ROWS: dict[Format, Callable[[ModelConfig], tuple[ParameterMapping, ...]]] = {
     "npz": alphafold.rows,
@@ -40,11 +40,11 @@ _ROWS: dict[Format, Callable[[ModelConfig], tuple[ParameterMapping, ...]]] = {
 
 
 def load_weights(path: str | os.PathLike[str], config: ModelConfig, shapes: Shapes | None = None) -> dict[str, Tensor]:
-    """Return the state dict, in float32, of a model with these settings.
+    """Return the float32 state dict of a model from a parameter file.
 
-    A caller that has the model may give the `shapes` of its state dict, which takes a while to find out.
+    A caller that has the model may pass the `shapes` of its state dict, because computing them takes a while.
 
-    Raise `InputError` if the file is damaged or is for another model, which the error names.
+    Raise `InputError` if the file is damaged or is for another model; the message names the presets that it fits.
     """
     path = Path(path)
     form = file_format(path)
@@ -70,7 +70,7 @@ def load_weights(path: str | os.PathLike[str], config: ModelConfig, shapes: Shap
 
 
 def read_shapes(path: str | os.PathLike[str]) -> tuple[Format, Shapes]:
-    """Return a file's format, and the names and shapes of its arrays (OpenFold's current names)."""
+    """Return the format of a file, and the shapes of its arrays by name (for OpenFold, its current names)."""
     path = Path(path)
     form = file_format(path)
     if form == "npz":
@@ -80,11 +80,11 @@ def read_shapes(path: str | os.PathLike[str]) -> tuple[Format, Shapes]:
 
 
 def file_format(path: Path) -> Format:
-    """Return the format of a parameter file, by its suffix or else by its content."""
+    """Return the format of a parameter file, from its suffix or its content."""
     require_file(path)
-    known = _SUFFIXES.get(path.suffix.lower())
-    if known is not None:
-        return known
+    form = _SUFFIXES.get(path.suffix.lower())
+    if form is not None:
+        return form
     with damage_as_input_error(path), path.open("rb") as file:
         start = file.read(9)
         if start[8:] == b"{":
@@ -92,34 +92,34 @@ def file_format(path: Path) -> Format:
         if start[:4] == b"PK\x03\x04":
             with zipfile.ZipFile(file) as archive:
                 return "npz" if all(name.endswith(".npy") for name in archive.namelist()) else "pt"
-    raise InputError.at(path, f"is no parameter file; these are read: {', '.join(_SUFFIXES)}")
+    raise InputError.at(path, f"is not a parameter file; expected one of {', '.join(_SUFFIXES)}")
 
 
 @cache
 def model_shapes(config: ModelConfig) -> Shapes:
-    """Return names and shapes of a model's state dict, without allocating its parameters."""
+    """Return the shapes of a model's state dict by name, without allocating its parameters."""
     with torch.device("meta"):
         return shapes_of(AlphaFold(config).state_dict())
 
 
 @cache
 def file_shapes(config: ModelConfig, form: Format) -> Shapes:
-    """Return names and shapes of a model's parameters in a file format."""
+    """Return the shapes of a model's parameters in a file format, by name."""
     return _in_file(model_shapes(config), config, form)
 
 
 @cache
 def _preset_shapes(config: ModelConfig, form: Format) -> Shapes:
-    """Return what `file_shapes` does for a model of a preset, in a tenth of the time: a block stands for its stack."""
+    """Return `file_shapes` of a preset's model in a tenth of the time, by building one block of each stack."""
     blocks = {"evoformer": config.evoformer.blocks, "extra_msa_stack": config.extra_msa.blocks}
     if config.template is not None:
         blocks["template_embedder.pair"] = config.template.blocks
-    found: dict[str, tuple[int, ...]] = {}
+    all_shapes: dict[str, tuple[int, ...]] = {}
     for name, shape in model_shapes(of_blocks(config, 1)).items():
         stack, _, rest = name.partition(".blocks.0.")
         names = [f"{stack}.blocks.{index}.{rest}" for index in range(blocks[stack])] if stack in blocks else [name]
-        found |= dict.fromkeys(names, shape)
-    return _in_file(found, config, form)
+        all_shapes |= dict.fromkeys(names, shape)
+    return _in_file(all_shapes, config, form)
 
 
 def _in_file(shapes: Shapes, config: ModelConfig, form: Format) -> Shapes:
@@ -127,18 +127,18 @@ def _in_file(shapes: Shapes, config: ModelConfig, form: Format) -> Shapes:
 
 
 def matching_presets(shapes: Shapes, form: Format) -> tuple[str, ...]:
-    """Return the presets whose models have exactly these parameters."""
+    """Return the presets whose models have exactly these names and shapes."""
     return tuple(name for name, preset in PRESETS.items() if _preset_shapes(preset().model, form) == shapes)
 
 
 def require_shapes(
-    path: Path, shapes: Shapes, config: ModelConfig, form: Format, of_model: Shapes | None = None
+    path: Path, shapes: Shapes, config: ModelConfig, form: Format, model_state: Shapes | None = None
 ) -> None:
-    """Raise `InputError` if names or shapes differ from the model's; it lists the differences and matching presets.
+    """Raise `InputError` with the differences and the matching presets if names or shapes differ from the model's.
 
-    `of_model` are the shapes of the model's state dict, if they are known.
+    `model_state` has the shapes of the model's state dict if the caller has them.
     """
-    expected = file_shapes(config, form) if of_model is None else _in_file(of_model, config, form)
+    expected = file_shapes(config, form) if model_state is None else _in_file(model_state, config, form)
     problem = differences(expected, shapes)
     if not problem:
         return
@@ -148,16 +148,16 @@ def require_shapes(
             f"it fits {', '.join(presets)}: choose {'this preset' if len(presets) == 1 else 'one of these presets'}"
         )
     else:
-        advice = "it fits no preset"
+        advice = "it does not fit any preset"
     raise InputError.at(path, f"does not fit this model: {problem}; {advice}")
 
 
 def _require_settings(path: Path, stored: Mapping[str, Any], config: ModelConfig) -> None:
-    """Raise `InputError` if settings differ, since models of equal shapes may differ in heads or block order."""
+    """Raise `InputError` if settings differ: models of equal shapes may differ in heads or block order."""
     try:
         theirs = ModelConfig.from_dict(stored).flat()
     except ConfigError as error:
-        raise InputError.at(path, f"its settings are not those of a model: {printable(str(error))}") from error
+        raise InputError.at(path, f"its settings do not describe a model: {printable(str(error))}") from error
     ours = config.flat()
     changed = [
         f"{name} is {theirs.get(name)!r} there and {ours.get(name)!r} here"
@@ -165,4 +165,4 @@ def _require_settings(path: Path, stored: Mapping[str, Any], config: ModelConfig
         if theirs.get(name) != ours.get(name) and name.rsplit(".", 1)[-1] not in _FREE_SETTINGS
     ]
     if changed:
-        raise InputError.at(path, f"was written by another model: {'; '.join(changed)}")
+        raise InputError.at(path, f"is for another model: {'; '.join(changed)}")

@@ -1,4 +1,4 @@
-"""Low-rank changes of weights (LoRA): the weights that a model computes with, made from its own and two small matrices.
+"""Low-rank adaptation (LoRA): effective weights from the original weight and two small matrices.
 
 LoRA: Hu et al. 2021, arXiv 2106.09685. Rank-stabilised scale: Kalajdzievski 2023, arXiv 2312.03732. DoRA: Liu et al.
 2024, arXiv 2402.09353.
@@ -16,20 +16,20 @@ from torch import Tensor
 from data_pipeline.io.errors import InputError, printable
 from helixfold.model.config import Config, require
 
-# Names of the tensors of a changed weight, after the name of its linear map.
+# Names of the tensors of an adapted weight, after the name of its linear map.
 LORA_A, LORA_B, MAGNITUDE = "lora_a", "lora_b", "magnitude"
-# All maps of attention in the Evoformer: those that Hu et al. adapt in other transformers.
+# All linear maps of attention in the Evoformer; Hu et al. adapt the same maps of other transformers.
 ATTENTION = "evoformer.*attention*"
 MAX_RANK = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
 class LowRankConfig(Config):
-    """Settings of low-rank changes.
+    """Settings of LoRA.
 
-    `targets` are patterns of names of linear maps, such as "evoformer.*attention*", separated by commas. The change of
-    a weight is B A times `alpha` / `rank`, or with `rank_stabilised` times `alpha` / sqrt(`rank`). With `decomposed`
-    (DoRA) the length of each row of a weight is trained apart from its direction.
+    `targets` are comma-separated patterns of names of linear maps, such as "evoformer.*attention*". The change of a
+    weight is B A times `alpha` / `rank`, or times `alpha` / sqrt(`rank`) with `rank_stabilised`. With `decomposed`
+    (DoRA) the length of each row of a weight is trained separately from its direction.
     """
 
     rank: int = 4
@@ -46,24 +46,24 @@ class LowRankConfig(Config):
 
     @property
     def scale(self) -> float:
-        """Return the factor of the product B A."""
+        """Factor of the product B A."""
         return self.alpha / (math.sqrt(self.rank) if self.rank_stabilised else self.rank)
 
-    def chosen(self, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
-        """Return the linear maps whose names match a pattern, given the shapes of all parameters of a model.
+    def matching_maps(self, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
+        """Return the names of the linear maps to adapt; `shapes` has the shapes of all parameters of the model.
 
-        Raise `InputError` for a pattern that matches none.
+        Raise `InputError` if a pattern matches none.
         """
         maps = [name.removesuffix(".weight") for name, shape in shapes.items() if is_map(name, shape)]
-        found: set[str] = set()
+        matches: set[str] = set()
         for pattern in filter(None, (part.strip() for part in self.targets.split(","))):
             matching = {name for name in maps if fnmatchcase(name, pattern)}
             if not matching:
                 raise InputError(
-                    f"no linear map has a name like '{printable(pattern)}'; there are such as {', '.join(maps[:3])}"
+                    f"no linear map has a name like '{printable(pattern)}'; some names are {', '.join(maps[:3])}"
                 )
-            found |= matching
-        return [name for name in maps if name in found]
+            matches |= matching
+        return [name for name in maps if name in matches]
 
 
 def is_map(name: str, shape: tuple[int, ...]) -> bool:
@@ -78,10 +78,10 @@ def effective_weight(
     scale: float,
     magnitude: Float[Tensor, " o"] | None = None,
 ) -> Float[Tensor, "o i"]:
-    """Return the weight that a model computes with: W + scale B A, whose rows have the given lengths, if any (DoRA).
+    """Return the weight that a model computes with: W + scale B A, with row lengths `magnitude` in DoRA.
 
-    Autograd carries the gradient of the result to `a`, `b` and `magnitude`; the lengths of the rows of W + scale B A
-    count as constants, as in DoRA (Sec. 4.3).
+    Gradients flow to `a`, `b` and `magnitude`; the row lengths of W + scale B A are treated as constants, as in DoRA
+    (Sec. 4.3).
     """
     changed = weight + scale * (b @ a)
     if magnitude is None:
@@ -91,5 +91,5 @@ def effective_weight(
 
 
 def row_lengths(weight: Float[Tensor, "o i"]) -> Float[Tensor, " o"]:
-    """Return the length of each row of a weight, with which the training of DoRA's magnitudes begins."""
+    """Return the length of each row of a weight, the initial magnitudes of DoRA."""
     return torch.linalg.vector_norm(weight, dim=1)

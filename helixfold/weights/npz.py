@@ -1,4 +1,4 @@
-"""Reading and writing of `.npz` files of floating-point arrays, without pickle and with all headers checked."""
+"""Read and write `.npz` files of floating-point arrays, without pickle and with checked headers."""
 
 import math
 import os
@@ -14,12 +14,12 @@ from data_pipeline.io.errors import InputError, printable
 from data_pipeline.io.files import atomic_write
 from data_pipeline.io.zip_archive import ArchiveLimits, damage_as_input_error, open_archive
 
-# DeepMind's files have 265 to 400 arrays of up to four axes, 373 MB in all.
+# DeepMind's files have 265 to 400 arrays of up to four axes, together 373 MB.
 LIMITS = ArchiveLimits(members=2000)
 MAX_AXES = 8
 MAX_HEADER_BYTES = 4096
-# The header of the .npy format (NumPy Enhancement Proposal 1): a Python dictionary with these three keys, sorted.
-# It is matched and never evaluated.
+# Header of the .npy format (NumPy Enhancement Proposal 1): a Python dictionary with these three keys, sorted. It is
+# matched and never evaluated.
 _HEADER = re.compile(
     r"\{\s*'descr':\s*'(?P<descr>[^']{1,16})',\s*'fortran_order':\s*(?:True|False),"
     r"\s*'shape':\s*\((?P<shape>[\d,\s]*)\),?\s*\}\s*"
@@ -35,7 +35,7 @@ def open_npz(path: str | os.PathLike[str], limits: ArchiveLimits = LIMITS) -> It
 
 
 class NpzArrays(Mapping[str, np.ndarray]):
-    """Arrays of an open `.npz` file; each array is read when it is looked up, `shapes` only from the headers.
+    """Arrays of an open `.npz` file. An array is read when it is looked up; `shapes` are read from the headers.
 
     Arrays are converted to float32 in C order and native byte order.
     """
@@ -58,26 +58,27 @@ class NpzArrays(Mapping[str, np.ndarray]):
         return values
 
     def values_of(self, name: str) -> np.ndarray:
-        """Return an array whose values may be infinite or NaN; all else about it is checked."""
+        """Return an array whose values may be infinite or NaN."""
         with damage_as_input_error(self.path), self._archive.open(self._members[name]) as stream:
             values = np.lib.format.read_array(stream, allow_pickle=False)
-        with np.errstate(over="ignore"):  # too large numbers become infinite
+        with np.errstate(over="ignore"):  # numbers that are too large become infinite
             return np.ascontiguousarray(values.astype(np.float32, copy=False))
 
     def _shape(self, member: zipfile.ZipInfo) -> tuple[int, ...]:
-        """Return the shape in an array's header, after checking it against the size of the member."""
+        """Return the shape in the header of an array, after comparing it with the size of the archive member."""
         name = printable(member.filename)
         if not member.filename.endswith(".npy"):
             raise InputError.at(self.path, f"'{name}' is not an array, so this is not a plain .npz file")
         with damage_as_input_error(self.path), self._archive.open(member) as stream:
             start = stream.read(8)
-            # Format 1 gives the header's length in two bytes, 2 and 3 in four.
+            # The length of the header has two bytes in format 1, and four in formats 2 and 3.
             width = {b"\x93NUMPY\x01": 2, b"\x93NUMPY\x02": 4, b"\x93NUMPY\x03": 4}.get(start[:7])
             if width is None:
-                raise InputError.at(self.path, f"'{name}' does not start as a NumPy array does")
+                raise InputError.at(self.path, f"'{name}' does not start like a NumPy array")
             length = int.from_bytes(stream.read(width), "little")
             if length > MAX_HEADER_BYTES:
-                raise InputError.at(self.path, f"'{name}' has a header of {length:,} bytes, which no plain array needs")
+                problem = f"has a header of {length:,} bytes; expected at most {MAX_HEADER_BYTES:,}"
+                raise InputError.at(self.path, f"'{name}' {problem}")
             header = _HEADER.fullmatch(stream.read(length).decode("latin1"))
         if header is None:
             raise InputError.at(self.path, f"'{name}' is not a plain array of numbers")
@@ -88,13 +89,13 @@ class NpzArrays(Mapping[str, np.ndarray]):
         if len(shape) > MAX_AXES or 0 in shape:
             raise InputError.at(self.path, f"'{name}' has the shape {list(shape)[:MAX_AXES]}, which no parameter has")
         declared = math.prod(shape) * np.dtype(header["descr"]).itemsize
-        held = member.file_size - len(start) - width - length
-        if declared != held:
-            raise InputError.at(self.path, f"'{name}' declares {declared:,} bytes of numbers and holds {held:,}")
+        actual = member.file_size - len(start) - width - length
+        if declared != actual:
+            raise InputError.at(self.path, f"'{name}' declares {declared:,} bytes of numbers, got {actual:,}")
         return shape
 
 
 def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays as `numpy.savez` does, as one atomic file."""
+    """Write arrays with `numpy.savez`, atomically."""
     with atomic_write(Path(path)) as temporary, temporary.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]

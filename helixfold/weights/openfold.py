@@ -18,13 +18,14 @@ from helixfold.model.config import ModelConfig
 from helixfold.weights.conversion import IDENTITY, ParameterMapping, to_ours, to_theirs
 from helixfold.weights.table import table
 
-# A training checkpoint has a member per tensor of model, average and optimizer. torch.save never compresses.
+# A training checkpoint has a member for each tensor of model, moving average and optimizer. torch.save never
+# compresses.
 LIMITS = ArchiveLimits(members=100_000, unpacked_bytes=32 * 2**30, compressed=False)
-# Limit of the pickled names beside the tensors, which are slow to read; a training checkpoint has two million bytes.
+# Maximum bytes of pickled names, which are slow to read; a training checkpoint has two million.
 MAX_NAMES_BYTES = 2**23
 # Prefixes that DeepSpeed's and Lightning's wrappers add.
 _WRAPPERS = re.compile(r"^(?:module\.|model\.)+")
-# Names of modules in OpenFold 1, and their current names.
+# Names of modules in OpenFold 1 and their current names.
 _OLD_NAMES = (
     (re.compile(r"^template_angle_embedder\."), "template_embedder.template_single_embedder."),
     (re.compile(r"^(template_pair_embedder|template_pair_stack|template_pointwise_att)\."), r"template_embedder.\1."),
@@ -81,21 +82,21 @@ def read_pt(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """Read the model's tensors from an OpenFold checkpoint, memory-mapped and under current names.
 
     The moving average is preferred, as in OpenFold, and prefixes of wrappers are removed. Raise `InputError` if the
-    file has anything but tensors and plain containers.
+    file has anything except tensors and plain containers.
     """
     path = Path(path)
     with open_archive(path, LIMITS) as archive:
         names = max((member.file_size for member in archive.infolist() if member.filename.endswith(".pkl")), default=0)
     if names > MAX_NAMES_BYTES:
-        raise InputError.at(path, f"has {names:,} bytes of names beside its tensors, which no model's parameters need")
+        raise InputError.at(path, f"has {names:,} bytes of names; expected at most {MAX_NAMES_BYTES:,}")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the error says what is wrong with a file
+            warnings.simplefilter("ignore")  # the error below describes the problem
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except _DAMAGE as error:
         reason = printable(str(error).split("\n", 1)[0])
         raise InputError.at(
-            path, f"is not a checkpoint of tensors alone ({reason}); save the model's state dict and nothing else"
+            path, f"is not a checkpoint of tensors only ({reason}); save only the model's state dict"
         ) from error
     tensors: dict[str, Tensor] = {}
     for stored_name, tensor in _state_dict(path, content).items():
@@ -111,13 +112,13 @@ def read_pt(path: str | os.PathLike[str]) -> dict[str, Tensor]:
 
 
 def write_pt(path: str | os.PathLike[str], tensors: Mapping[str, Tensor]) -> None:
-    """Write a state dict in OpenFold's format, as one atomic file."""
+    """Write a state dict in OpenFold's format, atomically."""
     with atomic_write(Path(path)) as temporary:
         torch.save(dict(tensors), temporary)
 
 
 def current_name(name: str) -> str:
-    """Return the current name of a parameter, given its name with wrappers' prefixes or in OpenFold 1."""
+    """Return the current name of a parameter from its name in OpenFold 1 or with the prefixes of wrappers."""
     name = _WRAPPERS.sub("", name)
     for old, new in _OLD_NAMES:
         name = old.sub(new, name)
@@ -126,9 +127,9 @@ def current_name(name: str) -> str:
 
 def _state_dict(path: Path, content: object) -> Mapping[object, object]:
     for keys in (("ema", "params"), ("state_dict",), ("module",), ()):
-        found = content
+        value = content
         for key in keys:
-            found = found.get(key) if isinstance(found, Mapping) else None
-        if isinstance(found, Mapping):
-            return found
-    raise InputError.at(path, "holds no state dict")
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if isinstance(value, Mapping):
+            return value
+    raise InputError.at(path, "does not contain a state dict")

@@ -1,7 +1,7 @@
-"""How far the predictions of a model can be trusted by the origin of its parameters."""
+"""Origin of a model's parameters: random, the demonstration model (or training from it), or other training."""
 
 from typing import Final, Literal, get_args
 
 WeightsProvenance = Literal["untrained", "demonstration", "trained"]
-# From the least to the most trustworthy.
+# From the least to the most trustworthy. Predictions with one are replaced by predictions with a later one.
 WEIGHTS_PROVENANCES: Final[tuple[WeightsProvenance, ...]] = get_args(WeightsProvenance)

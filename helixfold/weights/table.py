@@ -1,8 +1,8 @@
-"""Table of all parameters with their names in our model, DeepMind's files and OpenFold's checkpoints.
+"""Names of all parameters in our model, DeepMind's files and OpenFold's checkpoints.
 
-DeepMind's names omit the common scope `alphafold/alphafold_iteration`; a leaf follows `//`. In stacks, `*` stands for
-the block's number; DeepMind has one array for the whole stack, with a leading axis for blocks. OpenFold's tensors have
-our axes, but query, key and value are separate there and concatenated in ours.
+DeepMind's names omit the common scope `alphafold/alphafold_iteration`; `//` separates a module from its array. In
+stacks, `*` is the index of the block. DeepMind has one array for the whole stack, with a leading axis for blocks.
+OpenFold's tensors have our axes, but query, key and value are separate there and concatenated in ours.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -15,10 +15,10 @@ from helixfold.weights.conversion import IDENTITY, TRANSPOSE, Axes, from_heads, 
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterNames:
-    """Names of one parameter, or of the same parameter in each of `blocks` blocks; `axes` relates DeepMind's array.
+    """Names of one parameter, or of the same parameter in each of `blocks` blocks.
 
-    Where one program has several arrays for one of another, these are concatenated in the order given here; OpenFold
-    has some in reverse.
+    `axes` converts DeepMind's array. If one program has several arrays for one array of another, these are concatenated
+    in the order of the names here; some are in reverse order in OpenFold.
     """
 
     ours: tuple[str, ...]
@@ -49,7 +49,7 @@ class ModulePath(NamedTuple):
         return self.joined(ours, [(leaf, openfold)], axes)
 
     def joined(self, ours: str, parts: Iterable[tuple[str, str]], axes: Axes) -> ParameterNames:
-        """Return the names of a parameter that others split into `parts`: (DeepMind's leaf, OpenFold's name)."""
+        """Return the names of a parameter that the others split into `parts`: (DeepMind's leaf, OpenFold's name)."""
         leaves, names = zip(*parts, strict=True)
         return ParameterNames(
             ours=(f"{self.ours}.{ours}",),
@@ -60,19 +60,19 @@ class ModulePath(NamedTuple):
 
 
 def stacked(rows: Iterable[ParameterNames], blocks: int) -> Iterator[ParameterNames]:
-    """Yield rows of one block as rows of a stack of blocks."""
+    """Yield the parameters of one block as parameters of a stack of blocks."""
     return (replace(row, blocks=blocks) for row in rows)
 
 
 def linears(module: ModulePath, *names: tuple[str, str, str]) -> Iterator[ParameterNames]:
-    """Yield weights and biases of linear submodules, given by their three names."""
+    """Yield the weights and biases of linear submodules with these names (ours, DeepMind's, OpenFold's)."""
     for name in names:
         yield module.child(*name).parameter("weight", "weights", "weight", TRANSPOSE)
         yield module.child(*name).parameter("bias", "bias", "bias")
 
 
 def norms(module: ModulePath, *names: tuple[str, str, str]) -> Iterator[ParameterNames]:
-    """Yield weights and biases of layer norms, given by their three names."""
+    """Yield the weights and biases of layer norms with these names (ours, DeepMind's, OpenFold's)."""
     for name in names:
         yield module.child(*name).parameter("weight", "scale", "weight")
         yield module.child(*name).parameter("bias", "offset", "bias")
@@ -87,7 +87,7 @@ def _gate_and_output(module: ModulePath, heads: int) -> list[ParameterNames]:
 
 
 def _attention_output(module: ModulePath, heads: int) -> list[ParameterNames]:
-    """Return parameters of the map from an attention's heads."""
+    """Return the parameters of the output projection of attention."""
     return [
         module.parameter("out.weight", "output_w", "linear_o.weight", from_heads(heads)),
         module.parameter("out.bias", "output_b", "linear_o.bias"),
@@ -116,7 +116,7 @@ def _transition(module: ModulePath) -> list[ParameterNames]:
 
 
 def _triangle_multiplication(module: ModulePath, left: str, right: str) -> list[ParameterNames]:
-    """Return parameters of a triangle multiplication with separate projections to its operands."""
+    """Return the parameters of a triangle multiplication with separate projections to its operands."""
     return [
         *norms(
             module,
@@ -136,9 +136,9 @@ def _triangle_multiplication(module: ModulePath, left: str, right: str) -> list[
 
 
 def _fused_triangle_multiplication(module: ModulePath, *, swapped: bool) -> list[ParameterNames]:
-    """Return parameters of a triangle multiplication whose files have one projection to both operands.
+    """Return the parameters of a triangle multiplication with one projection to both operands.
 
-    `swapped` says that OpenFold's first operand is DeepMind's second.
+    With `swapped`, OpenFold's first operand is DeepMind's second.
     """
     operands = [
         replace(
@@ -171,12 +171,12 @@ def _triangle_attention(module: ModulePath, heads: int) -> list[ParameterNames]:
 def _pair_updates(
     block: ModulePath, openfold: str, heads: int, projections: TriangleProjections
 ) -> list[ParameterNames]:
-    """Return parameters of the pair updates of Evoformer and template blocks, which OpenFold has in a submodule."""
+    """Return the parameters of the pair updates of a block; `openfold` is OpenFold's submodule with them."""
     multiplication, attention = "triangle_multiplication", "triangle_attention"
     pair = block.child("", "", openfold)
     outgoing = pair.child("triangle_outgoing", f"{multiplication}_outgoing", "tri_mul_out")
     incoming = pair.child("triangle_incoming", f"{multiplication}_incoming", "tri_mul_in")
-    # DeepMind's incoming edges swap the roles that the paper gives to a and b; OpenFold kept the paper's.
+    # For incoming edges, DeepMind's code swaps the paper's a and b; OpenFold follows the paper.
     if projections == "fused":
         triangles = [
             *_fused_triangle_multiplication(outgoing, swapped=False),
@@ -198,7 +198,7 @@ def _pair_updates(
 def _evoformer_block(
     block: ModulePath, stack: StackConfig, projections: TriangleProjections, *, global_columns: bool
 ) -> list[ParameterNames]:
-    """Return parameters of a block of the Evoformer, or of the extra-MSA stack with `global_columns`."""
+    """Return the parameters of a block of the Evoformer, or of the extra-MSA stack with `global_columns`."""
     heads = stack.msa_heads
     row = block.child("row_attention", "msa_row_attention_with_pair_bias", "msa_att_row")
     outer = block.child("outer_product_mean", "outer_product_mean", "outer_product_mean")
@@ -264,7 +264,7 @@ def _monomer_point_attention(attention: ModulePath, heads: int) -> list[Paramete
     ]
 
 
-# A map of one number: DeepMind's weight has no axis for it.
+# Axes of a linear map with one input, for which DeepMind's weight has no axis.
 _OF_ONE_NUMBER = Axes("o", "o 1")
 
 
@@ -336,9 +336,9 @@ def _multimer_point_attention(attention: ModulePath, heads: int) -> list[Paramet
 
 
 class MethodNames(NamedTuple):
-    """Names in which DeepMind's two networks differ."""
+    """Names and modules in which AlphaFold 2 and AlphaFold-Multimer differ."""
 
-    relative_position: str  # of DeepMind's modules
+    relative_position: str  # DeepMind's name
     backbone_update: str
     templates: Callable[[ModulePath, TemplateConfig, TriangleProjections], list[ParameterNames]]
     point_attention: Callable[[ModulePath, int], list[ParameterNames]]
@@ -402,7 +402,7 @@ def _structure_module(root: ModulePath, config: ModelConfig, method: MethodNames
     fold = structure.child("", "fold_iteration", "")
     attention = fold.child("attention", "invariant_point_attention", "ipa")
     angles = fold.child("angles", "rigid_sidechain", "angle_resnet")
-    # haiku numbers modules of one name from the second on: resblock1, resblock1_1, ...
+    # haiku adds a number to repeated names, from the second module on: resblock1, resblock1_1, ...
     blocks = [(block, f"_{block}" if block else "") for block in range(config.structure.angle_blocks)]
     return [
         *norms(

@@ -1,4 +1,4 @@
-"""Safetensors files of parameters: written atomically with a checksum, and read with every mistake found."""
+"""Safetensors files of parameters: written atomically with a checksum that is compared on reading."""
 
 import hashlib
 import json
@@ -14,58 +14,60 @@ from torch import Tensor
 from data_pipeline.io.errors import InputError, printable
 from data_pipeline.io.files import atomic_write, require_file
 
-# The library needs many times this memory to parse a header, and aborts the process if it cannot get it.
+# The library needs many times this memory to parse a header, and aborts the process if memory is too small.
 MAX_HEADER_BYTES = 2**24
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write tensors, their checksum and other metadata as one atomic file. Equal arguments give equal bytes."""
-    own = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    """Write tensors with their checksum and other metadata, atomically. Equal arguments give equal bytes."""
+    on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with atomic_write(path) as temporary:
-        save_file(own, temporary, metadata={**metadata, "sha256": digest_of(own)})
+        save_file(on_cpu, temporary, metadata={**metadata, "sha256": digest_of(on_cpu)})
         sort_metadata(temporary)
 
 
 @contextmanager
-def open_tensors(path: Path, form: str, version: str, otherwise: str) -> Iterator[safe_open]:
-    """Open a safetensors file of a format in a version.
+def open_tensors(path: Path, form: str, version: str, problem: str) -> Iterator[safe_open]:
+    """Open a safetensors file whose metadata has this format name and version.
 
-    Raise `InputError` if it is missing or of another format, of which `otherwise` tells the reader, or if it is of
-    another version, or damaged as far as it is read.
+    Raise `InputError` if the file is missing, has another format (with the message `problem`) or version, or is
+    damaged.
     """
     require_file(path)
     try:
         with path.open("rb") as start:
             length = int.from_bytes(start.read(8), "little")
         if length > MAX_HEADER_BYTES:
-            raise InputError.at(path, f"claims a header of {length:,} bytes, which no parameters need")
+            raise InputError.at(path, f"has a header of {length:,} bytes; expected at most {MAX_HEADER_BYTES:,}")
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             if metadata.get("format") != form:
-                raise InputError.at(path, otherwise)
-            if (found := metadata.get("version")) != version:
-                found = printable("none" if found is None else found)
-                raise InputError.at(path, f"has format version {found}, this helixfold reads {version}; update it")
+                raise InputError.at(path, problem)
+            if (actual := metadata.get("version")) != version:
+                actual = printable("none" if actual is None else actual)
+                problem = f"has format version {actual}, and this helixfold reads {version}"
+                raise InputError.at(path, f"{problem}; update helixfold")
             yield file
     except (SafetensorError, OSError) as error:
         raise damaged(path, error) from error
 
 
 def read_tensors(path: Path, file: safe_open) -> dict[str, Tensor]:
-    """Read all tensors of an open file of `write_tensors`. Raise `InputError` if any bit of one has changed."""
+    """Read all tensors of a file of `write_tensors`. Raise `InputError` if they do not have the stored checksum."""
     tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if digest_of(tensors) != (file.metadata() or {}).get("sha256"):
-        raise InputError.at(path, "its numbers do not have the checksum that it was written with; fetch it again")
+        raise InputError.at(path, "its tensors do not have the stored checksum; download or copy the file again")
     return tensors
 
 
 def damaged(path: Path, error: Exception) -> InputError:
-    """Return the error for a file that is damaged, as another error says."""
-    return InputError.at(path, f"is no complete safetensors file ({printable(str(error))}); fetch or make it again")
+    """Return an `InputError` for a damaged file, with the message of `error`."""
+    problem = f"is not a complete safetensors file ({printable(str(error))})"
+    return InputError.at(path, f"{problem}; download or create it again")
 
 
 def sort_metadata(path: Path) -> None:
-    """Sort the metadata of a safetensors file, which the library writes in an order that differs between processes."""
+    """Sort the metadata of a safetensors file, because the library writes them in a varying order."""
     with path.open("r+b") as file:
         length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(length))
@@ -76,7 +78,7 @@ def sort_metadata(path: Path) -> None:
 
 
 def digest_of(tensors: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 of names, dtypes, shapes and values of tensors in CPU memory."""
+    """Return the SHA-256 of the names, dtypes, shapes and values of tensors in CPU memory."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name]

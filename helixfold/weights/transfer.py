@@ -1,8 +1,8 @@
-"""Parameters for a network to begin with that come from the file of another network, and what of them is new.
+"""Initial parameters of a network from the file of another network.
 
-A network for complexes takes over those of a monomer, or of another release, wherever names and shapes have a
-counterpart. A chain alone, without templates, is then folded as by the monomer with the outer product mean first and
-without the biases of point attention's queries, which AlphaFold-Multimer does not have.
+A network for complexes can start from the parameters of a monomer or of another release, where names and shapes match.
+A single chain without templates is then folded as by the monomer, except that the outer product mean comes first and
+the queries of point attention have no bias, as in AlphaFold-Multimer.
 """
 
 import fnmatch
@@ -26,29 +26,29 @@ from helixfold.model.templates import TEMPLATE_BINS, TEMPLATE_TYPES
 from helixfold.weights.checkpoint import load_checkpoint, read_header
 from helixfold.weights.load import file_shapes, load_weights, matching_presets, model_shapes, read_shapes
 
-# Settings without which tensors of equal shapes do not mean the same, or most shapes differ.
+# Settings that must be equal: otherwise tensors of equal shapes differ in meaning, or most shapes differ.
 _ALIKE = (
     *("c_z", "c_s", "evoformer.c_m", "evoformer.msa_heads", "evoformer.pair_heads", "evoformer.c_outer"),
     *("extra_msa.c_m", "extra_msa.msa_heads", "extra_msa.pair_heads", "extra_msa.c_outer", "template.pair_heads"),
     *("structure.c", "structure.heads", "structure.c_scalar", "structure.query_points", "structure.value_points"),
 )
-# New maps that add to what was learnt already begin with zeros, so that they disturb nothing at first.
+# New maps whose output is added to trained activations start with zeros, so that they change nothing at first.
 _ZEROS = ("template_embedder.out.weight", "template_embedder.out.bias")
-_MOST_NAMED = 5  # parameters in an error
+_MAX_LISTED = 5  # parameters in an error
 _BLOCK = re.compile(r"(?<=\.blocks\.)\d+(?=\.)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class InitialWeights:
-    """Parameters that a network begins with, by name; those that are not in `state` begin with random values.
+    """Initial parameters of a network by name; parameters that are not in `state` start with random values.
 
-    The other fields are names: of parameters that were converted to another layout or unit, that have more inputs than
-    in the file (the weights of these are 0), that are new, and that are new because they have another shape in the
-    file; and of parameters of the file that have no counterpart.
+    The other fields are names of parameters: `converted` to another layout or unit; `extended` by inputs that the file
+    does not have, with weights of 0; `new`; `reshaped`, which are new because they have another shape in the file; and
+    `unused` parameters of the file.
     """
 
     state: dict[str, Tensor]
-    taken: int  # number of values that come from the file
+    taken: int  # number of values from the file
     converted: tuple[str, ...] = ()
     extended: tuple[str, ...] = ()
     new: tuple[str, ...] = ()
@@ -56,29 +56,29 @@ class InitialWeights:
     unused: tuple[str, ...] = ()
 
     def listing(self) -> dict[str, list[str]]:
-        """Return all names by what they are.
+        """Return all names by kind: "new", "reshaped", "unused", "extended" and "converted".
 
-        The blocks of a stack share a line, and so do the names of a block that no value is taken for.
+        The blocks of a stack share an entry, and so do the parameters of a block that takes no values from the file.
         """
         kinds = ("new", "reshaped", "unused", "extended", "converted")
-        taken = {_block_of(name) for name in self.state}
-        stacks = {_BLOCK.sub("*", f"{block}.") for block in taken}
+        blocks = {_block_of(name) for name in self.state}
+        stacks = {_BLOCK.sub("*", f"{block}.") for block in blocks}
 
         def shortened(name: str) -> str:
             block = _block_of(name)
-            is_block_of_its_own = block not in taken and _BLOCK.sub("*", f"{block}.") in stacks
+            is_block_of_its_own = block not in blocks and _BLOCK.sub("*", f"{block}.") in stacks
             return f"{block}.*" if is_block_of_its_own else _BLOCK.sub("*", name)
 
         return {kind: list(dict.fromkeys(map(shortened, getattr(self, kind)))) for kind in kinds}
 
     def description(self, source: str) -> str:
-        """Return one sentence on what comes from the file named `source`, and on all that does not."""
+        """Return one sentence on the parameters that come from the file named `source`, and on the others."""
         names = self.listing()
         zeros = [name for name in names["new"] if name in _ZEROS]
         groups = {
             "new, with random values": [name for name in names["new"] if name not in _ZEROS],
             "new, with zeros": zeros,
-            "new, since they have another shape there": names["reshaped"],
+            "new, because they have another shape there": names["reshaped"],
             "left out, without a counterpart here": names["unused"],
             "with more inputs, whose weights are 0": names["extended"],
             "converted to this network's layout and units": names["converted"],
@@ -89,20 +89,20 @@ class InitialWeights:
 
 def _block_of(name: str) -> str:
     """Return the name of the block that a parameter belongs to, or ""."""
-    found = _BLOCK.search(name)
-    return "" if found is None else name[: found.end()]
+    match = _BLOCK.search(name)
+    return "" if match is None else name[: match.end()]
 
 
 def initial_weights(path: Path, config: ModelConfig, new: Sequence[str] = ()) -> InitialWeights:
-    """Return the parameters of a file that a network begins with, even if it lacks some of them.
+    """Return initial parameters of a network from a file, which may lack some of them.
 
-    `new` are patterns, as of file names, for parameters that a changed network has and the file lacks, or has in
-    another shape. With them, parameters of the file that the network does not have are left out.
+    `new` has shell-style patterns for the names of parameters that the file lacks or has in another shape, for a
+    changed network. With them, parameters of the file that the network does not have are ignored.
 
-    What a file may lack is the aligned-error head, as AlphaFold's `_ptm` models did when they began (Suppl. Sec.
-    1.9.7), and, for a network of complexes, whatever its own model does not have. `template.update_factor` and
-    `template.plddt_slope`, which have no parameters, may differ. Raise `InputError` if the file is damaged or does not
-    fit.
+    Without patterns, a file may lack the aligned-error head, as the files from which AlphaFold's `_ptm` models were
+    trained (Suppl. Sec. 1.9.7), and, for a network of complexes, everything that the model of the file does not have.
+    `template.update_factor` and `template.plddt_slope`, which have no parameters, may differ. Raise `InputError` if the
+    file is damaged or does not fit.
     """
     if new:
         return _with_new(path, config, new)
@@ -115,12 +115,12 @@ def initial_weights(path: Path, config: ModelConfig, new: Sequence[str] = ()) ->
             form, shapes = read_shapes(path)
             ours = model_shapes(config)
             if form == "safetensors" and shapes != ours and shapes.keys() & ours.keys():
-                advice = "if you changed the network, name its new parameters with --new-parameters"
+                advice = "if you changed the network, pass its new parameters with --new-parameters"
                 raise InputError(f"{error}; {advice}") from None
             raise
     if differing := _differences(source, config):
         raise InputError.at(path, f"its parameters cannot be taken over: {differing}")
-    return _taken_over(load_weights(path, source), source, config)
+    return _transfer(load_weights(path, source), source, config)
 
 
 def _with_new(path: Path, config: ModelConfig, patterns: Sequence[str]) -> InitialWeights:
@@ -133,29 +133,29 @@ def _with_new(path: Path, config: ModelConfig, patterns: Sequence[str]) -> Initi
     state, source = _content(path, config, named)
     if source is not None and (differing := _differences(source, config)):
         raise InputError.at(path, f"its parameters cannot be taken over: {differing}")
-    found = {
+    matching = {
         name: state[name].float()
         for name, shape in shapes.items()
         if name in state and tuple(state[name].shape) == shape
     }
-    if without := [name for name in shapes if name not in found and name not in named]:
-        rest = f" and {len(without) - _MOST_NAMED:,} more" if len(without) > _MOST_NAMED else ""
+    if lacking := [name for name in shapes if name not in matching and name not in named]:
+        rest = f" and {len(lacking) - _MAX_LISTED:,} more" if len(lacking) > _MAX_LISTED else ""
         raise InputError.at(
             path,
-            f"it lacks {', '.join(without[:_MOST_NAMED])}{rest}, or has them in another shape; to start them "
-            "anew, name them too with --new-parameters",
+            f"it lacks {', '.join(lacking[:_MAX_LISTED])}{rest}, or has them in another shape; to start them "
+            "with random values, pass them with --new-parameters, too",
         )
     return InitialWeights(
-        state=found,
-        taken=sum(tensor.numel() for tensor in found.values()),
+        state=matching,
+        taken=sum(tensor.numel() for tensor in matching.values()),
         new=tuple(name for name in shapes if name not in state),
-        reshaped=tuple(name for name in shapes if name in state and name not in found),
+        reshaped=tuple(name for name in shapes if name in state and name not in matching),
         unused=tuple(name for name in state if name not in shapes),
     )
 
 
 def _content(path: Path, config: ModelConfig, new: Collection[str]) -> tuple[dict[str, Tensor], ModelConfig | None]:
-    """Return the parameters of a file for `_with_new`, and the settings of their network if they are known."""
+    """Return the parameters of a file for `_with_new`, and the settings of their network or None."""
     form, shapes = read_shapes(path)
     if form == "safetensors":
         state, _ = load_checkpoint(path)
@@ -165,30 +165,32 @@ def _content(path: Path, config: ModelConfig, new: Collection[str]) -> tuple[dic
     for name in matching_presets(shapes, form):
         source = PRESETS[name]().model
         return load_weights(path, source), source
-    known = {name: shape for name, shape in model_shapes(config).items() if name not in new}
-    return load_weights(path, config, known), None
+    expected = {name: shape for name, shape in model_shapes(config).items() if name not in new}
+    return load_weights(path, config, expected), None
 
 
-def _taken_over(state: dict[str, Tensor], source: ModelConfig, config: ModelConfig) -> InitialWeights:
+def _transfer(state: dict[str, Tensor], source: ModelConfig, config: ModelConfig) -> InitialWeights:
     shapes = model_shapes(config)
-    made = state
+    converted = state
     if source.method == "monomer" and config.method == "multimer":
-        made = multimer_parameters(state, source, config)
-    found = {name: made[name] for name in shapes if name in made and tuple(made[name].shape) == shapes[name]}
-    extended = tuple(name for name in EXTENDED if name in found and found[name] is not state.get(name))
+        converted = multimer_parameters(state, source, config)
+    used = {
+        name: converted[name] for name in shapes if name in converted and tuple(converted[name].shape) == shapes[name]
+    }
+    extended = tuple(name for name in EXTENDED if name in used and used[name] is not state.get(name))
     return InitialWeights(
-        state=found | {name: torch.zeros(shapes[name]) for name in _ZEROS if name in shapes and name not in found},
-        taken=sum(tensor.numel() for tensor in found.values())
-        - sum(EXTENDED[name] * len(found[name]) for name in extended),
-        converted=tuple(name for name in found if found[name] is not state.get(name) and name not in extended),
+        state=used | {name: torch.zeros(shapes[name]) for name in _ZEROS if name in shapes and name not in used},
+        taken=sum(tensor.numel() for tensor in used.values())
+        - sum(EXTENDED[name] * len(used[name]) for name in extended),
+        converted=tuple(name for name in used if used[name] is not state.get(name) and name not in extended),
         extended=extended,
-        new=tuple(name for name in shapes if name not in found),
-        unused=tuple(name for name in state if name not in found and not (made is not state and name in CONVERTED)),
+        new=tuple(name for name in shapes if name not in used),
+        unused=tuple(name for name in state if name not in used and not (converted is not state and name in CONVERTED)),
     )
 
 
 def _source(path: Path, config: ModelConfig) -> ModelConfig | None:
-    """Return the settings of the network whose parameters a file holds; None if they are of no use to this one."""
+    """Return the settings of the network of a file if its parameters can be transferred, else None."""
     form, shapes = read_shapes(path)
     if form == "safetensors" and (template := config.template) is not None:
         with suppress(ConfigError):
@@ -217,7 +219,7 @@ def _source(path: Path, config: ModelConfig) -> ModelConfig | None:
 
 
 def _monomers_like(config: ModelConfig) -> Iterator[ModelConfig]:
-    """Yield the settings of monomers of this size, with and without templates and aligned-error head."""
+    """Yield the settings of monomer networks of this size, with and without templates and aligned-error head."""
     for template in (config.template, None):
         for aligned_error in (True, False):
             yield replace(
@@ -233,7 +235,7 @@ def _monomers_like(config: ModelConfig) -> Iterator[ModelConfig]:
 
 
 def _differences(source: ModelConfig, config: ModelConfig) -> str:
-    """Return in what settings two networks differ that must be equal, or ""."""
+    """Describe the differences in the settings that must be equal; return "" if all are equal."""
     theirs, ours = source.flat(), config.flat()
     return "; ".join(
         f"{name} is {theirs[name]} there and {ours[name]} here"
@@ -246,12 +248,12 @@ _ATTENTION = "structure_module.attention"
 _TEMPLATES = "template_embedder"
 _TEMPLATE_PAIR = f"{_TEMPLATES}.pair"
 _POSITION, _TORSIONS = "input_embedder.relative_position.weight", f"{_TEMPLATES}.angles.linear_1.weight"
-# Maps of inputs that a monomer knows a part of, and how many it does not know.
+# Linear maps of which a monomer has only some of the inputs, and the number of missing inputs.
 EXTENDED = {
     _POSITION: SEPARATIONS + 1 + CHAIN_DIFFERENCES - (2 * MAX_SEPARATION + 1),
     _TORSIONS: ANGLE_CHANNELS - TEMPLATE_TYPES,
 }
-# A monomer's parameters whose content is in others of the network for complexes.
+# Parameters of a monomer whose values go to parameters with other names in the network for complexes.
 CONVERTED = tuple(
     f"{name}.{kind}"
     for name in (f"{_ATTENTION}.key_value", f"{_ATTENTION}.key_value_points", f"{_TEMPLATE_PAIR}.linear")
@@ -260,70 +262,72 @@ CONVERTED = tuple(
 
 
 def multimer_parameters(state: dict[str, Tensor], monomer: ModelConfig, multimer: ModelConfig) -> dict[str, Tensor]:
-    """Return a monomer's parameters under the names, in the layout and in the units of a network for complexes.
+    """Convert a monomer's parameters to the names, layout and units of a network for complexes.
 
-    Weights of inputs that a monomer does not know (`EXTENDED`), such as "in another chain", are 0. Parameters of other
-    names are as they were.
+    Weights of inputs that a monomer does not have (`EXTENDED`), such as "in another chain", are 0. Other parameters are
+    returned unchanged.
     """
-    found = {name: tensor for name, tensor in state.items() if not name.startswith(_ATTENTION)}
+    result = {name: tensor for name, tensor in state.items() if not name.startswith(_ATTENTION)}
     for name in ("target", "left", "right"):
-        # Without the first channel, which marks breaks of the chain.
-        found[f"input_embedder.{name}.weight"] = state[f"input_embedder.{name}.weight"][:, 1:]
-    found[_POSITION] = pad(state[_POSITION], (0, EXTENDED[_POSITION]))
+        # Without the first channel, which marks chain breaks.
+        result[f"input_embedder.{name}.weight"] = state[f"input_embedder.{name}.weight"][:, 1:]
+    result[_POSITION] = pad(state[_POSITION], (0, EXTENDED[_POSITION]))
     letters = multimer.heads.masked_msa_letters
     for kind in ("weight", "bias"):
-        found[f"heads.masked_msa.linear.{kind}"] = state[f"heads.masked_msa.linear.{kind}"][:letters]
+        result[f"heads.masked_msa.linear.{kind}"] = state[f"heads.masked_msa.linear.{kind}"][:letters]
     scale = monomer.structure.position_scale / multimer.structure.position_scale
-    found |= _point_attention(state, monomer.structure, scale)
+    result |= _point_attention(state, monomer.structure, scale)
     for kind in ("weight", "bias"):
         rotation, translation = state[f"structure_module.backbone_update.{kind}"].split(3)
-        found[f"structure_module.backbone_update.{kind}"] = torch.cat([rotation, scale * translation])
-    return found | _templates(state) if monomer.template else found
+        result[f"structure_module.backbone_update.{kind}"] = torch.cat([rotation, scale * translation])
+    return result | _templates(state) if monomer.template else result
 
 
 def _point_attention(state: dict[str, Tensor], config: StructureConfig, scale: float) -> dict[str, Tensor]:
-    """Return the parameters of invariant point attention; points are `scale` times as long in the new unit."""
+    """Convert the parameters of invariant point attention; lengths in the new unit are `scale` times the old ones."""
     h, d, p = config.heads, config.c_scalar, config.value_points
 
     def old(name: str) -> Tensor:
         return state[f"{_ATTENTION}.{name}"]
 
     key, value = rearrange(old("key_value.weight"), "(h two d) c -> two (h d) c", two=2, h=h)
-    found = {"query.weight": old("query.weight"), "key.weight": key, "value.weight": value}
+    result = {"query.weight": old("query.weight"), "key.weight": key, "value.weight": value}
     for kind in ("weight", "bias"):
         query = rearrange(old(f"query_points.{kind}"), "(x h q) ... -> (h x q) ...", x=3, h=h)
         both = rearrange(old(f"key_value_points.{kind}"), "(x h p) ... -> h x p ...", x=3, h=h)
         keys, values = both.split([config.query_points, p], 2)
-        found[f"query_points.{kind}"] = scale * query
-        found[f"key_points.{kind}"] = scale * keys.flatten(0, 2)
-        found[f"value_points.{kind}"] = scale * values.flatten(0, 2)
-        found[f"pair_bias.{kind}"] = old(f"pair_bias.{kind}")
-    # Weights of squared distances, after a softplus.
-    found["point_weights"] = _inverse_softplus(torch.nn.functional.softplus(old("point_weights")) / scale**2)
+        result[f"query_points.{kind}"] = scale * query
+        result[f"key_points.{kind}"] = scale * keys.flatten(0, 2)
+        result[f"value_points.{kind}"] = scale * values.flatten(0, 2)
+        result[f"pair_bias.{kind}"] = old(f"pair_bias.{kind}")
+    # The softplus of these is the weight of squared distances.
+    result["point_weights"] = _inverse_softplus(torch.nn.functional.softplus(old("point_weights")) / scale**2)
     means, points, pairs = old("out.weight").split([h * d, 4 * h * p, old("pair_bias.weight").shape[1] * h], 1)
-    found["out.weight"] = torch.cat([means, points / scale, pairs], 1)
-    # The weights of attention add up to 1, so that the values' bias is one of the result. That of keys has no effect.
+    result["out.weight"] = torch.cat([means, points / scale, pairs], 1)
+    # Attention weights sum to 1, so the bias of the values becomes a bias of the result. The bias of the keys has no
+    # effect.
     value_bias = rearrange(old("key_value.bias"), "(h two d) -> two (h d)", two=2, h=h)[1]
-    found["out.bias"] = old("out.bias") + means @ value_bias
-    return {f"{_ATTENTION}.{name}": tensor for name, tensor in found.items()}
+    result["out.bias"] = old("out.bias") + means @ value_bias
+    return {f"{_ATTENTION}.{name}": tensor for name, tensor in result.items()}
 
 
 def _templates(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the parameters of the template embedder's first maps.
+    """Convert the parameters of the first maps of the template embedder.
 
-    A monomer never saw directions between residues, and its features of torsions are others, but for the residue types.
+    A monomer was not trained with directions between residues, and only the residue types of its torsion features are
+    the same.
     """
     weight = state[f"{_TEMPLATE_PAIR}.linear.weight"]
     maps = ("distances", "has_beta", "column_type", "row_type", "directions", "has_backbone")
     sizes = (TEMPLATE_BINS.count, 1, TEMPLATE_TYPES, TEMPLATE_TYPES, 3, 1)
-    found = {
+    result = {
         f"{_TEMPLATE_PAIR}.{name}.weight": part
         for name, part in zip(maps, weight.split(sizes, 1), strict=True)
         if name != "directions"
     }
-    found[f"{_TEMPLATE_PAIR}.distances.bias"] = state[f"{_TEMPLATE_PAIR}.linear.bias"]
-    found[_TORSIONS] = pad(state[_TORSIONS][:, :TEMPLATE_TYPES], (0, EXTENDED[_TORSIONS]))
-    return found
+    result[f"{_TEMPLATE_PAIR}.distances.bias"] = state[f"{_TEMPLATE_PAIR}.linear.bias"]
+    result[_TORSIONS] = pad(state[_TORSIONS][:, :TEMPLATE_TYPES], (0, EXTENDED[_TORSIONS]))
+    return result
 
 
 def _inverse_softplus(values: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Untrained networks with random parameters, for tests and to try the pipeline."""
+"""Networks with random parameters, for tests and for trying the pipeline."""
 
 import torch
 
@@ -7,9 +7,9 @@ from helixfold.model.config import ModelConfig
 
 
 def untrained_model(config: ModelConfig, seed: int) -> AlphaFold:
-    """Return a network with random parameters, which are the same for a seed on every machine.
+    """Return a network with random parameters, which depend only on the seed.
 
-    Matrices that are zero at the start of training are random too: with zeros all residues would stay at the origin.
+    Matrices that are zero at the start of training are random too, because with zeros all residues stay at the origin.
     """
     model = AlphaFold(config)
     generator = torch.Generator().manual_seed(seed)

@@ -66,7 +66,7 @@ def random_adapter(directory: Path) -> Path:
     """Write a reproducible random adapter of the demonstration model that changes every linear map."""
     state = load_weights(WEIGHTS, preset(NAME).model)
     tensors = {}
-    for name in LOW_RANK.chosen({each: tuple(tensor.shape) for each, tensor in state.items()}):
+    for name in LOW_RANK.matching_maps({each: tuple(tensor.shape) for each, tensor in state.items()}):
         weight, random = state[f"{name}.weight"], np.random.RandomState(zlib.crc32(name.encode()))
         outputs, inputs = weight.shape
         deviation = float(weight.std())

@@ -124,7 +124,7 @@ def test_many_equal_chains_are_assigned_by_superposition(monkeypatch: pytest.Mon
     assert ring in turns
     assert found.dockq is not None
     assert found.dockq > 0.7
-    monkeypatch.setattr(complexes, "_MOST_TRIED", 0)
+    monkeypatch.setattr(complexes, "_MAX_ASSIGNMENTS", 0)
     for name in SMALL:
         pdb = true_complex(name, NOWHERE)
         few = compared(chains_of(made_prediction(name, pdb)), chains_of(pdb))
@@ -133,7 +133,7 @@ def test_many_equal_chains_are_assigned_by_superposition(monkeypatch: pytest.Mon
 
 def test_superposing_one_chain_assigns_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(complexes.ChainMapping, "_improved", lambda _, assignment: assignment)
-    monkeypatch.setattr(complexes, "_MOST_TRIED", 0)
+    monkeypatch.setattr(complexes, "_MAX_ASSIGNMENTS", 0)
     rng = np.random.default_rng(3)
     (chain,) = symmetric(("helix_short",), 1, 0.0)
     true = []
@@ -179,7 +179,7 @@ def test_the_assignment_has_the_largest_dockq_though_another_has_a_smaller_rmsd(
 
 
 def test_exchanging_chains_improves_an_assignment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(complexes, "_MOST_TRIED", 0)
+    monkeypatch.setattr(complexes, "_MAX_ASSIGNMENTS", 0)
     wrong = {0: 1, 1: 0, 2: 2, 3: 3}
     monkeypatch.setattr(complexes, "_superposed", lambda _: [wrong])
     true = symmetric(("helix_short",), 3, 12.0)

@@ -177,7 +177,7 @@ def test_superposing_chains_and_trying_all_assignments_agree(monkeypatch: pytest
     reference = uneven_chains("BCAD", seed=8)
     predicted = [displaced(chain, 0.4, seed) for seed, chain in enumerate(reference)][::-1]
     tried = ChainMapping(predicted, reference)
-    monkeypatch.setattr("helixfold.analysis.complexes._MOST_TRIED", 0)
+    monkeypatch.setattr("helixfold.analysis.complexes._MAX_ASSIGNMENTS", 0)
     nearest = ChainMapping(predicted, reference)
     for found in (tried, nearest):
         assert {number: each.predicted.name for number, each in found.pairings.items()} == dict(enumerate("BCAD"))

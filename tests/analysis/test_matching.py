@@ -49,18 +49,18 @@ def test_sequences_match_if_only_one_does() -> None:
     assert (found[0].reference, found[0].by_sequence) == (one, True)
     longer = by_sequence(structure(FULL), [(two, structure(FULL)), (one, structure(FULL[5:]))])
     assert longer[0].reference == two
-    with pytest.raises(ComparisonError, match=r"2 references have its sequence \(one.pdb, two.pdb\); name the one"):
+    with pytest.raises(ComparisonError, match=r"2 references have its sequence \(one.pdb, two.pdb\); give one of them"):
         by_sequence(structure(FULL), [(one, structure(FULL)), (two, structure(FULL))])
-    with pytest.raises(ComparisonError, match="none of 1 references has its name, or nearly its sequence"):
+    with pytest.raises(ComparisonError, match="none of 1 references has its name or a similar sequence"):
         by_sequence(structure(FULL), [(other, different)])
     with pytest.raises(ComparisonError, match="none of 1 references"):
         by_sequence(structure(FULL), [(other, replace(different, chains=()))])
 
 
 def test_what_is_not_there_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="it has no structures"):
+    with pytest.raises(InputError, match="has no structures"):
         find_references(tmp_path)
-    with pytest.raises(InputError, match="there is no such file or directory"):
+    with pytest.raises(InputError, match="no such file or directory"):
         find_references(tmp_path / "absent")
     (tmp_path / "twice").mkdir()
     for name in ("a.cif", "A.pdb"):

@@ -102,13 +102,13 @@ def test_the_chain_with_most_in_common_is_taken_and_the_first_of_equals() -> Non
 
 
 def test_what_cannot_be_compared_is_one_sentence() -> None:
-    with pytest.raises(ComparisonError, match="the reference holds no protein"):
+    with pytest.raises(ComparisonError, match="the reference has no protein chains"):
         best_pairing((chain(FULL),), ())
-    with pytest.raises(ComparisonError, match="the prediction holds no protein"):
+    with pytest.raises(ComparisonError, match="the prediction has no protein chains"):
         best_pairing((), (chain(FULL),))
-    with pytest.raises(ComparisonError, match="2 residues with C-alpha atoms in common, and 3 are the fewest"):
+    with pytest.raises(ComparisonError, match="2 common residues with C-alpha atoms; at least 3 are needed"):
         best_pairing((chain("AG"),), (chain("AG"),))
-    with pytest.raises(ComparisonError, match="different proteins: of the shorter one's 20 residues 5 are equal"):
+    with pytest.raises(ComparisonError, match="different proteins: only 5 of 20 residues of the shorter one are equal"):
         best_pairing((chain("A" * 5 + "C" * 15),), (chain("W" * 15 + "A" * 5),))
 
 

@@ -191,7 +191,7 @@ FEATURES = {
 
 WEIGHTS = {
     "weights that are not there": bad("predict x.fasta --weights no.npz", {"x.fasta": FASTA}, "no.npz", "o such"),
-    "weights of an unknown kind": weights("w.h5", lambda: b"\x89HDF\r\n", "is no parameter file", ".safetensors"),
+    "weights of an unknown kind": weights("w.h5", lambda: b"\x89HDF\r\n", "is not a parameter file", ".safetensors"),
     "weights from which the model is to be found": bad(
         "predict x.fasta --weights w.npz", {"x.fasta": FASTA, "w.npz": b""}, "w.npz", "get it again"
     ),
@@ -218,11 +218,11 @@ WEIGHTS = {
     "weights of two models in one file": bad(
         "predict x.fasta --models model_1 model_2 --weights w.npz", {"x.fasta": FASTA, "w.npz": b""}, "one file"
     ),
-    "a .pt that runs code": weights("w.pt", _pt({"a": Exploit()}), "tensors alone", "state dict"),
+    "a .pt that runs code": weights("w.pt", _pt({"a": Exploit()}), "tensors only", "state dict"),
     "a .pt of the old kind that runs code": weights("w.pt", lambda: pickle.dumps({"a": Exploit()}, 2), "w.pt"),
-    "a .pt of a whole module": weights("w.pt", _pt(torch.nn.Linear(2, 2)), "tensors alone"),
+    "a .pt of a whole module": weights("w.pt", _pt(torch.nn.Linear(2, 2)), "tensors only"),
     "a .pt without tensors": weights("w.pt", _pt({"a": 3}), "'a' is not a tensor"),
-    "a .pt that is a list": weights("w.pt", _pt([torch.ones(1)]), "no state dict"),
+    "a .pt that is a list": weights("w.pt", _pt([torch.ones(1)]), "does not contain a state dict"),
     "a .pt that was cut": weights("w.pt", lambda: _pt({"a": torch.ones(99)})()[:-50], "w.pt"),
     "a .pt of other names": weights("w.pt", _pt({"a": torch.ones(1)}), "does not fit this model"),
     "safetensors with a header of 2^63 bytes": weights("w.safetensors", lambda: safetensors(b"{}", 2**63), "w.saf"),
@@ -268,7 +268,7 @@ WEIGHTS = {
     "weights' path that is too long": bad(f"predict x.fasta --weights {'w' * 300}", {"x.fasta": FASTA}, "w"),
     "inspecting what is not there": bad("weights inspect no.npz", {}, "no.npz", "o such"),
     "inspecting text": inspected("w.npz", lambda: b"hello", "get it again"),
-    "inspecting a program": inspected("w", lambda: b"\x7fELF" + bytes(99), "is no parameter file"),
+    "inspecting a program": inspected("w", lambda: b"\x7fELF" + bytes(99), "is not a parameter file"),
     "inspecting a pickle": inspected("w.pt", lambda: pickle.dumps(Exploit()), "w.pt"),
     "converting what is not there": bad("weights convert no.npz w.pt", {}, "no.npz", "o such"),
     "converting to another format": bad("weights convert w.npz w.h5", {"w.npz": b"x"}, "w.h5", ".safetensors"),

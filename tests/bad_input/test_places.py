@@ -166,8 +166,8 @@ def test_without_a_home_predictions_need_none(home: str, folder: Path, monkeypat
     monkeypatch.setattr("helixfold.weights.find.parameters_directory", cache.parameters_directory)
     assert met("predict --dry-run x.fasta", folder).code == 0
     for command, says in (
-        ("predict x.fasta --models model_1", "there are no parameters of model_1, for no home directory is known"),
-        ("weights download", "there is no place for parameters, for no home directory is known"),
+        ("predict x.fasta --models model_1", "no parameters of model_1: no home directory is known"),
+        ("weights download", "no directory for the parameters: no home directory is known"),
     ):
         found = met(command, folder)
         assert (found.code, found.changed, len(found.said)) == (2, (), 1)

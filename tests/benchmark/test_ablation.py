@@ -186,7 +186,7 @@ def test_a_wrong_spilled_stream_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
         if self._fetches:
             self._near[slot].mul_(FACTOR)
 
-    monkeypatch.setattr(spilled, "LEAST_BYTES", 0)
+    monkeypatch.setattr(spilled, "MIN_BYTES", 0)
     on = PredictionSetup(dtype=FLOAT32, way="spilled")
     assert read(on)[0].faults == []
     monkeypatch.setattr(spilled.Lane, "fetch", wrong_fetch)

@@ -114,7 +114,7 @@ def test_a_step_is_measured_with_recycling_and_replayed_where_there_are_graphs(
     # Of two recycling iterations in each of three steps, the first one is launched; so is the first step's last one.
     assert recorder.replayed == 5 + 2
     assert all("2 recycling iterations" in row["name"] for row in rows)
-    assert not any("recording failed" in note for row in rows for note in row["notes"])
+    assert not any("capturing one failed" in note for row in rows for note in row["notes"])
 
 
 def test_a_machine_with_little_more_than_torch_can_be_measured() -> None:

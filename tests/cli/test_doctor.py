@@ -63,7 +63,7 @@ def test_whether_passes_are_recorded_is_told(
 ) -> None:
     if torch.device("cpu") == pick_device():
         assert "CUDA graphs none: only NVIDIA GPUs have them" in doctor(capsys)
-    monkeypatch.setattr("helixfold.apps.predict.doctor.refusal_of_graphs", lambda properties: None)
+    monkeypatch.setattr("helixfold.apps.predict.doctor.graphs_unsupported_reason", lambda properties: None)
     assert "CUDA graphs of short passes whose size repeats (--cuda-graphs)" in doctor(capsys)
 
 
@@ -210,7 +210,7 @@ def test_a_device_that_was_never_tried_is_said_to_be(
 def test_the_allocator_that_cannot_be_told_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("helixfold.execution.allocator.refusal", lambda: "no glibc")
+    monkeypatch.setattr("helixfold.execution.allocator.unsupported_reason", lambda: "no glibc")
     said = operators(capsys, "--length", 16, "--rows", 4, "--device", "cpu")
     assert said["memory that tensors leave"] == "left as it is: no glibc\n"
 
@@ -253,7 +253,7 @@ def test_each_model_is_shown_with_its_memory_and_the_longest_chain(
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_the_memory_of_a_device_that_is_not_here_is_not_known(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "memory: device 'cuda' is not there" in doctor(capsys, "--length", 16, "--rows", 4, "--device", "cuda")
+    assert "memory: device 'cuda' is not available" in doctor(capsys, "--length", 16, "--rows", 4, "--device", "cuda")
 
 
 def test_the_host_its_limits_caches_and_extras_are_shown(

@@ -184,7 +184,7 @@ def test_pairs_that_cannot_be_compared_stop_no_others(
     assert {row["target"] for row in rows(output / "scores.tsv")} == {"helical_hairpin", "strand_helix"}
     assert any("meander.pdb" in name and "neither mmCIF" in why for name, why in failures.items())
     assert any(("polyproline" in name and "in common" in why) or "different" in why for name, why in failures.items())
-    assert any("stranger" in name and "nearly its sequence" in why for name, why in failures.items())
+    assert any("stranger" in name and "a similar sequence" in why for name, why in failures.items())
     assert any("broken" in name for name in failures)
     for why in failures.values():
         assert why in printed.err
@@ -200,10 +200,10 @@ def test_wrong_input_is_one_sentence_and_nothing_is_written(
     file.touch()
     output = tmp_path / "out"
     for arguments, words in (
-        ([predictions, tmp_path / "absent"], "there is no such file or directory"),
-        ([tmp_path / "absent", references], "there is no such file or directory"),
+        ([predictions, tmp_path / "absent"], "no such file or directory"),
+        ([tmp_path / "absent", references], "no such file or directory"),
         ([empty, references], "it has no predictions"),
-        ([predictions, empty], "it has no structures"),
+        ([predictions, empty], "has no structures"),
     ):
         assert main(["evaluate", *map(str, arguments), "--output", str(output)]) == 2
         error = capsys.readouterr().err

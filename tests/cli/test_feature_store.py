@@ -116,7 +116,7 @@ def test_shards_are_built_one_by_one_and_joined(tmp_path: Path, capsys: pytest.C
         ),
         (["--structures", "{}/structures", "--chains", "{}/none"], "none: cannot be read"),
         (["--structures", "{}/structures", "--clusters", "{}/none"], "none: cannot be read"),
-        (["--structures", "{}/structures", "--shard", "2/2"], "a shard is i/n with i from 0 to n - 1"),
+        (["--structures", "{}/structures", "--shard", "2/2"], "a shard must be i/n with i from 0 to n - 1"),
         (["--structures", "{}/structures", "--workers", "0"], "--workers: must be a whole number from 1 to 1,024"),
         (["--structures", "{}/structures", "--max-resolution", "-1"], "below_resolution must be a positive number"),
         (["--structures", "{}/structures", "--output", "{}/structures/0abc.pdb"], "cannot be used as a feature store"),

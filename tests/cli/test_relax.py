@@ -100,7 +100,7 @@ def test_one_that_fails_leaves_the_others_alone(tmp_path: Path, capsys: pytest.C
     run = ["relax", str(tmp_path / "heap.pdb"), str(EXAMPLES / "helix_short.pdb"), "--output", str(out)]
     assert main([*run, "--device", "cpu"]) == 1
     printed = capsys.readouterr()
-    assert "heap.pdb: not relaxed: it is no fold that could be relaxed" in printed.err
+    assert "heap.pdb: not relaxed: it does not have a fold that can be relaxed" in printed.err
     assert "1 of 2 structures could not be relaxed" in printed.err
     assert sorted(path.name for path in out.glob("*_relaxed*")) == [
         "helix_short_relaxed.json",
@@ -138,7 +138,7 @@ def test_wrong_input_is_one_sentence_and_nothing_is_written(
         ([str(structure), "--output", str(tmp_path / "full")], "is there already"),
         ([str(structure), "--max-rounds", "0"], "must be positive"),
         ([str(structure), "--max-seconds", "nan"], "must be positive"),
-        ([str(structure), "--device", "toaster"], "there is no device"),
+        ([str(structure), "--device", "toaster"], "unknown device"),
     ):
         assert main(["relax", "--output", str(out), *arguments]) == 2, words
         error = capsys.readouterr().err

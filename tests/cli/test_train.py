@@ -86,9 +86,9 @@ def test_a_run_leaves_weights_that_predict_and_convert(store: Path, tmp_path: Pa
         (["--workers", "-1"], "--workers: must be a whole number from 0 to 1,024"),
         (["--held-out", "nowhere.txt"], "nowhere.txt"),
         (["--weights", "nowhere.npz"], "nowhere.npz"),
-        (["--device", "tpu"], "there is no device 'tpu'"),
-        (["--layout", "dp=2"], "dp=2,bp=1,dap=1 is for 2 ranks and there are 1; these fit: dp=1,bp=1,dap=1"),
-        (["--layout", "many"], "a layout is such as dp=16,bp=2,dap=2"),
+        (["--device", "tpu"], "unknown device 'tpu'"),
+        (["--layout", "dp=2"], "layout dp=2,bp=1,dap=1 needs 2 ranks, got 1; these fit: dp=1,bp=1,dap=1"),
+        (["--layout", "many"], "a layout must be like dp=16,bp=2,dap=2"),
         (["--timeout", "0"], "--timeout must be greater than 0 seconds, got 0"),
     ],
 )

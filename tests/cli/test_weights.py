@@ -77,7 +77,7 @@ def test_a_name_or_else_the_shapes_say_which_model_it_is(
     convert(unnamed, unnamed.with_name("y.npz"))
     assert f"{unnamed}: read as tiny, the only model that it fits\n" in capsys.readouterr().err
     monkeypatch.setitem(PRESETS, "tiny_again", PRESETS["tiny"])
-    problem = "fits 2 models and its name does not say which one it is; add --model with one of tiny, tiny_again$"
+    problem = "fits 2 models and does not have the name of one; add --model with one of tiny, tiny_again$"
     with pytest.raises(InputError, match=problem):
         convert(unnamed, unnamed.with_name("z.npz"))
     assert not unnamed.with_name("z.npz").exists()
@@ -116,7 +116,7 @@ def test_inspect_tells_where_parameters_come_from(tmp_path: Path, capsys: pytest
     convert(further, other, "tiny")
     capsys.readouterr()
     inspect(other)
-    assert "provenance: the file does not say\n" in capsys.readouterr().out
+    assert "provenance: unknown\n" in capsys.readouterr().out
 
 
 def test_download_says_where_and_under_which_licence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,7 +125,7 @@ def test_download_says_where_and_under_which_licence(tmp_path: Path, capsys: pyt
     assert (tmp_path / "params_tiny.npz").read_bytes() == FILE
     out = capsys.readouterr().out
     assert str(tmp_path / "params_tiny.npz") in out
-    assert "no checksum known" in out
+    assert "no published checksum" in out
     assert "CC BY 4.0" in out
 
 

@@ -20,7 +20,7 @@ SIZE = 48 * 2**20
 LARGE = 192 * 2**20
 PAGE = resource.getpagesize()
 
-needs_glibc = pytest.mark.skipif(allocator.refusal() is not None, reason=str(allocator.refusal()))
+needs_glibc = pytest.mark.skipif(allocator.unsupported_reason() is not None, reason=str(allocator.unsupported_reason()))
 
 
 def faults(size: int) -> int:
@@ -60,7 +60,7 @@ class Malloc:
 @pytest.fixture
 def malloc(monkeypatch: pytest.MonkeyPatch) -> Malloc:
     found = Malloc()
-    monkeypatch.setattr(allocator, "refusal", lambda: None)
+    monkeypatch.setattr(allocator, "unsupported_reason", lambda: None)
     monkeypatch.setattr(ctypes, "CDLL", lambda _: found)
     return found
 
@@ -160,7 +160,7 @@ def test_what_was_kept_is_given_back_at_the_end() -> None:
 def test_elsewhere_nothing_is_done_and_a_reason_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(ctypes, "CDLL", lambda _: pytest.fail("it was told"))
-    assert allocator.refusal() == "darwin has no glibc"
+    assert allocator.unsupported_reason() == "darwin has no glibc"
     with keeping_freed_memory():
         return_free_memory()
 

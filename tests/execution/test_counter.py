@@ -97,7 +97,7 @@ def test_what_is_known_of_operators_is_what_pytorch_says(monkeypatch: pytest.Mon
         return known
 
     monkeypatch.setattr(subject, "_simple", checked)
-    monkeypatch.setattr(subject, "_known", {})
+    monkeypatch.setattr(subject, "_layouts", {})
     config = tiny_config()
     assert config.template is not None
     template = replace(config.template, unit_vectors=True, initial_frames=True)

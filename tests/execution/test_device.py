@@ -34,7 +34,7 @@ def test_a_cuda_device_becomes_the_current_one_and_sums_in_float32(monkeypatch: 
     # Without a number the current device stays.
     assert pick_device() == pick_device("cuda") == torch.device("cuda")
     assert len(current) == 1
-    with pytest.raises(InputError, match=r"'cuda:2' is not there \(2 CUDA devices\)"):
+    with pytest.raises(InputError, match=r"'cuda:2' is not available \(2 CUDA devices\)"):
         pick_device("cuda:2")
     assert len(current) == 1
 
@@ -53,7 +53,7 @@ def test_a_gpu_of_amd_is_no_cuda_card_and_said_to_be_untried(rocm: DevicePropert
     assert rocm.has_own_memory
     said = untried(rocm)
     assert said is not None
-    assert said.startswith("MI300X is a GPU of AMD (ROCm 6.4.2), on which helixfold has never been tried")
+    assert said.startswith("MI300X is an AMD GPU (ROCm 6.4.2), on which helixfold has never been tested")
     assert not any(untried(each) for each in DEVICE_MODELS.values())
 
 

@@ -41,7 +41,7 @@ TEMPLATES = {
 
 @pytest.fixture(autouse=True)
 def everything_is_large_enough_to_spill(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spilled, "LEAST_BYTES", 1)
+    monkeypatch.setattr(spilled, "MIN_BYTES", 1)
 
 
 @cache

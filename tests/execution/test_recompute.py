@@ -280,5 +280,5 @@ def test_a_choice_that_is_not_settled_is_not_applied() -> None:
     config = RecomputeConfig(extra_msa="auto")
     assert not config.is_settled
     assert RecomputeConfig().is_settled
-    with pytest.raises(ConfigError, match="must be settled before it is applied; got evoformer block, extra_msa auto,"):
+    with pytest.raises(ConfigError, match="with auto cannot be applied: got evoformer block, extra_msa auto,"):
         recompute(tiny_model(), config)

@@ -11,8 +11,8 @@ from helixfold.execution.recorded_passes import (
     LAUNCH_BOUND_RESIDUES,
     Passes,
     bucket_size,
+    graphs_unsupported_reason,
     passes_on,
-    refusal_of_graphs,
 )
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
@@ -138,10 +138,10 @@ def test_only_short_passes_of_whole_streams_are_recorded() -> None:
 
 
 def test_nothing_is_recorded_where_there_are_no_graphs() -> None:
-    assert refusal_of_graphs(DEVICE_MODELS["h100"]) is None
-    assert refusal_of_graphs(DEVICE_MODELS["cpu"]) == "only NVIDIA GPUs have them"
-    assert refusal_of_graphs(DEVICE_MODELS["h100"], "off") == "--cuda-graphs is off"
-    assert "exchange data" in str(refusal_of_graphs(DEVICE_MODELS["h100"], ranks=2))
+    assert graphs_unsupported_reason(DEVICE_MODELS["h100"]) is None
+    assert graphs_unsupported_reason(DEVICE_MODELS["cpu"]) == "only NVIDIA GPUs have them"
+    assert graphs_unsupported_reason(DEVICE_MODELS["h100"], "off") == "--cuda-graphs is off"
+    assert "exchange data" in str(graphs_unsupported_reason(DEVICE_MODELS["h100"], ranks=2))
     assert not passes_on(torch.device("cpu")).records(Whole(), 1, 16)
 
 

@@ -24,7 +24,7 @@ from helixfold.execution.recompute import (
     replace_method,
     restore_methods,
 )
-from helixfold.execution.recorded_passes import LAUNCHED, Passes, bucket_size, passes_on, refusal_of_graphs
+from helixfold.execution.recorded_passes import LAUNCHED, Passes, bucket_size, graphs_unsupported_reason, passes_on
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.losses.labels import ComplexLabels
@@ -82,7 +82,7 @@ def test_the_structure_module_recomputes_iterations_or_its_updates(model: AlphaF
     assert not replaced(model)
     recompute(model, replace(NONE, structure="inputs"))
     assert set(replaced(model)) == {f"structure_module.{name}" for name in ("attention", "transition", "angles")}
-    with pytest.raises(ConfigError, match=r"must be settled before it is applied; got .*structure auto"):
+    with pytest.raises(ConfigError, match=r"with auto cannot be applied: got .*structure auto"):
         recompute(model, replace(NONE, structure="auto"))
 
 
@@ -180,10 +180,10 @@ def test_short_whole_passes_are_recorded_and_the_first_recycles_zeros(monkeypatc
 
 
 def test_passes_are_recorded_on_gpus_unless_ranks_share_them_or_the_user_says_no() -> None:
-    assert refusal_of_graphs(DEVICE_MODELS["h100"]) is None
-    assert refusal_of_graphs(DEVICE_MODELS["h100"], "off") == "--cuda-graphs is off"
-    assert refusal_of_graphs(DEVICE_MODELS["cpu"]) == "only NVIDIA GPUs have them"
-    assert "exchange data" in str(refusal_of_graphs(DEVICE_MODELS["h100"], ranks=2))
+    assert graphs_unsupported_reason(DEVICE_MODELS["h100"]) is None
+    assert graphs_unsupported_reason(DEVICE_MODELS["h100"], "off") == "--cuda-graphs is off"
+    assert graphs_unsupported_reason(DEVICE_MODELS["cpu"]) == "only NVIDIA GPUs have them"
+    assert "exchange data" in str(graphs_unsupported_reason(DEVICE_MODELS["h100"], ranks=2))
     assert passes_on(torch.device("cpu")) is LAUNCHED
     assert [bucket_size(count) for count in (1, 16, 17, 65, 127, 129, 257)] == [16, 16, 32, 80, 128, 160, 320]
 

@@ -144,7 +144,7 @@ def test_what_temporaries_left_is_given_back_after_every_update_of_a_large_strea
     monkeypatch.setattr(slabs, "return_free_memory", lambda: given.append(1))
     update = Transition(4, 2).eval()
     for least, expected in ((2**30, 0), (0, 1)):
-        monkeypatch.setattr(slabs, "LEAST_SETTLED", least)
+        monkeypatch.setattr(slabs, "MIN_SETTLED", least)
         Slabs()(update, torch.zeros(1, 3, 3, 4), torch.ones(1, 3, 3))
         assert len(given) == expected
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_iter
 
 from helixfold.execution import spilled, spilled_stream
-from helixfold.execution.slabs import Held, Slabs
+from helixfold.execution.slabs import LocalStream, Slabs
 from helixfold.execution.spilled import Lane, Spilled
 from helixfold.execution.spilled_stream import HostMemory, SpilledStream, mapped_tensor
 from helixfold.execution.stages import peak_memory, reset_peak_memory
@@ -41,11 +41,11 @@ class AcrossMemories(Spilled):
 
 @pytest.fixture
 def everything_spilled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spilled, "LEAST_BYTES", 0)
-    monkeypatch.setattr(spilled, "LEAST_CHANNELS", 0)
+    monkeypatch.setattr(spilled, "MIN_BYTES", 0)
+    monkeypatch.setattr(spilled, "MIN_CHANNELS", 0)
 
 
-def stream(run: Slabs, *shape: int, dtype: torch.dtype = torch.float32) -> Held:
+def stream(run: Slabs, *shape: int, dtype: torch.dtype = torch.float32) -> LocalStream:
     """A random stream, made by the executor."""
     values = torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
     return run.map_rows(cloned, values)
@@ -181,7 +181,9 @@ def test_a_full_disk_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", refuse)
-    expected = rf"a stream of 0.00 GiB \(1024 bytes\) cannot be spilled to {re.escape(str(tmp_path))}, where .* GiB are"
+    expected = (
+        rf"too little space in {re.escape(str(tmp_path))}: a spilled stream needs 0.00 GiB \(1024 bytes\), .* GiB are"
+    )
     with pytest.raises(OSError, match=expected) as raised:
         stream(Spilled(tmp_path), 1, 8, 8, 4)
     assert raised.value.errno == errno.ENOSPC
@@ -270,12 +272,12 @@ def test_a_stream_takes_no_memory(tmp_path: Path) -> None:
     assert used - peak_memory(CPU) > 24 * mib
 
 
-def stream_of_ones(run: Spilled) -> Held:
+def stream_of_ones(run: Spilled) -> LocalStream:
     return run.map_rows(lambda _, ones: ones[..., None, None].expand(-1, -1, 512, 32), torch.ones(1, 512))
 
 
 def test_pieces_of_a_write_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spilled_stream, "_PIECE", 7)
+    monkeypatch.setattr(spilled_stream, "_WRITE_SIZE", 7)
     tensor, file = spilled_stream.mapped_tensor(tmp_path, (3, 5, 4), torch.int16)
     values = torch.arange(24, dtype=torch.int16).view(3, 2, 4)
     file.store(tensor[:, 1:3], values)

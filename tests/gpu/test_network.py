@@ -108,8 +108,8 @@ def test_a_graph_of_a_block_is_replayed(
 def test_a_block_with_spilled_streams_gives_the_same_bits_as_slabs(
     device: str, sizes: tuple[str, int, int, int], dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spilled, "LEAST_BYTES", 0)
-    monkeypatch.setattr(spilled, "LEAST_CHANNELS", 0)
+    monkeypatch.setattr(spilled, "MIN_BYTES", 0)
+    monkeypatch.setattr(spilled, "MIN_CHANNELS", 0)
     name, residues, alignment, slab = sizes
     on = torch.device(device)
     stack = evoformer(name, 1, on)

@@ -131,7 +131,7 @@ def test_missing_settings_are_named(outer: str | None, name: str) -> None:
         (ModelConfig, {"c_z": 0}, "ModelConfig.c_z must be at least 1, got 0"),
         (ModelConfig, {"c_z": 130}, r"evoformer.pair_heads \(4\) must divide c_z \(130\)"),
         (ModelConfig, {"extra_msa": StackConfig(c_m=64, pair_heads=3)}, r"extra_msa.pair_heads \(3\) must divide c_z"),
-        (ModelConfig, {"evoformer": StackConfig(outer_product="end")}, "must place the outer product mean alike"),
+        (ModelConfig, {"evoformer": StackConfig(outer_product="end")}, "must have the same outer_product"),
     ],
 )
 def test_impossible_values_are_refused(kind: type, settings: dict[str, Any], message: str) -> None:

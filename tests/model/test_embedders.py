@@ -105,7 +105,7 @@ def test_extra_sequences_are_letters_and_deletions() -> None:
 
 
 def test_a_network_of_complexes_refuses_a_batch_without_chains() -> None:
-    with pytest.raises(TypeError, match="takes a MultimerBatch, got a Batch"):
+    with pytest.raises(TypeError, match="needs a MultimerBatch, got a Batch"):
         multimer_input_embedder(C_M, C_Z).pair_rows(random_batch(residues=R), ALL, torch.float32)
 
 

@@ -109,5 +109,5 @@ def test_names_are_those_of_deepminds_files() -> None:
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"no preset 'model_6'; choose one of model_1, .*tiny"):
+    with pytest.raises(ConfigError, match=r"unknown preset 'model_6'; choose one of model_1, .*tiny"):
         preset("model_6")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from helixfold.execution.slabs import Held, Slabs
+from helixfold.execution.slabs import LocalStream, Slabs
 from helixfold.execution.whole import Whole
 from helixfold.model.config import StructureConfig
 from helixfold.model.geometry.frames import BackboneFrames
@@ -80,7 +80,7 @@ def test_slabs_of_query_rows_give_what_all_rows_give(dtype: torch.dtype) -> None
     rows: list[int] = []
 
     class Counted(Slabs):
-        def map_rows(self, make: Callable[..., Tensor], *streams: Stream) -> Held:
+        def map_rows(self, make: Callable[..., Tensor], *streams: Stream) -> LocalStream:
             def counted(some: slice, *given: Tensor) -> Tensor:
                 rows.append(given[0].shape[1])
                 return make(some, *given)

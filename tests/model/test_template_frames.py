@@ -187,7 +187,7 @@ def test_gradients_of_a_network_that_starts_from_a_template_are_finite() -> None
 
 def test_settings_are_for_alphafold_2_alone() -> None:
     for changes in ({"unit_vectors": True}, {"initial_frames": True}):
-        with pytest.raises(ValueError, match=r"unit_vectors and template\.initial_frames are for method=monomer"):
+        with pytest.raises(ValueError, match=r"unit_vectors and template\.initial_frames need method=monomer"):
             ModelConfig(method="multimer", template=TemplateConfig(**changes))
 
 

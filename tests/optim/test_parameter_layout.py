@@ -49,8 +49,8 @@ def test_an_empty_parameter_takes_no_place() -> None:
 @pytest.mark.parametrize(
     ("model", "keep", "match"),
     [
-        (nn.ReLU(), (), "no parameter to train"),
-        (nn.Linear(2, 2).requires_grad_(False), (), "no parameter to train"),
+        (nn.ReLU(), (), "no trainable parameter"),
+        (nn.Linear(2, 2).requires_grad_(False), (), "no trainable parameter"),
         (nn.Linear(2, 2).double(), (), "float64"),
         (nn.Linear(2, 2), ("head",), "'head'"),
     ],

@@ -75,7 +75,7 @@ def compare_on_ranks(
     layout: str, executors: Sequence[str], keeps: Sequence[Keep], directory: Path, alone: Path
 ) -> None:
     """Results, loss and gradients are those of a process alone, however a rank computes its part."""
-    spilled.LEAST_BYTES = 1
+    spilled.MIN_BYTES = 1
     choices = {"whole": Whole(), "slabs": Slabs(rows=4), "spilled": spilled.Spilled(directory)}
     predicted, expected, right = torch.load(alone)
     with joined(layout) as mesh:

@@ -169,7 +169,7 @@ def learn_on_ranks(layout: str, dtype: torch.dtype, keeps: Sequence[Keep], alone
 def predict_on_ranks(layout: str, executors: Sequence[str], directory: Path, alone: Path) -> None:
     """So are predictions, however a rank computes its part."""
     # Few groups of channels, of which the last is smaller.
-    spilled.LEAST_BYTES, axial.CHANNEL_GROUPS = 1, 3
+    spilled.MIN_BYTES, axial.CHANNEL_GROUPS = 1, 3
     choices = {
         "whole": Whole(),
         "slabs": Slabs(),

@@ -30,7 +30,7 @@ def saved(alone: Path, order: str) -> Path:
 def test_every_executor_gives_the_same(
     executor: str, alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spilled, "LEAST_BYTES", 1)
+    monkeypatch.setattr(spilled, "MIN_BYTES", 1)
     run = {"slabs": Slabs(), "slabs of two rows": Slabs(rows=2), "spilled": spilled.Spilled(tmp_path)}[executor]
     expected, *_ = torch.load(saved(alone, "first"))
     with torch.no_grad():

@@ -31,7 +31,7 @@ def test_one_island_is_the_mesh_itself() -> None:
 
 def test_islands_must_share_the_samples_equally() -> None:
     mesh = replace(Mesh.alone(), size=6, layout=Layout(dp=3, dap=2))
-    with pytest.raises(ConfigError, match=r"outer.islands=2 must divide dp.* in dp=3,bp=1,dap=2"):
+    with pytest.raises(ConfigError, match=r"outer.islands=2 must divide dp.* got dp=3,bp=1,dap=2"):
         make_islands(mesh, 2)
 
 

@@ -36,7 +36,7 @@ def test_parts_are_shared_out_in_order() -> None:
 
 def test_a_run_that_goes_on_has_as_many_groups_as_there_are_ranks_for() -> None:
     assert Layout.parse("dp=4,dap=2", 4, any_dp=True) == Layout(dp=2, dap=2)
-    with pytest.raises(ConfigError, match="dp=4,bp=1,dap=2 is for 8 ranks and there are 4"):
+    with pytest.raises(ConfigError, match="layout dp=4,bp=1,dap=2 needs 8 ranks, got 4"):
         Layout.parse("dp=4,dap=2", 4)
     with pytest.raises(ConfigError, match="5 ranks cannot be divided into groups of 2"):
         Layout.parse("dp=4,dap=2", 5, any_dp=True)
@@ -53,7 +53,7 @@ def test_two_processes_meet() -> None:
 
 def test_under_torchrun_every_process_takes_its_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    with pytest.raises(InputError, match="each process takes its own"):
+    with pytest.raises(InputError, match="each process uses its own"):
         join("cuda:1")
 
 
@@ -76,7 +76,7 @@ def test_a_layout_without_dp_has_as_many_groups_as_there_are_ranks_for() -> None
     )
     assert "dap=3" not in str(caught.value)  # powers of two alone are proposed
     for wrong in ("dp=2,dp=2", "ranks=4", "dp=x", "dp=", "dp=2;dap=2"):
-        with pytest.raises(ConfigError, match="a layout is such as dp=16,bp=2,dap=2, each part once"):
+        with pytest.raises(ConfigError, match="a layout must be like dp=16,bp=2,dap=2 with each name once"):
             Layout.parse(wrong, 4)
     for wrong, message in (("bp=3", "be 1 or 2"), ("dap=0", "be at least 1")):
         with pytest.raises(ConfigError, match=message):

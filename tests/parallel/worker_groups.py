@@ -38,7 +38,7 @@ def fail_in_turn() -> None:
         if workers.mesh.rank == 1:
             assert errors == [(RuntimeError, "broken"), (MemoryError, "out of memory")]
         else:
-            told = "{}: {} (on rank 1 of 2 that work together)"
+            told = "{}: {} (on rank 1 of the 2 ranks of this task)"
             assert errors == [
                 (OtherRankError, told.format("RuntimeError", "broken")),
                 (MemoryError, told.format("MemoryError", "out of memory")),

@@ -53,5 +53,5 @@ def test_the_pdb_file_is_the_best_structure_if_there_is_one(tmp_path: Path) -> N
 def test_a_directory_without_predictions_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"it has no predictions: neither <target>/ranked_0\.pdb nor"):
         find_predictions(tmp_path)
-    with pytest.raises(InputError, match="there is no such file or directory"):
+    with pytest.raises(InputError, match="no such file or directory"):
         find_predictions(tmp_path / "absent")

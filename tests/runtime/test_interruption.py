@@ -10,7 +10,7 @@ import pytest
 from helixfold.runtime.interruption import INTERRUPTED, TERMINATED
 from tests.support.sources import ROOT
 
-SENTENCE = "helixfold: interrupted; run the same command again to go on\n"
+SENTENCE = "helixfold: interrupted; run the same command again to resume\n"
 # A library as an extension module may be: the interruption of its import ends as another error, or is lost.
 LIBRARY = """
 import os, signal

@@ -57,7 +57,7 @@ def test_a_rank_that_hangs_or_dies_is_named_in_time(
 def test_what_a_layout_needs_is_said(store: Path, tmp_path: Path) -> None:
     run = Run(store=store, directory=tmp_path / "run")
     for layout, said in (
-        ("dp=3", "for 3 ranks and there are 2; these fit: dp=2,bp=1,dap=1; dp=1,bp=1,dap=2; dp=1,bp=2,dap=1"),
+        ("dp=3", "3 ranks, got 2; these fit: dp=2,bp=1,dap=1; dp=1,bp=1,dap=2; dp=1,bp=2,dap=1"),
         ("bp=2", "bp=2 needs blocks whose branches are independent, and evoformer.outer_product is 'middle'"),
     ):
         with replace(run, options=(f"--layout={layout}",)).start(2) as processes:

@@ -156,7 +156,7 @@ def test_a_run_goes_on_where_recording_fails(
     assert_same(state(trainer), expected)
     told = [event["text"] for event in events(tmp_path / "replayed") if event["kind"] == "graphs"]
     assert len(told) == 1
-    assert ("too little memory" if obstacle == "memory" else "recording failed") in told[0]
+    assert ("too little memory" if obstacle == "memory" else "capturing one failed") in told[0]
 
 
 def test_steps_are_launched_where_recordings_would_not_fit_them() -> None:

@@ -72,8 +72,8 @@ def test_no_changed_bit_is_taken_for_the_adapter(
 @pytest.mark.parametrize(
     ("tensors", "metadata", "message"),
     [
-        (TENSORS, {"format": "helixfold"}, "is no adapter; `helixfold finetune` writes them"),
-        (TENSORS, {"version": "9"}, "has format version 9, this helixfold reads 1; update it"),
+        (TENSORS, {"format": "helixfold"}, "is not an adapter; pass a file written by `helixfold finetune`"),
+        (TENSORS, {"version": "9"}, "has format version 9, and this helixfold reads 1; update helixfold"),
         ({"map.lora_a": torch.tensor([[float("nan")]])}, {}, "has numbers that are not finite"),
         (TENSORS, {"card": "{}"}, "its card is damaged"),
         (TENSORS, {"card": CARD.to_json().replace('"lora"', '"qlora"')}, "its card is damaged"),
@@ -91,7 +91,7 @@ def test_a_file_that_is_no_adapter_is_refused(
 def test_tensors_that_do_not_fit_their_card_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     save_adapter(path, {**TENSORS, f"map.{LORA_B}": torch.ones(5, 1)}, CARD)
-    with pytest.raises(InputError, match="its tensors do not fit the parameters that its card names"):
+    with pytest.raises(InputError, match="its tensors do not fit the parameters named in its card"):
         with_adapters(STATE, [WeightedAdapter(path=path)], Path("base.npz"))
 
 

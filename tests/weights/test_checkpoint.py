@@ -85,13 +85,13 @@ def test_one_changed_bit_is_noticed(saved: Path) -> None:
 @pytest.mark.parametrize(
     ("metadata", "word"),
     [
-        (None, "helixfold did not write it"),
-        ({"format": "pt"}, "helixfold did not write it"),
+        (None, "was not written by helixfold"),
+        ({"format": "pt"}, "was not written by helixfold"),
         ({"format": "helixfold"}, "format version none"),
         ({"format": "helixfold", "version": "2"}, "format version 2"),
-        ({"format": "helixfold", "version": "1"}, "no complete"),
-        ({"format": "helixfold", "version": "1", "config": "[" * 100_000}, "no complete"),
-        ({"format": "helixfold", "version": "1", "config": "[1]"}, "not a table"),
+        ({"format": "helixfold", "version": "1"}, "not a complete"),
+        ({"format": "helixfold", "version": "1", "config": "[" * 100_000}, "not a complete"),
+        ({"format": "helixfold", "version": "1", "config": "[1]"}, "not a JSON object"),
         ({"format": "helixfold", "version": "1", "config": "{}"}, "checksum"),
     ],
 )
@@ -155,7 +155,7 @@ def test_settings_that_are_no_models_are_refused(tmp_path: Path) -> None:
     config = preset("tiny").model
     state = untrained_model(config, seed=0).state_dict()
     save_checkpoint(tmp_path / "x.safetensors", state, {**config.to_dict(), "c_z": "many"})
-    with pytest.raises(InputError, match="not those of a model"):
+    with pytest.raises(InputError, match="do not describe a model"):
         load_weights(tmp_path / "x.safetensors", config)
 
 

@@ -78,7 +78,7 @@ def test_the_provenance_is_what_the_file_or_its_checksum_says(
     monkeypatch.setattr(files, "PUBLISHED_SHA256", {published.name: "right"})
     for checksum, said in (
         ("right", "DeepMind's, by the published copies' checksum"),
-        ("wrong", "the file does not say"),
+        ("wrong", "unknown"),
     ):
         monkeypatch.setattr(files, "sha256_of", lambda _, checksum=checksum: checksum)
         assert files._provenance(published) == said
@@ -148,7 +148,7 @@ def test_adapters_are_merged_and_named_in_the_file(
 
 def test_a_preset_is_the_given_one_or_the_files_or_its_names(small: Path) -> None:
     assert preset_of_file(small, "tiny").name == "tiny"
-    with pytest.raises(InputError, match="fits no model; the models are model_1, "):
+    with pytest.raises(InputError, match="does not fit any model; the models are model_1, "):
         preset_of_file(small, None)
     named = small.rename(small.with_name("params_tiny.safetensors"))
     assert preset_of_file(named, None).name == "tiny"
@@ -174,6 +174,6 @@ def test_a_download_says_which_files_have_a_known_checksum(
     download(["a", "b"], directory=Path("d"), url="u")
     assert asked == [(["a", "b"], {"directory": Path("d"), "url": "u"})]
     first, second, licence = capsys.readouterr().out.splitlines()
-    assert first == "known.npz (checksum as others found it)"
+    assert first == "known.npz (checksum equal to published copies)"
     assert second == f"other.npz ({files.UNPUBLISHED})"
     assert "CC BY 4.0" in licence

@@ -73,16 +73,16 @@ def test_parameters_are_found_by_name_in_a_directory_or_are_the_file_itself(tmp_
     ((chosen, path),) = find.find_parameters(["model_3"], other)
     assert (chosen.name, path) == ("model_3", other)
     for names, weights, problem in (
-        ([], other, "fits no model; the models are model_1, "),
-        (["model_1", "model_2"], other, "is one file, but 2 models are named; give a directory of weights"),
-        (["model_1", "model_1"], tmp_path, "each model can be named once, got model_1, model_1"),
-        (["model_3"], tmp_path, "there are no parameters of model_3; give another --weights"),
-        ([], tmp_path / "none", "there is no such file or directory of weights"),
+        ([], other, "does not fit any model; the models are model_1, "),
+        (["model_1", "model_2"], other, "is one file, but 2 models are named; pass a directory of weights"),
+        (["model_1", "model_1"], tmp_path, "each model must be named once, got model_1, model_1"),
+        (["model_3"], tmp_path, "has no parameters of model_3; pass another --weights"),
+        ([], tmp_path / "none", "no such file or directory of weights"),
     ):
         with pytest.raises(InputError, match=problem):
             find.find_parameters(names, weights)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="there are no parameter files"):
+    with pytest.raises(InputError, match="has no parameter files"):
         find.find_parameters([], tmp_path / "empty")
 
 
@@ -109,11 +109,11 @@ def test_where_no_weights_are_given_tiny_models_are_random_and_others_must_be_do
     assert (chosen.name, path) == (demonstration.NAME, demonstration.WEIGHTS)
     (tmp_path / "tiny.npz").touch()
     with pytest.raises(
-        InputError, match="give --weights, or run 'helixfold weights download --models model_1 model_2'"
+        InputError, match="pass --weights, or run 'helixfold weights download --models model_1 model_2'"
     ):
         find.find_parameters(["model_1", "tiny", "model_2"], None)
     monkeypatch.setattr(find, "parameters_directory", lambda: None)
-    with pytest.raises(InputError, match="there are no parameters of model_1"):
+    with pytest.raises(InputError, match="no parameters of model_1: no "):
         find.find_parameters(["model_1"], None)
 
 

@@ -43,7 +43,7 @@ def test_a_format_is_recognised_without_its_suffix(suffix: str, state: dict[str,
 
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.bin").write_bytes(b"something else entirely")
-    with pytest.raises(InputError, match=r"no parameter file; these are read: \.npz"):
+    with pytest.raises(InputError, match=r"not a parameter file; expected one of \.npz"):
         load_weights(tmp_path / "model.bin", TINY)
 
 
@@ -68,7 +68,7 @@ def test_missing_unknown_and_misshapen_arrays_are_one_error(suffix: str, tmp_pat
     assert re.search(r"aligned_error|aux_heads\.tm", missing)
     assert re.match(r"4 arrays \(.*(resblock1_2|blocks\.2|layers\.2).* are unknown", unknown)
     assert re.match(r"2 arrays \(.*\[7\] instead of \[50\].* are of another shape", misshapen)
-    assert advice == "it fits no preset"
+    assert advice == "it does not fit any preset"
 
 
 @pytest.mark.parametrize(

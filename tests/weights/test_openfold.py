@@ -134,8 +134,8 @@ class _Harmful:
 @pytest.mark.parametrize(
     ("content", "word"),
     [
-        pytest.param({"a": _Harmful()}, "tensors alone", id="code"),
-        pytest.param([torch.zeros(1)], "no state dict", id="list"),
+        pytest.param({"a": _Harmful()}, "tensors only", id="code"),
+        pytest.param([torch.zeros(1)], "not contain a state dict", id="list"),
         pytest.param({"a": 3}, "'a' is not a tensor", id="number"),
         pytest.param({"a": torch.zeros(2, dtype=torch.int64)}, "floating-point", id="integers"),
         pytest.param({"a": torch.zeros(0)}, "floating-point", id="empty"),

@@ -151,13 +151,13 @@ def test_a_file_that_does_not_fit_is_one_sentence(state: dict[str, Tensor], tmp_
     with pytest.raises(InputError, match=r"wide\.safetensors: .*cannot be taken over: c_z is 64 there and 32 here$"):
         initial_weights(path, MULTIMER)
     path = write_parameters(tmp_path / "wide.npz", with_every_parameter_random(wider).state_dict(), wider)
-    with pytest.raises(InputError, match=r"wide\.npz: does not fit this model: .*; it fits no preset$"):
+    with pytest.raises(InputError, match=r"wide\.npz: does not fit this model: .*; it does not fit any preset$"):
         initial_weights(path, MULTIMER)
     good = write_parameters(tmp_path / "good.safetensors", state, MONOMER)
     content = bytearray(good.read_bytes())
     content[-1] ^= 1
     (tmp_path / "bad.safetensors").write_bytes(content)
-    with pytest.raises(InputError, match=r"bad\.safetensors: its numbers do not have the checksum") as caught:
+    with pytest.raises(InputError, match=r"bad\.safetensors: its tensors do not have the stored checksum") as caught:
         initial_weights(tmp_path / "bad.safetensors", MULTIMER)
     assert "\n" not in str(caught.value)
     # And no network for single chains begins with one for complexes.
@@ -178,7 +178,7 @@ def test_a_training_may_change_how_far_template_residues_move(tmp_path: Path) ->
     assert found.taken == sum(tensor.numel() for tensor in state.values())
     assert found.listing() == {"new": [], "reshaped": [], "unused": [], "extended": [], "converted": []}
     other = replace(config, template=replace(config.template, update_factor=1.0, unit_vectors=False))
-    with pytest.raises(InputError, match="was written by another model"):
+    with pytest.raises(InputError, match="is for another model"):
         initial_weights(path, other)
 
 
@@ -204,7 +204,7 @@ def test_a_changed_network_starts_from_a_file_and_what_is_named_is_new(
     assert all(torch.equal(tensor, state[name]) for name, tensor in found.state.items())
     assert found.taken == sum(tensor.numel() for tensor in found.state.values())
     assert f"new, with random values: {LAST}*; " in found.description("mine")
-    assert "since they have another shape there: heads.lddt.out.weight, " in found.description("mine")
+    assert "because they have another shape there: heads.lddt.out.weight, " in found.description("mine")
     assert "left out, without a counterpart here: heads.aligned_error." in found.description("mine")
 
 

@@ -32,7 +32,7 @@ from helixfold.apps.predict import memory_plan
 from helixfold.apps.predict.relaxation import INSTALL
 from helixfold.execution.available import available_memory, memory_limits
 from helixfold.execution.device import AUTO, pick_device, settled_dtype, untried
-from helixfold.execution.recorded_passes import refusal_of_graphs
+from helixfold.execution.recorded_passes import graphs_unsupported_reason
 from helixfold.model.presets import PRESETS
 from helixfold.ops.cpu import loops
 from helixfold.ops.device_properties import DEVICE_MODELS, properties_of
@@ -184,7 +184,7 @@ def _machine() -> Facts:
         "device": str(device),
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
         "dtype": settled_dtype(AUTO, properties),
-        "cuda_graphs": refusal_of_graphs(properties),
+        "cuda_graphs": graphs_unsupported_reason(properties),
         "compiled_loops": loops.unsupported_reason(),
         "warning": untried(properties),
         "processors": available_processors(),

@@ -30,12 +30,13 @@ def rigid_groups_from_torsions(aatype: Int[Tensor, "b r"], backbone: Rigid, sin_
 def rigid_group_matrices(
     aatype: Int[Tensor, "b r"], backbone: Rigid, sin_cos: Float[Tensor, "b r 7 2"]
 ) -> Float[Tensor, "b r 8 3 4"]:
-    """Return the frames of `rigid_groups_from_torsions`: each rotation and, as its last column, the translation."""
-    # Each group's motion relative to the one before is linear in 1, sine and cosine. The backbone has no torsion.
+    """Return the frames of `rigid_groups_from_torsions` as matrices: rotations with translations as the last column."""
+    # The motion of each group relative to the previous one is linear in 1, sine and cosine. The backbone has no
+    # torsion.
     factors = pad(sin_cos, (0, 1, 1, 0), value=1.0)
     local = _torsion_motions(aatype.device)[aatype].to(factors.dtype) @ factors[..., None]
     local = local.squeeze(-1).unflatten(-1, (4, 4))
-    # The frame of chi1 is relative to the backbone, each other chi's to the chi before it.
+    # The frame of chi1 is relative to the backbone, and the frame of each later chi to the previous chi.
     chis = list(accumulate(local[:, :, 4:].unbind(2), torch.matmul))
     to_backbone = torch.cat([local[:, :, :4], torch.stack(chis, 2)], 2)
     matrices: Tensor = torch.cat([backbone.rotation, backbone.translation[..., None]], -1)[:, :, None] @ to_backbone
@@ -43,23 +44,23 @@ def rigid_group_matrices(
 
 
 def atom14_from_rigid_groups(aatype: Int[Tensor, "b r"], groups: Rigid) -> Float[Tensor, "b r 14 3"]:
-    """Return the ideal atoms of every residue in their groups' frames, in Angstrom (Suppl. Alg. 24 line 11)."""
+    """Place the ideal atoms of every residue in the frames of their rigid groups, in Angstrom (Alg. 24 line 11)."""
     return atom14_from_matrices(aatype, torch.cat([groups.rotation, groups.translation[..., None]], -1))
 
 
 def atom14_from_matrices(aatype: Int[Tensor, "b r"], matrices: Float[Tensor, "b r 8 3 4"]) -> Float[Tensor, "b r 14 3"]:
-    """Return the ideal atoms of every residue, with frames as `rigid_group_matrices` returns them."""
+    """Place the ideal atoms of every residue in frames of `rigid_group_matrices`, in Angstrom."""
     groups, positions = (table(aatype.device)[aatype] for table in (_groups_of_atoms, _homogeneous_atoms))
-    # A product, not a gather: on a GPU a gather's gradient is summed in an order that changes from run to run.
+    # A product instead of a gather, whose gradient is summed in a varying order on a GPU.
     frames = (groups.to(matrices.dtype) @ matrices.flatten(-2)).unflatten(-1, (3, 4))
     return (frames @ positions.to(frames.dtype)[..., None]).squeeze(-1)
 
 
 @cache
 def _torsion_motions(device: torch.device) -> Float[Tensor, "21 8 16 3"]:
-    """Return each group's motion as a 4 x 4 matrix whose elements are multiplied by sine and cosine, and added.
+    """Return the motion of each group as coefficients of sine, cosine and 1 for each element of a 4 x 4 matrix.
 
-    A group's torsion is a rotation about the x axis of its default frame.
+    The torsion of a group is a rotation about the x axis of its default frame.
     """
     default = torch.from_numpy(residues.RIGID_GROUP_DEFAULT_FRAME.copy())
     motions = torch.zeros(*default.shape, 3)
@@ -74,13 +75,13 @@ def _torsion_motions(device: torch.device) -> Float[Tensor, "21 8 16 3"]:
 
 @cache
 def _groups_of_atoms(device: torch.device) -> Float[Tensor, "21 14 8"]:
-    """Return 1 for each atom14 atom's rigid group, else 0."""
+    """Return the rigid group of each atom14 atom, one-hot."""
     return one_hot(torch.from_numpy(residues.ATOM14_TO_RIGID_GROUP.copy()).long(), 8).float().to(device)
 
 
 @cache
 def _homogeneous_atoms(device: torch.device) -> Float[Tensor, "21 14 4"]:
-    """Return each atom's coordinates in its group's frame and then 1, or zeros for absent atoms."""
+    """Return homogeneous coordinates of each atom in the frame of its group; zeros for absent atoms."""
     positions, mask = (
         torch.from_numpy(table.copy()) for table in (residues.ATOM14_RIGID_GROUP_POSITIONS, residues.ATOM14_MASK)
     )
@@ -88,12 +89,12 @@ def _homogeneous_atoms(device: torch.device) -> Float[Tensor, "21 14 4"]:
 
 
 def atom14_mask(aatype: Int[Tensor, "b r"], seq_mask: Float[Tensor, "b r"]) -> Float[Tensor, "b r 14"]:
-    """Return 1 for the atoms that each real residue has by its type."""
+    """Return 1 for the atoms of each real residue, by its type."""
     return per_residue("ATOM14_MASK", aatype, seq_mask.dtype) * seq_mask[..., None]
 
 
 def atom37_mask(aatype: Int[Tensor, "b r"], seq_mask: Float[Tensor, "b r"]) -> Float[Tensor, "b r 37"]:
-    """Return 1 for the atoms that each real residue has by its type."""
+    """Return 1 for the atoms of each real residue, by its type."""
     return per_residue("ATOM37_MASK", aatype, seq_mask.dtype) * seq_mask[..., None]
 
 

@@ -14,7 +14,7 @@ from helixfold.ops.structure.update_frames import update_frames
 
 @dataclass(frozen=True, kw_only=True)
 class BackboneFrames:
-    """Backbone frames with unit quaternions (w, x, y, z); the structure module's unit of length is 10 Angstrom."""
+    """Backbone frames with unit quaternions (w, x, y, z); lengths are in the structure module's unit."""
 
     quaternion: Float[Tensor, "b r 4"]
     rotation: Float[Tensor, "b r 3 3"]  # of the quaternion
@@ -22,20 +22,20 @@ class BackboneFrames:
 
     @classmethod
     def of(cls, quaternion: Float[Tensor, "b r 4"], translation: Float[Tensor, "b r 3"]) -> "BackboneFrames":
-        """Return the frames with these unit quaternions and translations."""
+        """Return frames from unit quaternions and translations."""
         return BackboneFrames(
             quaternion=quaternion, rotation=quaternion_to_rotation(quaternion), translation=translation
         )
 
     @classmethod
     def identity(cls, like: Float[Tensor, "b r c"]) -> "BackboneFrames":
-        """Return frames of all residues of `like` at the origin (AlphaFold 2, Suppl. Alg. 20 line 4)."""
+        """Return identity frames for all residues of `like` (AlphaFold 2, Suppl. Alg. 20 line 4)."""
         zeros = like.new_zeros(*like.shape[:2], 3)
         return BackboneFrames.of(pad(zeros, (1, 0), value=1.0), zeros)
 
     @classmethod
     def from_rigid(cls, rigid: Rigid) -> "BackboneFrames":
-        """Return the frames with quaternions of their rotations."""
+        """Return the frames with quaternions computed from the rotations."""
         return BackboneFrames.of(rotation_to_quaternion(rigid.rotation), rigid.translation)
 
     def rigid(self) -> Rigid:
@@ -57,5 +57,5 @@ class BackboneFrames:
         )
 
     def to_tensor(self) -> Float[Tensor, "b r 7"]:
-        """Return the quaternions and, after them, the translations."""
+        """Return the quaternions followed by the translations."""
         return torch.cat([self.quaternion, self.translation], -1)

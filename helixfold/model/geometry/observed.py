@@ -1,4 +1,4 @@
-"""The geometry of observed structures with which predictions are compared: rigid groups and chi angles at once."""
+"""Geometry of observed structures: rigid groups and chi angles, computed together."""
 
 import torch
 from jaxtyping import Float, Int
@@ -14,7 +14,7 @@ from helixfold.ops.triton.requirements import missing_requirement
 
 def _unsupported_by_triton(properties: DeviceProperties, aatype: Tensor, positions: Tensor, mask: Tensor) -> str | None:
     return first_reason(
-        (positions.dtype != torch.float32 or mask.dtype != torch.float32, "it takes float32"),
+        (positions.dtype != torch.float32 or mask.dtype != torch.float32, "it computes in float32 only"),
         (aatype.numel() == 0, "there is nothing to compute"),
         (wants_gradient(positions, mask), "it computes no gradients"),
     ) or missing_requirement(properties)
@@ -25,7 +25,7 @@ def _unsupported_by_triton(properties: DeviceProperties, aatype: Tensor, positio
         name="triton",
         kinds=("cuda",),
         run="helixfold.model.geometry.observed_kernel:observed_geometry_triton",
-        unsupported_reason=_unsupported_by_triton,
+        refusal=_unsupported_by_triton,
     )
 )
 def observed_geometry(
@@ -39,7 +39,7 @@ def observed_geometry(
     Float[Tensor, "b r 4 2"],
     Float[Tensor, "b r 4"],
 ]:
-    """Return the fields of `RigidGroups` (rotations, alternative ones, translations, mask) and of chi `Torsions`."""
+    """Return the fields of `RigidGroups` (rotations, alternative rotations, translations, mask) and `Torsions`."""
     groups, chis = rigid_groups_from_atom37(aatype, positions, mask), chis_from_atom37(aatype, positions, mask)
     frames = groups.frames.rotation, groups.alternative.rotation, groups.frames.translation, groups.mask
     return *frames, chis.sin_cos, chis.alternative_sin_cos, chis.mask
@@ -48,7 +48,7 @@ def observed_geometry(
 def groups_and_chis_from_atom37(
     aatype: Int[Tensor, "b r"], positions: Float[Tensor, "b r 37 3"], mask: Float[Tensor, "b r 37"]
 ) -> tuple[RigidGroups, Torsions]:
-    """Return what `rigid_groups_from_atom37` and `chis_from_atom37` return."""
+    """Return the results of `rigid_groups_from_atom37` and `chis_from_atom37`, computed together."""
     rotation, alternative, translation, has_group, *chis = observed_geometry(aatype, positions, mask)
     sin_cos, alternative_sin_cos, has_chi = chis
     groups = RigidGroups(

@@ -1,4 +1,4 @@
-"""The kernel of observed structures' geometry with the tables of residue types that it reads."""
+"""Triton kernel for the geometry of observed structures, with its tables of residue types."""
 
 from torch import Tensor
 

@@ -34,7 +34,7 @@ class Rigid:
         )
 
     def invert_apply_to_columns(self, points: Float[Tensor, "*batch 3 p"]) -> Float[Tensor, "*batch 3 p"]:
-        """Return several global points for each frame, whose coordinates are columns, in its local coordinates."""
+        """Return global points, several for each frame as columns, in local coordinates."""
         return self.rotation.mT @ (points - self.translation[..., None])
 
     def apply(self, points: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3"]:
@@ -66,13 +66,13 @@ def rigid_from_three_points(
 
 
 def unit(vector: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-    """Return vectors divided by their lengths, which count as 1e-4 if all coordinates are 0.
+    """Return unit vectors; the length of a zero vector counts as 1e-4.
 
-    So coinciding atoms (masked, all zero) stay finite, as in AlphaFold's rigids_from_3_points.
+    Coinciding atoms (masked, all zero) therefore stay finite, as in AlphaFold's rigids_from_3_points.
     """
     return vector / length(vector, 1e-4)[..., None]
 
 
 def length(vector: Float[Tensor, "*batch n"], floor: float) -> Float[Tensor, "*batch"]:
-    """Return the lengths of vectors with an additional coordinate `floor`, which gives the root a gradient at 0."""
+    """Return the lengths of vectors with an additional coordinate `floor`, so that the root has a gradient at 0."""
     return torch.linalg.vector_norm(pad(vector, (0, 1), value=floor), dim=-1)

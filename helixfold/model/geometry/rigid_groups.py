@@ -51,15 +51,16 @@ def rigid_groups_from_atom37(
 
 @cache
 def group_tables(device: torch.device) -> Sequence[Tensor]:
-    """Return tables of the groups: atoms [21 8 3], existence [21 8], mirrored axes [8 3] and half turns [21 8 3].
+    """Return tables of the groups: atoms [21 8 3], whether they exist [21 8], signs of axes [8 3], half turns [21 8 3].
 
-    A group's three atoms lie on its x axis, at its origin and in its xy plane; the last two tables are signs of axes.
+    The three atoms of a group lie on its x axis, at its origin and in its xy plane. The last two tables have the signs
+    of axes.
     """
     atoms, exists = np.zeros((21, 8, 3), np.int64), np.zeros((21, 8), np.float32)
     atoms[:, 0], atoms[:, PSI_GROUP] = _BACKBONE_ATOMS, _PSI_ATOMS
     atoms[:, CHI1_GROUP:] = residues.CHI_ATOM_INDICES[..., 1:]
     exists[:, [0, PSI_GROUP]], exists[:, CHI1_GROUP:] = 1, residues.CHI_ANGLES_MASK
-    # In the backbone group the first atom (C) lies on the positive x axis, in all others on the negative one.
+    # In the backbone group the first atom (C) lies on the positive x axis, in the other groups on the negative one.
     mirror, half_turn = np.ones((8, 3), np.float32), np.ones((21, 8, 3), np.float32)
     mirror[0] = [-1, 1, -1]
     half_turn[:, CHI1_GROUP:, 1:] -= 2 * residues.CHI_PI_PERIODIC[..., None]

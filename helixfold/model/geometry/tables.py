@@ -1,4 +1,4 @@
-"""Lookup of residue type constants as tensors."""
+"""Look up constants of residue types as tensors."""
 
 from functools import cache
 
@@ -10,12 +10,12 @@ from data_pipeline import residues
 
 
 def per_residue(name: str, aatype: Int[Tensor, "*batch r"], dtype: torch.dtype | None = None) -> Tensor:
-    """Return for each residue its type's row in the table of that name in `data_pipeline.residues`."""
+    """Look up each residue's type in a table of `data_pipeline.residues`."""
     rows = table(name, aatype.device)[aatype]
     return rows if dtype is None else rows.to(dtype)
 
 
 @cache
 def table(name: str, device: torch.device) -> Tensor:
-    """Return the table of that name in `data_pipeline.residues`, with a row for each residue type."""
+    """Return a table of `data_pipeline.residues`, which has a row for each residue type."""
     return torch.tensor(getattr(residues, name), device=device)

@@ -17,7 +17,7 @@ _CA, _C, _N, _O = (residues.ATOM_ORDER[name] for name in ("CA", "C", "N", "O"))
 class Torsions:
     """Sine and cosine of pre-omega, phi, psi and chi1 to chi4, or of the last four.
 
-    In `alternative_sin_cos`, 180 degrees are added to the chi angles of groups that this rotation maps to themselves.
+    In `alternative_sin_cos`, 180 degrees are added to the chi angles of symmetric groups.
     """
 
     sin_cos: Float[Tensor, "*batch r n 2"]
@@ -30,8 +30,8 @@ def torsions_from_atom37(
 ) -> Torsions:
     """Return all seven torsions of every residue (AlphaFold 2, Suppl. Table 2), with mask 0 where atoms are missing.
 
-    Where the mask is 0 the angles are computed from atoms at the origin, as in AlphaFold, whose template features
-    contain them: the phi after a gap depends on where in space a template lies.
+    Where the mask is 0 the angles are computed from atoms at the origin. AlphaFold's template features contain these
+    angles, too: the phi after a gap depends on the position of the template in space.
     """
     before = (
         torch.nn.functional.pad(positions, (0, 0, 0, 0, 1, 0))[..., :-1, :, :],
@@ -60,7 +60,7 @@ def torsions_from_atom37(
 def chis_from_atom37(
     aatype: Int[Tensor, "*batch r"], positions: Float[Tensor, "*batch r 37 3"], mask: Float[Tensor, "*batch r 37"]
 ) -> Torsions:
-    """Return the last four torsions of every residue, chi1 to chi4, with mask 0 where atoms are missing."""
+    """Return the chi angles of every residue, with mask 0 where atoms are missing."""
     atoms, chi_mask, sign = _chis(aatype, positions, mask)
     sin_cos = _sin_cos(atoms)
     return Torsions(sin_cos=sin_cos, alternative_sin_cos=sin_cos * sign[..., None], mask=chi_mask)
@@ -69,7 +69,7 @@ def chis_from_atom37(
 def _chis(
     aatype: Int[Tensor, "*batch r"], positions: Float[Tensor, "*batch r 37 3"], mask: Float[Tensor, "*batch r 37"]
 ) -> tuple[Float[Tensor, "*batch r 4 4 3"], Float[Tensor, "*batch r 4"], Float[Tensor, "*batch r 4"]]:
-    """Return the four atoms of each chi angle, whether it is defined, and -1 where half a turn changes nothing."""
+    """Return the four atoms of each chi angle, whether it is defined, and -1 if it is symmetric, else 1."""
     # Gaps in templates have residue type 21; like unknown residues they have no atoms.
     aatype = aatype.clamp(max=residues.RESTYPES_WITH_X.index("X"))
     atoms = per_residue("CHI_ATOM_INDICES", aatype).flatten(-2)
@@ -80,6 +80,6 @@ def _chis(
 
 
 def _sin_cos(atoms: Float[Tensor, "*batch r n 4 3"]) -> Float[Tensor, "*batch r n 2"]:
-    """Return sine and cosine of the torsions of four atoms each."""
+    """Return sine and cosine of torsions, each of four atoms."""
     frame = rigid_from_three_points(atoms[..., 1, :], atoms[..., 2, :], atoms[..., 0, :])
     return unit(frame.invert_apply(atoms[..., 3, :])[..., 1:].flip(-1))

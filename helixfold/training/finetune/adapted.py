@@ -92,7 +92,7 @@ class LowRankTrained:
         self.model, self.base, self.config = base.model(), base, config
         self.numbers = nn.Module()
         shapes = {name: tuple(tensor.shape) for name, tensor in base.state.items()}
-        self._maps = config.chosen(shapes)
+        self._maps = config.matching_maps(shapes)
         self._changed = [f"{name}.weight" for name in self._maps]
         for name in self._maps:
             _add(self.numbers, name, _first_values(base.state[f"{name}.weight"], config, seed, name))

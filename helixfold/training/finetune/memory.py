@@ -120,7 +120,7 @@ def _with_gradients(config: FinetuneConfig) -> frozenset[str] | None:
     Low-rank changes have those of the weights that they change.
     """
     if config.adapter == "lora":
-        return frozenset(f"{name}.weight" for name in config.low_rank.chosen(model_shapes(config.run.model)))
+        return frozenset(f"{name}.weight" for name in config.low_rank.matching_maps(model_shapes(config.run.model)))
     return frozenset(_trained_shapes(config)) if config.adapter == "heads" else None
 
 
@@ -133,7 +133,7 @@ def _trained_shapes(config: FinetuneConfig) -> dict[str, tuple[int, ...]]:
         return {name: shape for name, shape in shapes.items() if name.startswith(HEADS)}
     rank = config.low_rank.rank
     trained: dict[str, tuple[int, ...]] = {}
-    for name in config.low_rank.chosen(shapes):
+    for name in config.low_rank.matching_maps(shapes):
         outputs, inputs = shapes[f"{name}.weight"]
         trained |= {f"{name}.{LORA_A}": (rank, inputs), f"{name}.{LORA_B}": (outputs, rank)}
         if config.low_rank.decomposed:

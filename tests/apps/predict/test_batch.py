@@ -333,7 +333,7 @@ def test_presets_are_defaults_for_what_is_not_given() -> None:
         (["--msa-mode", "databases"], "give --databases or --database"),
         (["--msa-mode", "mmseqs2_uniref", "--database", "x"], "--msa-mode mmseqs2_uniref and --database exclude"),
         (["--db-preset", "reduced_dbs"], "give their --databases DIR"),
-        (["--preset", "quick"], "there are no parameters of model_1_ptm"),
+        (["--preset", "quick"], "has no parameters of model_1_ptm"),
         (["--preset", "quick", "--weights", "one.fasta"], "is one file of parameters and --preset names model_1_ptm"),
     ],
 )

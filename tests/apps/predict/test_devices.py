@@ -102,7 +102,7 @@ def test_ranks_that_share_targets_fail_and_step_down_together(fasta: Path, tmp_p
     made, printed = folded(fasta, output, "--ranks-per-target", "2", "--executor", "whole", fails=True)
     # On the first rank all were begun; it waited for the other one.
     assert made == ["a 0", "a 1", "b 0", "b 1", "bad 0", "hungry 0", "hungry 1"]
-    failure = "RuntimeError: the chain is broken (on rank 1 of 2 that work together)"
+    failure = "RuntimeError: the chain is broken (on rank 1 of the 2 ranks of this task)"
     assert json.loads((output / "failures.json").read_text()) == {"bad": failure}
     assert printed.count("starting again with 'slabs'") == 1
     timings = json.loads((output / worker_groups.HUNGRY / "timings.json").read_text())

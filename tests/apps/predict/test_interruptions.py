@@ -138,7 +138,7 @@ def test_ctrl_c_ends_a_batch_at_once_and_cleanly(tmp_path: Path) -> None:
     assert ended.code == INTERRUPTED
     assert "1 of 4 targets done\n" in ended.printed
     # Not the last words of the file: both streams go there, and one of them is written out at the end.
-    assert "helixfold: interrupted; run the same command again to go on\n" in ended.printed
+    assert "helixfold: interrupted; run the same command again to resume\n" in ended.printed
     assert "Traceback" not in ended.printed
     values(output)
     assert not temporary_files(output)

@@ -412,7 +412,7 @@ def replaced(prediction: Prediction, positions: np.ndarray) -> Prediction:
         ("--binder-chains A", "--binder-chains is for --binders"),
         ("--binders --protocol template", "leave out --protocol"),
         ("--reference none", "none: there is no such file"),
-        ("--model tinny", "there is no preset 'tinny'"),
+        ("--model tinny", "unknown preset 'tinny'"),
     ],
 )
 @pytest.mark.usefixtures("without_templates")

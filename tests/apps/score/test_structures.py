@@ -41,7 +41,7 @@ def test_ranked_models_are_those_of_each_program(tmp_path: Path) -> None:
     assert keys(tmp_path / "ours", tmp_path / "theirs", rescore=True) == found
     with pytest.raises(InputError, match=r"is the output of a prediction program.*give --rescore"):
         keys(tmp_path / "ours")
-    with pytest.raises(InputError, match="it has no structures"):
+    with pytest.raises(InputError, match="has no structures"):
         keys(tmp_path / "none")
 
 

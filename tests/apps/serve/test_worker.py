@@ -84,7 +84,7 @@ def test_a_process_that_dies_is_told_from_one_that_fails(tmp_path: Path) -> None
             assert own.do("offers", {}, tmp_path, lambda _: False).error == "stopped"
         assert own.pid is None
         failed = own.do("offers", {}, tmp_path, lambda _: True)
-        assert "there is no device 'nowhere'" in (failed.error or "")
+        assert "unknown device 'nowhere'" in (failed.error or "")
         assert not failed.has_died
         killed = own.do("prediction", {"no": "request"}, tmp_path, lambda _: True)
         assert killed.has_died

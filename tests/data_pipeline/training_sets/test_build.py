@@ -193,7 +193,7 @@ def test_a_store_is_of_one_piece_or_of_shards(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [{"shard": 2, "shards": 2}, {"shard": -1, "shards": 2}, {"workers": 0}])
 def test_impossible_options_are_refused(options: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=r"must be at least 1, got 0|a shard is i/n"):
+    with pytest.raises(ValueError, match=r"must be at least 1, got 0|a shard must be i/n"):
         BuildOptions(structures=Path("a"), output=Path("b"), **options)
 
 

@@ -61,7 +61,7 @@ def by_the_chain_rule(trained: LowRankTrained, parts: Sequence[int], dtype: torc
     model.load_state_dict(trained.state(numbers))
     learn(model, Whole(), parts, dtype).backward()
     scale, found = trained.config.scale, {}
-    for name in trained.config.chosen({name: tuple(each.shape) for name, each in trained.base.state.items()}):
+    for name in trained.config.matching_maps({name: tuple(each.shape) for name, each in trained.base.state.items()}):
         gradient = model.get_parameter(f"{name}.weight").grad
         a, b = numbers[f"{name}.{LORA_A}"], numbers[f"{name}.{LORA_B}"]
         gradient = torch.zeros(len(b), a.shape[1], dtype=dtype) if gradient is None else gradient

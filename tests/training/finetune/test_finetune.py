@@ -138,7 +138,7 @@ def test_an_adapter_of_other_parameters_is_refused_in_one_sentence(
     assert "was trained on the parameters minute.safetensors" in said
     assert "does not fit other.safetensors" in said
     assert not (tmp_path / "x.npz").exists()
-    with pytest.raises(InputError, match="does not fit random parameters"):
+    with pytest.raises(InputError, match="cannot be added to the random parameters"):
         find_models(["tiny"], None, seed=0, adapters=[WeightedAdapter(path=run / "adapter.safetensors")])
 
 

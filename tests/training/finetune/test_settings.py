@@ -110,7 +110,7 @@ def test_numbers_of_an_adapter_are_counted(decomposed: bool) -> None:
     low_rank = LowRankConfig(rank=3, targets="evoformer.*attention*", decomposed=decomposed)
     config = finetuning(tiny(), "lora", low_rank)
     count = 0
-    for name in low_rank.chosen(shapes):
+    for name in low_rank.matching_maps(shapes):
         outputs, inputs = shapes[f"{name}.weight"]
         sizes = [3 * inputs, 3 * outputs, *([outputs] if decomposed else [])]
         count += sum(math.ceil(size / LINE) * LINE for size in sizes)
