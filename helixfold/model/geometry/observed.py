@@ -25,7 +25,7 @@ def _unsupported_by_triton(properties: DeviceProperties, aatype: Tensor, positio
         name="triton",
         kinds=("cuda",),
         run="helixfold.model.geometry.observed_kernel:observed_geometry_triton",
-        refusal=_unsupported_by_triton,
+        unsupported_reason=_unsupported_by_triton,
     )
 )
 def observed_geometry(
