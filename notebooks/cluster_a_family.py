@@ -41,8 +41,8 @@ targets = [Target(name=each.name, sequence=each.sequence) for each in records if
 # demonstration model in the package is small; with DeepMind's parameters the same line uses them.
 
 # %%
-found = representations(targets, ["single"], options=FoldingOptions(num_recycles=0), device="cpu")
-{target.name: each["single"].shape for target, each in zip(targets, found, strict=True)}
+arrays = representations(targets, ["single"], options=FoldingOptions(num_recycles=0), device="cpu")
+{target.name: each["single"].shape for target, each in zip(targets, arrays, strict=True)}
 
 # %% [markdown]
 # ## From residues to a protein
@@ -51,7 +51,7 @@ found = representations(targets, ["single"], options=FoldingOptions(num_recycles
 # proteins, is taken off; the cosine of what is left says how alike two of them are.
 
 # %%
-means = np.stack([each["single"].mean(0) for each in found])
+means = np.stack([each["single"].mean(0) for each in arrays])
 means -= means.mean(0)
 means /= np.linalg.norm(means, axis=1, keepdims=True)
 maps({"cosine of the mean representations": means @ means.T}, "alike", least=None, most=1)
@@ -74,7 +74,7 @@ for group in np.unique(groups):
 # the same places in both chains.
 
 # %%
-human, nedd8 = (found[number]["single"] for number in (0, 3))
+human, nedd8 = (arrays[index]["single"] for index in (0, 3))
 human, nedd8 = (each - each.mean(0) for each in (human, nedd8[:76]))
 cosines = (nedd8 @ human.T) / np.outer(np.linalg.norm(nedd8, axis=1), np.linalg.norm(human, axis=1))
 maps({"residues of NEDD8 (down) and ubiquitin": cosines}, "alike", least=None, most=1)

@@ -35,8 +35,8 @@ from pathlib import Path
 SOURCE = "helixfold[notebooks,relax] @ git+https://github.com/OWNER/helixfold"
 
 if importlib.util.find_spec("helixfold") is None:
-    kept = [f"{name}=={importlib.metadata.version(name)}" for name in ("torch", "numpy")]
-    Path("installed.txt").write_text("\n".join(kept) + "\n")
+    installed = [f"{name}=={importlib.metadata.version(name)}" for name in ("torch", "numpy")]
+    Path("installed.txt").write_text("\n".join(installed) + "\n")
     subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "-c", "installed.txt", SOURCE], check=True)
 
 # %% [markdown]
