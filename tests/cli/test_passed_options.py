@@ -333,7 +333,7 @@ def test_finetune_chooses_what_is_trained_by_its_arguments(record: Record, capsy
     assert run("finetune --show-settings") == run("finetune --dry-run") == 0
     assert capsys.readouterr().out == "steps=3\n2 GiB\n"
     for words, message in (
-        ("finetune a", "name --output"),
+        ("finetune a", "pass --output"),
         ("finetune -o out", "pass exactly one of a training set"),
         ("finetune a -o out --progress json", "--progress json is for --jobs"),
         ("finetune a --jobs b -o out", "pass exactly one of a training set"),
@@ -458,9 +458,9 @@ def test_features_choose_targets_or_a_training_set(record: Record, capsys: pytes
         "gone.fasta": "InputError",
     }
     for words, message in (
-        ("--from-pickle a --skip-invalid", "--from-pickle converts ready features"),
-        ("--from-pickle a --shared", "--from-pickle converts ready features"),
-        ("--from-pickle a --structures b", "--from-pickle converts ready features"),
+        ("--from-pickle a --skip-invalid", "--from-pickle can be combined only with --output"),
+        ("--from-pickle a --shared", "--from-pickle can be combined only with --output"),
+        ("--from-pickle a --structures b", "--from-pickle can be combined only with --output"),
         ("--from-predictions a --structures b", "--from-predictions cannot be combined with --structures"),
         ("b --structures a", "targets cannot be combined with --structures"),
         ("--structures a --msa b", "--msa is for targets to fold"),

@@ -86,7 +86,7 @@ def test_an_unknown_recipe_is_answered_with_the_known_ones() -> None:
         (["--recipe", "small", "--dry-run"], "--dry-run cannot be combined with --recipe"),
         (["--recipe", "small", "--stages", "9"], "has 5 stages"),
         (["--stages", "2"], "--stages requires --recipe"),
-        (["--recipe", "small"], "name the training set"),
+        (["--recipe", "small"], "pass a training set"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(

@@ -224,7 +224,7 @@ def test_wrong_input_is_one_sentence_and_writes_nothing(
     output = tmp_path / "run"
     for command, message in (
         (["--output", str(output)], "pass exactly one of a training set"),
-        ([str(store)], "name --output"),
+        ([str(store)], "pass --output"),
         ([str(store), "--output", str(output), "--model", "tiny"], "has random parameters; name trained ones"),
         (words(store, weights, output, "--targets=nothing*"), "no linear map has a name like"),
         (words(store, weights, output, "--rank=0"), "--rank: must be a whole number from 1 to"),
