@@ -1,4 +1,4 @@
-"""Make a target's features from its own files and from database searches."""
+"""Compute the features of a target from the user's files and from database searches."""
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -35,22 +35,22 @@ from data_pipeline.templates.result import TemplateResult
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """One protein to predict, with the user's own alignments and templates."""
+    """One protein to predict, with the user's alignments and templates."""
 
     name: str
     sequence: str
-    alignments: tuple[Path, ...] = ()  # a3m, Stockholm or another aligned format, the target first
-    templates: tuple[Path, ...] = ()  # mmCIF or PDB files, or directories of them
-    latest_template: date | None = None  # templates must not be newer, nor newer than the plan allows
-    as_protein: bool = False  # read every letter as a residue, even if they look like DNA, RNA or codes
-    description: str = ""  # what the header of its FASTA record says after the name
+    alignments: tuple[Path, ...] = ()  # a3m, Stockholm or another aligned format, with the target first
+    templates: tuple[Path, ...] = ()  # mmCIF or PDB files, or directories of these
+    latest_template: date | None = None  # max release date of templates, in addition to the plan's limit
+    as_protein: bool = False  # accept sequences that look like DNA, RNA or three-letter codes
+    description: str = ""  # the header of its FASTA record after the name
 
     def template_date(self, latest: date | None) -> date | None:
-        """Return the earlier of the target's own date and a plan's; None if neither limits templates."""
+        """Return the earlier of the target's template date and `latest`, or None if both are None."""
         return min((each for each in (self.latest_template, latest) if each is not None), default=None)
 
     def dated(self, plan: SearchPlan) -> SearchPlan:
-        """Return the plan with the target's own date as a limit of templates, beside its own."""
+        """Return the plan with the target's template date as an additional limit."""
         user, step = plan.user_templates, plan.templates
         user = replace(user, latest_release=self.template_date(user.latest_release))
         if step is not None:
@@ -61,63 +61,65 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedTarget:
-    """Features of a target, with the sizes of their alignments and the templates that were used and rejected."""
+    """Features of a target, with the sizes of its alignments and the used and rejected templates."""
 
     features: Features
-    alignment_rows: dict[str, int]  # rows by alignment file, before merging and without the target's own
-    templates: TemplateResult | None  # None: neither given nor searched
-    notes: tuple[str, ...] = ()  # about the user's templates that are not used
+    alignment_rows: dict[str, int]  # rows by alignment file, before merging and without the target
+    templates: TemplateResult | None  # None: neither user templates nor a template search
+    notes: tuple[str, ...] = ()  # about unused templates of the user
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoundHomologs:
-    """Alignments of a target by file, the user's first, and templates: what files and searches know of it."""
+    """Alignments of a target by file, with the user's first, and its templates, from files and searches."""
 
     alignments: dict[str, Alignment]
-    templates: TemplateResult | None  # None: neither given nor searched
+    templates: TemplateResult | None  # None: neither user templates nor a template search
 
     @property
     def alignment_rows(self) -> dict[str, int]:
-        """Return the number of rows by alignment file, without the target's own."""
+        """Number of rows by alignment file, without the target."""
         return {source: len(alignment.names) - 1 for source, alignment in self.alignments.items()}
 
     @property
     def template_features(self) -> TemplateFeatures | None:
-        """Return the features of the templates, if there are any."""
+        """Features of the templates, or None without a template result."""
         return None if self.templates is None else self.templates.features
 
 
 def prepare(target: Target, plan: SearchPlan | None = None, results: Path | None = None) -> PreparedTarget:
-    """Run a target's searches and return its features.
+    """Run the searches of a target and return its features.
 
-    The MSA holds the target itself, then the user's alignments, then those of the searches in the plan's order, without
-    duplicate rows. See `find_homologs` for the searches and the errors. Without `results`, each template of the
-    target that cannot be used gives a Python warning.
+    The MSA has the target itself, then the user's alignments, then the search results in the order of the plan, without
+    duplicate rows. See `find_homologs` for the searches and the errors. Without `results`, a Python warning is issued
+    for each unusable template of the user.
     """
-    found = find_homologs(target, plan, results)
+    homologs = find_homologs(target, plan, results)
     return PreparedTarget(
-        features=monomer_features(target.name, target.sequence, found.alignments.values(), found.template_features),
-        alignment_rows=found.alignment_rows,
-        templates=found.templates,
-        notes=template_notes(target.templates, [found], warn=results is None),
+        features=monomer_features(
+            target.name, target.sequence, homologs.alignments.values(), homologs.template_features
+        ),
+        alignment_rows=homologs.alignment_rows,
+        templates=homologs.templates,
+        notes=template_notes(target.templates, [homologs], warn=results is None),
     )
 
 
-def template_notes(given: Sequence[Path], found: Iterable[FoundHomologs], *, warn: bool) -> tuple[str, ...]:
-    """Return a sentence for each template file that gave no template; with `warn`, also issue it as a warning."""
-    results = [each.templates for each in found if each.templates is not None]
-    notes = unused_files(given, results)
+def template_notes(paths: Sequence[Path], homologs: Iterable[FoundHomologs], *, warn: bool) -> tuple[str, ...]:
+    """Return a sentence for each template file without a usable template; with `warn`, also issue warnings."""
+    results = [each.templates for each in homologs if each.templates is not None]
+    notes = unused_files(paths, results)
     for note in notes if warn else ():
         warnings.warn(note, stacklevel=3)
     return notes
 
 
 def find_homologs(target: Target, plan: SearchPlan | None = None, results: Path | None = None) -> FoundHomologs:
-    """Read a target's alignments and run its searches.
+    """Read the alignments of a target and run its searches.
 
-    Templates are the user's if given, else those that the template search finds (AlphaFold 2, Suppl. Sec. 1.2.2 and
-    1.2.3). Search results are stored in the directory `results` and are used again from there. Raise `InputError` for
-    wrong input, `SearchError` if a tool fails, and `ValueError` for searches without `results`.
+    Templates are the user's if there are any, else the hits of the template search (AlphaFold 2, Suppl. Sec. 1.2.2 and
+    1.2.3). Search results are stored in the directory `results` and reused. Raise `InputError` for invalid input,
+    `SearchError` if a tool fails, and `ValueError` for searches without `results`.
     """
     check_sequence(target.sequence, f"sequence of '{target.name}'")
     problem = unknown_residues_problem(target.sequence)
@@ -144,9 +146,9 @@ def find_homologs(target: Target, plan: SearchPlan | None = None, results: Path 
 
 
 def search_homologs(sequence: str, step: AlignmentStep, directory: Path) -> tuple[bytes, Alignment]:
-    """Return the result of a search as the tool writes it, and the alignment in it.
+    """Return the result of a search in the format of the tool, and the parsed alignment.
 
-    The result is stored in the directory, and is used again from there. Raise `SearchError` if the tool fails.
+    The result is stored in the directory and reused. Raise `SearchError` if the tool fails.
     """
     return ResultFiles(directory=directory).find_or_search(
         step.result_file,
@@ -158,10 +160,10 @@ def search_homologs(sequence: str, step: AlignmentStep, directory: Path) -> tupl
 
 
 def search_ahead(targets: Sequence[Target], plan: SearchPlan, results: Callable[[Target], Path]) -> None:
-    """Run the searches that can serve many targets at once, and store the results in `results(target)` for `prepare`.
+    """Run the searches with tools that support many targets at once, and store the results in `results(target)`.
 
-    A database of 100 GB is then read once for sixteen or more targets instead of once for each. Errors of a search are
-    ignored: `prepare` repeats it, and raises the error, for each target by itself.
+    A database of 100 GB is then read once for sixteen or more targets instead of once per target. Errors of a search
+    are ignored, because `prepare` repeats the search for each target and raises them.
     """
     for step in plan.alignments:
         if not isinstance(step.tool, BatchSearch):
@@ -180,7 +182,7 @@ def search_ahead(targets: Sequence[Target], plan: SearchPlan, results: Callable[
 
 
 def _save(target: Target, step: AlignmentStep, identity: str, content: bytes, directory: Path) -> None:
-    """Store a result if it can be; other targets of its batch do not depend on that."""
+    """Store a result if possible; failures do not affect other targets of the batch."""
     parse = partial(_parse, step=step, sequence=target.sequence, directory=directory)
     with suppress(InputError, SearchError, OSError):
         ResultFiles(directory=directory).save(step.result_file, identity, target.sequence.encode(), content, parse)
@@ -205,13 +207,13 @@ def _templates(
     rows: dict[str, Alignment],
     files: ResultFiles,
 ) -> TemplateResult:
-    """Search templates with the first alignment, which is UniRef90's in AlphaFold's plan."""
+    """Search for templates with the first alignment, which is from UniRef90 in AlphaFold's plan."""
     if searched:
         first, content = searched[0]
         query = _template_query(content, first.tool.file_format, step.tool.input_format, first.max_rows)
     else:
         alignment = next(iter(rows.values()), single_sequence(sequence))
-        # The columns alone, without insertions.
+        # Only the columns, without insertions.
         names = ("query", *alignment.names[1:])
         a3m = (
             b">%b\n%b\n" % (name.encode(), row.tobytes()) for name, row in zip(names, alignment.letters, strict=True)
@@ -220,17 +222,17 @@ def _templates(
     path = files.directory / step.result_file
     parse = partial(parse_hits, query=sequence, file_format=step.tool.file_format, path=path)
     identity, search = step.tool.identity(), partial(step.tool.search, query)
-    _, found = files.find_or_search(step.result_file, identity, query, search, parse)
+    _, hits = files.find_or_search(step.result_file, identity, query, search, parse)
     if isinstance(step.tool, StructureSource):
-        step.tool.fetch([hit.name for hit in found])
-    return templates_from_hits(sequence, found, step.source, step.options)
+        step.tool.fetch([hit.name for hit in hits])
+    return templates_from_hits(sequence, hits, step.source, step.options)
 
 
-def _template_query(content: bytes, given: FileFormat, wanted: FileFormat, max_rows: int | None) -> bytes:
-    """Return an alignment in the template search's input format; Stockholm is cleaned up first, as in AlphaFold."""
-    if given == "sto":
+def _template_query(content: bytes, source: FileFormat, target: FileFormat, max_rows: int | None) -> bytes:
+    """Convert an alignment to the input format of the template search; Stockholm is cleaned first, as in AlphaFold."""
+    if source == "sto":
         if max_rows is not None:
             content = truncated(content, max_rows)
         content = without_empty_columns(deduplicated(content))
-        return content if wanted == "sto" else stockholm_to_a3m(content)
-    return content if wanted == "a3m" else a3m_to_stockholm(content)
+        return content if target == "sto" else stockholm_to_a3m(content)
+    return content if target == "a3m" else a3m_to_stockholm(content)

@@ -1,15 +1,15 @@
-"""Idealised residues: the position of each heavy atom in its rigid group (Angstrom).
+"""Idealised residues: the position of each heavy atom in its rigid group (Å).
 
 AlphaFold 2, Suppl. Sec. 1.8.4 and Table 2.
 """
 
 # Rigid groups: 0 backbone (origin at CA, C on the x axis, N in the xy plane), 3 psi (carries O), 4..7 chi1..chi4.
-# Groups 1 (pre-omega) and 2 (phi) carry no heavy atom. A chi group has its origin at the bond's far atom, the bond
+# Groups 1 (pre-omega) and 2 (phi) have no heavy atoms. A chi group has its origin at the far atom of the bond, the bond
 # along x, and the atom that defines the torsion angle in the xy plane.
 PSI_GROUP = 3
 CHI1_GROUP = 4
 
-# Residue -> its heavy atoms in atom14 order: (name, rigid group, x, y, z).
+# Heavy atoms of each residue in atom14 order: (name, rigid group, x, y, z).
 IDEAL_ATOMS: dict[str, tuple[tuple[str, int, float, float, float], ...]] = {
     "ALA": (
         ("N", 0, -0.525, 1.363, 0.0),
@@ -220,7 +220,7 @@ IDEAL_ATOMS: dict[str, tuple[tuple[str, int, float, float, float], ...]] = {
     ),
 }
 
-# The atoms along the side chain's rotatable bonds; chi k is the dihedral angle of atoms k..k+3 (k from 1).
+# Atoms along the rotatable bonds of the side chain; chi k is the dihedral angle of atoms k..k+3 (k from 1).
 CHI_CHAINS: dict[str, tuple[str, ...]] = {
     "ARG": ("N", "CA", "CB", "CG", "CD", "NE", "CZ"),
     "ASN": ("N", "CA", "CB", "CG", "OD1"),

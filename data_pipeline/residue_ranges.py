@@ -1,6 +1,6 @@
-"""Read residues of a target, windows that slide along it and depths of its alignment as options name them.
+"""Parse options with residues of a target, sliding windows, and depths of its alignment.
 
-Nothing is imported here that takes long to load.
+This module only has fast imports.
 """
 
 import re
@@ -9,14 +9,14 @@ from typing import Literal
 
 from data_pipeline.io.errors import printable
 
-# What takes the place of the residues in masked columns of an alignment.
+# Replacement of the residues in masked columns of an alignment.
 Replacement = Literal["alanine", "unknown"]
 _RANGE = re.compile(r"(?:([A-Za-z0-9]{1,4}):)?([0-9]{1,6})(?:-([0-9]{1,6}))?")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResidueRange:
-    """Residues of a chain by their numbers from 1, both ends included; None stands for the only chain."""
+    """Range of residue numbers of a chain, from 1 and including both ends; `chain` None means the only chain."""
 
     first: int
     last: int
@@ -28,35 +28,35 @@ class ResidueRange:
 
 
 def read_ranges(text: str) -> tuple[ResidueRange, ...]:
-    """Read residues such as 10-20,45 or, in a complex, A:10-20,B:5. Raise ValueError for another text."""
-    found = []
+    """Parse residues such as 10-20,45 or, in a complex, A:10-20,B:5; raise `ValueError` for other text."""
+    ranges = []
     for word in text.split(","):
         parts = _RANGE.fullmatch(word)
         first, last = (0, 0) if parts is None else (int(parts[2]), int(parts[3] or parts[2]))
         if parts is None or not 1 <= first <= last:
             raise ValueError(
-                f"must name residues from 1 on, such as 10-20,45 or in a complex A:10-20, got '{printable(text, 60)}'"
+                f"must be residues from 1, such as 10-20,45 or in a complex A:10-20, got '{printable(text, 60)}'"
             )
-        found.append(ResidueRange(first=first, last=last, chain=parts[1]))
-    return tuple(found)
+        ranges.append(ResidueRange(first=first, last=last, chain=parts[1]))
+    return tuple(ranges)
 
 
 def read_window(text: str) -> tuple[int, int]:
-    """Read the residues of a window and of its steps, such as 10:5; without steps, windows lie side by side.
+    """Parse the size and step of a window in residues, such as 10:5; without a step, windows do not overlap.
 
-    Raise ValueError for another text.
+    Raise `ValueError` for other text.
     """
     parts = re.fullmatch(r"([0-9]{1,6})(?::([0-9]{1,6}))?", text)
     size, step = (0, 0) if parts is None else (int(parts[1]), int(parts[2] or parts[1]))
     if not 1 <= step <= size:
         raise ValueError(
-            f"must be a number of residues, with steps of no more, such as 10 or 10:5, got '{printable(text, 60)}'"
+            f"must be a number of residues and a step up to this size, such as 10 or 10:5, got '{printable(text, 60)}'"
         )
     return size, step
 
 
 def read_depth(text: str) -> tuple[int, int]:
-    """Read a number of rows and of extra rows, such as 16:32. Raise ValueError for another text."""
+    """Parse a number of rows and of extra rows, such as 16:32; raise `ValueError` for other text."""
     parts = re.fullmatch(r"([0-9]{1,6}):([0-9]{1,6})", text)
     rows, extra = (0, 0) if parts is None else (int(parts[1]), int(parts[2]))
     if not (rows and extra):

@@ -13,11 +13,11 @@ from data_pipeline.residue_geometry import CHI1_GROUP, CHI_CHAINS, IDEAL_ATOMS, 
 RESTYPES: Final = "ARNDCQEGHILKMFPSTWYV"
 UNKNOWN: Final = 20
 GAP: Final = 21
-MASKED: Final = 22  # only in sampled MSAs: hidden by BERT masking
+MASKED: Final = 22  # only in sampled MSAs, for BERT masking
 RESTYPES_WITH_X: Final = RESTYPES + "X"
 RESTYPES_WITH_X_AND_GAP: Final = RESTYPES_WITH_X + "-"
-# Letters that stand for no single standard residue: B = D or N, J = I or L, O = pyrrolysine, U = selenocysteine,
-# X = any, Z = E or Q. In a target's own sequence each is an unknown residue.
+# Letters that are not one of the standard residues: B = D or N, J = I or L, O = pyrrolysine, U = selenocysteine,
+# X = any, Z = E or Q. In a target sequence, they are unknown residues.
 AMBIGUOUS_LETTERS: Final = "BJOUXZ"
 
 THREE_LETTER: Final[tuple[str, ...]] = (
@@ -34,7 +34,7 @@ ATOM_TYPES: Final[tuple[str, ...]] = (
 ATOM_ORDER: Final[dict[str, int]] = {name: index for index, name in enumerate(ATOM_TYPES)}
 
 
-# The heavy atoms of each residue type in the 14-atom layout; "" where it has fewer.
+# Heavy atoms of each residue type in the 14-atom layout, padded with "".
 ATOM14_NAMES: Final[tuple[tuple[str, ...], ...]] = tuple(
     tuple([name for name, *_ in atoms] + [""] * (14 - len(atoms)))
     for atoms in (IDEAL_ATOMS.get(residue, ()) for residue in THREE_LETTER)
@@ -85,7 +85,7 @@ def _frame(x_axis: np.ndarray, xy_plane: np.ndarray, origin: np.ndarray) -> np.n
 
 
 def _default_frames() -> np.ndarray:
-    """Return each rigid group's frame in its parent group's frame, with all torsion angles 0 (Suppl. Sec. 1.8.4)."""
+    """Return the frame of each rigid group relative to its parent, with all torsion angles 0 (Suppl. Sec. 1.8.4)."""
     frames = np.zeros((21, 8, 4, 4), np.float32)
     for restype, residue in enumerate(THREE_LETTER[:UNKNOWN]):
         atoms = {name: np.array(position) for name, _, *position in IDEAL_ATOMS[residue]}
@@ -95,7 +95,7 @@ def _default_frames() -> np.ndarray:
         chain = [atoms[name] for name in CHI_CHAINS.get(residue, ())]
         if chain:
             frames[restype, CHI1_GROUP] = _frame(chain[2] - chain[1], chain[0] - chain[1], chain[2])
-        # From chi2 on, the bond's far atom is given in the group before, whose origin is the bond's near atom.
+        # From chi2, the far atom of the bond is in the previous group, whose origin is the near atom of the bond.
         for further, bond_end in enumerate(chain[3:-1], start=1):
             frames[restype, CHI1_GROUP + further] = _frame(bond_end, np.array([-1.0, 0.0, 0.0]), bond_end)
     return frames
@@ -107,13 +107,13 @@ def _default_frames() -> np.ndarray:
     ATOM14_TO_ATOM37,  # 0 where there is no atom
     ATOM37_TO_ATOM14,  # 0 where there is no atom
     ATOM14_TO_RIGID_GROUP,
-    ATOM14_RIGID_GROUP_POSITIONS,  # Angstrom, in the frame of the atom's rigid group
+    ATOM14_RIGID_GROUP_POSITIONS,  # Å, in the frame of the atom's rigid group
 ) = _atom_layouts()
 
-# Indices are into ATOM_TYPES; 0 where there is no such angle.
+# Indices into ATOM_TYPES, or 0 if the residue lacks the angle.
 CHI_ANGLES_MASK, CHI_PI_PERIODIC, CHI_ATOM_INDICES = _chi_angles()
 
-# 0 for angles a residue does not have; groups 0 and 1 are the identity.
+# Frames are 0 for angles that a residue lacks; groups 0 and 1 are the identity.
 RIGID_GROUP_DEFAULT_FRAME: Float[np.ndarray, "21 8 4 4"] = _default_frames()
 
 # HHblits numbers residues alphabetically by letter, then X and gap.

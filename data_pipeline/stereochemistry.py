@@ -1,7 +1,7 @@
-"""Standard bond lengths, bond angles and atom radii, with which the geometry of structures is checked.
+"""Standard bond lengths, bond angles and atom radii for checks of the geometry of structures.
 
-Bonds and angles within residues are those of Engh & Huber (Acta Cryst. A47, 1991; Int. Tables for Crystallography F,
-2001), van der Waals radii those of Bondi (J. Phys. Chem. 68, 1964); AlphaFold 2, Suppl. Sec. 1.9.11.
+Bonds and angles within residues are from Engh & Huber (Acta Cryst. A47, 1991; Int. Tables for Crystallography F, 2001),
+van der Waals radii from Bondi (J. Phys. Chem. 68, 1964); AlphaFold 2, Suppl. Sec. 1.9.11.
 """
 
 from functools import cache
@@ -14,7 +14,7 @@ from data_pipeline.residues import ATOM14_NAMES, ATOM_TYPES, THREE_LETTER, UNKNO
 
 
 class MeanAndDeviation(NamedTuple):
-    """Mean and standard deviation of a length (Angstrom) or of an angle's cosine."""
+    """Mean and standard deviation of a length (Å) or of the cosine of an angle."""
 
     mean: float
     deviation: float
@@ -26,12 +26,12 @@ C_N_LENGTH_TO_PROLINE: Final = MeanAndDeviation(1.341, 0.016)
 CA_C_N_COSINE: Final = MeanAndDeviation(-0.4473, 0.0311)  # 116.568 +- 1.995 degrees
 C_N_CA_COSINE: Final = MeanAndDeviation(-0.5203, 0.0353)  # 121.352 +- 2.315 degrees
 
-_RADIUS: Final = {"C": 1.7, "N": 1.55, "O": 1.52, "S": 1.8}  # Angstrom, by element
+_RADIUS: Final = {"C": 1.7, "N": 1.55, "O": 1.52, "S": 1.8}  # Å, by element
 VAN_DER_WAALS_RADIUS: Float[np.ndarray, "37"] = np.array([_RADIUS[name[0]] for name in ATOM_TYPES], np.float32)
 VAN_DER_WAALS_RADIUS.flags.writeable = False
 
-# Bond, mean and deviation in Angstrom. The first line holds for every residue that has the atoms, unless its own line
-# has other values.
+# Bond, mean and deviation in Å. The first line applies to all residues with these atoms, unless their own line has
+# other values.
 _BONDS: Final = """
 all  N-CA 1.459 0.020  CA-C 1.525 0.026  C-O 1.229 0.019  CA-CB 1.535 0.022
 ALA  CA-CB 1.520 0.021
@@ -62,7 +62,7 @@ TYR  CE1-CZ 1.381 0.013  CE2-CZ 1.381 0.013  CZ-OH 1.374 0.017
 VAL  CA-CB 1.543 0.021  CB-CG1 1.524 0.021  CB-CG2 1.524 0.021
 """
 
-# Angle at the atom in the middle, mean and deviation in degrees.
+# Angle at the middle atom, mean and deviation in degrees.
 _ANGLES: Final = """
 all  N-CA-C 111.0 2.7  CA-C-O 120.1 2.1  N-CA-CB 110.6 1.8  C-CA-CB 110.4 2.0
 ALA  N-CA-CB 110.1 1.4  C-CA-CB 110.1 1.5
@@ -109,21 +109,21 @@ def distance_bounds(
     deviations. The van der Waals spheres of other atoms may overlap by `overlap_tolerance` (Angstrom), and their
     distance has no upper limit. Entries are 0 where the residue type lacks one of the atoms.
     """
-    least, most = np.zeros((21, 14, 14), np.float32), np.zeros((21, 14, 14), np.float32)
+    minimum, maximum = np.zeros((21, 14, 14), np.float32), np.zeros((21, 14, 14), np.float32)
     for restype, names in enumerate(ATOM14_NAMES):
         slots = {name: slot for slot, name in enumerate(names) if name}
         for one, first in slots.items():
             for other, second in slots.items():
                 if one != other:
-                    least[restype, first, second] = _RADIUS[one[0]] + _RADIUS[other[0]] - overlap_tolerance
-                    most[restype, first, second] = np.inf
+                    minimum[restype, first, second] = _RADIUS[one[0]] + _RADIUS[other[0]] - overlap_tolerance
+                    maximum[restype, first, second] = np.inf
         for (one, other), norm in _distances(THREE_LETTER[restype]).items():
             off = tolerance_factor * norm.deviation
             for pair in ((slots[one], slots[other]), (slots[other], slots[one])):
-                least[restype, *pair], most[restype, *pair] = norm.mean - off, norm.mean + off
-    for table in (least, most):
+                minimum[restype, *pair], maximum[restype, *pair] = norm.mean - off, norm.mean + off
+    for table in (minimum, maximum):
         table.flags.writeable = False
-    return least, most
+    return minimum, maximum
 
 
 def _distances(residue: str) -> dict[tuple[str, ...], MeanAndDeviation]:

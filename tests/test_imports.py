@@ -87,7 +87,7 @@ def test_a_command_whose_packages_are_missing_says_what_to_install(
     assert main(command.replace("{}", str(tmp_path)).split()) == 2
     extra = "evaluate" if package == "biotite" else "train"
     said = capsys.readouterr().err
-    assert f"needs {package}, not installed here; get it with pip install 'helixfold[{extra}]'" in said
+    assert f"needs {package}, not installed here; install it with pip install 'helixfold[{extra}]'" in said
     assert not (tmp_path / "out").exists()
 
 

@@ -1,1 +1,1 @@
-"""Raw features of a target: its sequence, its whole MSA and its templates, before anything is sampled."""
+"""Raw features of a target: its sequence, full MSA and templates, before sampling."""

@@ -1,8 +1,7 @@
-"""Convert the `features.pkl` of AlphaFold 2, an untrusted pickle, to features.
+"""Convert AlphaFold 2's `features.pkl`, an untrusted pickle, to features.
 
-Loading a pickle can run any code and take any amount of memory or time, so it is loaded in a process with limits. The
-few names that it may contain stand for classes of this module, which only store their arguments. Any other name is
-rejected.
+Loading a pickle can run any code and use any amount of memory or time, so it is loaded in a process with limits. The
+few allowed names map to classes of this module, which only store their arguments. All other names are errors.
 """
 
 import math
@@ -28,14 +27,14 @@ from data_pipeline.residues import HHBLITS_TO_OUR_AATYPE
 from data_pipeline.search.process import run_program, working_directory
 
 _MAX_BYTES: Final = 4 * 2**30
-# Converting real features takes less than three times the size of their file, and less than a second per 100 MB.
+# Converting real features takes less memory than three times the file size, and less than a second per 100 MB.
 _MEMORY: Final = 256 * 2**20
 _MEMORY_FACTOR: Final = 4
 _SECONDS: Final = 5
 _BYTES_PER_SECOND: Final = 2 * 10**7
 _MAX_DIMENSIONS: Final = 4
 _MAX_DIMENSION: Final = 2**31
-# NumPy starts one thread per core, and the stacks of all threads would count as memory of the process.
+# NumPy starts one thread per core, and the stacks of all threads count as memory of the process.
 _CODE: Final = (
     "import os, sys; sys.path[:] = sys.argv[3:]; "
     "os.environ.update(dict.fromkeys(('OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS', 'OMP_NUM_THREADS'), '1')); "
@@ -47,7 +46,7 @@ _NUMBERS: Final = re.compile(r"b1|[iu][1248]|f[248]")
 def features_from_pickle(path: Path) -> Features:
     """Return the features in AlphaFold 2's `features.pkl` of a monomer.
 
-    Raise `InputError` for the features of a complex, for anything other than arrays, and for damaged files.
+    Raise `InputError` for features of a complex, for content other than arrays, and for damaged files.
     """
     with working_directory() as directory:
         output = directory / "features.npz"
@@ -56,15 +55,15 @@ def features_from_pickle(path: Path) -> Features:
             problem = os.fsdecode(run_program(command, timeout=None, directory=Path()).stdout)
         except SearchError as error:
             ending = str(error).partition(";")[0]
-            problem = f"cannot be read within the memory and time that features need ({ending})"
-            raise InputError.at(path, f"{problem}; it is damaged or hostile, get the file again") from error
+            problem = f"cannot be read within the limits on memory and time for features ({ending})"
+            raise InputError.at(path, f"{problem}; it is damaged or malicious, get the file again") from error
         if problem:
             raise InputError(problem)
         return Features.from_arrays(read_npz(output), path)
 
 
 def convert(path: str, output: str) -> None:
-    """Limit this process, then write the features in a pickle as `.npz`, or print what is wrong with the pickle."""
+    """Set limits on this process, then write the features in a pickle as `.npz`, or print an error message."""
     try:
         content = read_file(path, _MAX_BYTES)
         _limit(resource.RLIMIT_DATA, _MEMORY + _MEMORY_FACTOR * len(content))
@@ -82,18 +81,18 @@ def _limit(kind: int, value: int) -> None:
 
 def _features(path: str, content: bytes) -> dict[str, np.ndarray]:
     try:
-        found = _Unpickler(BytesIO(content)).load()
-        if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
+        content_by_name = _Unpickler(BytesIO(content)).load()
+        if not isinstance(content_by_name, dict) or not all(isinstance(name, str) for name in content_by_name):
             raise ValueError("it is not a dictionary of arrays")
-        arrays = {name: value.array() for name, value in found.items() if isinstance(value, _Array)}
+        arrays = {name: value.array() for name, value in content_by_name.items() if isinstance(value, _Array)}
     except _ForbiddenNameError as error:
-        problem = f"holds {printable(str(error))}; only arrays are read from a pickle, and none of its code was run"
+        problem = f"contains {printable(str(error))}; only arrays are read from a pickle, and none of its code was run"
         raise InputError.at(path, problem) from error
-    except Exception as error:  # a hostile file can raise any
+    except Exception as error:  # a malicious file can raise any error
         reason = printable(str(error) or type(error).__name__)
         raise InputError.at(path, f"is damaged or not a pickle ({reason}); get the file again") from error
     if "asym_id" in arrays or "assembly_num_chains" in arrays:
-        raise InputError.at(path, "these are features of a complex; only features of a single chain can be converted")
+        raise InputError.at(path, "got features of a complex; only features of a single chain can be converted")
     needed = ("aatype", "residue_index", "sequence", "domain_name", "msa", "deletion_matrix_int")
     if missing := [name for name in needed if name not in arrays]:
         raise InputError.at(path, f"{', '.join(missing)} missing; pass the features.pkl of AlphaFold 2")
@@ -105,11 +104,11 @@ def _features(path: str, content: bytes) -> dict[str, np.ndarray]:
 
 
 class _ForbiddenNameError(Exception):
-    """Error for a name that is not needed to load arrays."""
+    """Error for a name in the pickle that arrays do not need."""
 
 
 class _Type:
-    """Arguments of `numpy.dtype`: a kind and size such as f4; its state has the byte order."""
+    """Stand-in for `numpy.dtype`: stores a code such as f4, and the byte order from its state."""
 
     def __init__(self, code: Any, *_: Any) -> None:
         self.code, self.order = code, "|"
@@ -119,7 +118,7 @@ class _Type:
 
 
 class _Array:
-    """Arguments of the functions that make arrays, or the state of an array that is made empty."""
+    """Stand-in for arrays: stores the arguments of functions that create arrays, or the state of an empty array."""
 
     def __init__(self, *arguments: Any) -> None:
         self.content = arguments
@@ -129,7 +128,7 @@ class _Array:
         self.content = raw, dtype, shape, "F" if is_fortran else "C"
 
     def array(self) -> "np.ndarray | list[Any]":
-        """Return the array; an array of Python bytes or strings becomes a list."""
+        """Return the array, or a list for an array of Python bytes or strings."""
         raw, dtype, shape, order = self.content
         if not isinstance(dtype, _Type) or not isinstance(shape, tuple) or len(shape) > _MAX_DIMENSIONS:
             raise TypeError(f"an array needs a type and at most {_MAX_DIMENSIONS} dimensions")
@@ -148,20 +147,20 @@ class _Array:
 
 
 class _Scalar(_Array):
-    """Arguments of `numpy.scalar`, as an array without dimensions."""
+    """Stand-in for `numpy.scalar`: an array without dimensions."""
 
     def __init__(self, dtype: Any, raw: Any) -> None:
         self.content = raw, dtype, (), "C"
 
 
 _CLASSES: Final = {("numpy", "ndarray"): _Array, ("numpy", "dtype"): _Type}
-for _module in ("numpy.core", "numpy._core"):  # before NumPy 2, and since
+for _module in ("numpy.core", "numpy._core"):  # before and since NumPy 2
     _CLASSES[f"{_module}.multiarray", "_reconstruct"] = _CLASSES[f"{_module}.numeric", "_frombuffer"] = _Array
     _CLASSES[f"{_module}.multiarray", "scalar"] = _Scalar
 
 
 class _Unpickler(pickle.Unpickler):
-    """Unpickler that finds only the classes of this module."""
+    """Unpickler that only maps names to the classes of this module."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _CLASSES:
@@ -170,7 +169,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _converted(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Return AlphaFold's arrays with our names, types and order of residue types."""
+    """Return AlphaFold's arrays with the names, types and order of residue types of `Features`."""
     sequence = _text(arrays["sequence"][0])
     templates: Mapping[str, Any] = no_templates(len(sequence))
     if np.size(arrays.get("template_aatype", ())):

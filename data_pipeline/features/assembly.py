@@ -1,4 +1,4 @@
-"""Merge the features of a complex's chains: alignments side by side where rows are paired, else in blocks.
+"""Merge the features of the chains of a complex, with paired rows side by side and other rows in blocks.
 
 AlphaFold-Multimer (Evans et al. 2022), Suppl. Sec. 7.2, with the limits of AlphaFold 2.3.
 """
@@ -15,18 +15,18 @@ from data_pipeline.features.schema import Features
 from data_pipeline.io.errors import InputError
 from data_pipeline.residues import GAP
 
-# Most rows of a chain's alignment; at most half of them are paired.
+# Max rows of the alignment of a chain; at most half of them are paired.
 MAX_ROWS = 2048
-# Templates of each chain.
+# Max templates of each chain.
 MAX_TEMPLATES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chain:
-    """A chain of a complex: its name, its features, and the rows that are paired with those of other chains.
+    """A chain of a complex: its name, its features, and its rows for pairing with other chains.
 
-    These are rows to be paired by species, or rows of which all chains have the same number, paired before by the
-    search that found them. Without any, nothing but the chain itself is paired.
+    `pairing` has rows to be paired by species, or rows that a search has already paired, which all chains must have in
+    equal number. Without it, only the chain itself is paired.
     """
 
     name: str
@@ -36,32 +36,32 @@ class Chain:
 
 @dataclass(frozen=True, kw_only=True)
 class ComplexFeatures:
-    """Features of a complex from which the model's inputs are drawn; names are AlphaFold-Multimer's.
+    """Features of a complex, from which the model's inputs are sampled; names are AlphaFold-Multimer's.
 
-    Chains of the same sequence are neighbours, in the order in which their sequences come first; residues are numbered
+    Chains with the same sequence are neighbours, ordered by the first occurrence of the sequence; residues are numbered
     within each chain. Axes: `r` residues of all chains, `n` rows of the MSA, `t` templates.
     """
 
     chain_names: tuple[str, ...]  # by `asym_id` - 1
     aatype: Int[np.ndarray, "r"]
     residue_index: Int[np.ndarray, "r"]
-    asym_id: Int[np.ndarray, "r"]  # the chain's number in the complex, from 1
-    entity_id: Int[np.ndarray, "r"]  # the number of the chain's sequence, from 1
-    sym_id: Int[np.ndarray, "r"]  # the chain's number among those of the same sequence, from 1
-    msa: Int[np.ndarray, "n r"]  # first the paired rows, of which row 0 is the complex itself, then blocks of others
+    asym_id: Int[np.ndarray, "r"]  # number of the chain in the complex, from 1
+    entity_id: Int[np.ndarray, "r"]  # number of the chain's sequence, from 1
+    sym_id: Int[np.ndarray, "r"]  # number of the chain among chains with the same sequence, from 1
+    msa: Int[np.ndarray, "n r"]  # first the paired rows (row 0 is the complex itself), then blocks of other rows
     deletion_matrix: Int[np.ndarray, "n r"]
-    bert_mask: Bool[np.ndarray, "n r"]  # where the masked-MSA head may be asked: not outside the blocks
+    bert_mask: Bool[np.ndarray, "n r"]  # where residues may be masked for the masked-MSA head: not outside the blocks
     paired_rows: int
     template_aatype: Int[np.ndarray, "t r"]
-    template_all_atom_positions: Float[np.ndarray, "t r 37 3"]  # Angstrom
+    template_all_atom_positions: Float[np.ndarray, "t r 37 3"]  # Å
     template_all_atom_masks: Float[np.ndarray, "t r 37"]
-    # By chain, the template in each of its slots, "1abc_A", and "" in an empty one; no chains: the names are not known.
+    # Template names ("1abc_A") in the slots of each chain, "" for empty slots; an empty tuple if the names are unknown.
     template_names: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChainNumbers:
-    """The numbers of each residue's chain, from 1; see `ComplexFeatures`."""
+    """The chain numbers of each residue, from 1; see `ComplexFeatures`."""
 
     asym_id: Int[np.ndarray, "r"]
     entity_id: Int[np.ndarray, "r"]
@@ -69,9 +69,9 @@ class ChainNumbers:
 
     @classmethod
     def of(cls, sequences: Sequence[str]) -> "ChainNumbers":
-        """Return the numbers of chains with these sequences, in this order."""
+        """Return the chain numbers of residues in chains with these sequences, in this order."""
         lengths = list(map(len, sequences))
-        entities = {sequence: number for number, sequence in enumerate(dict.fromkeys(sequences), start=1)}
+        entities = {sequence: entity for entity, sequence in enumerate(dict.fromkeys(sequences), start=1)}
         copies = [list(sequences[: place + 1]).count(sequence) for place, sequence in enumerate(sequences)]
         return cls(
             asym_id=np.repeat(np.arange(1, len(lengths) + 1), lengths).astype(np.int32),
@@ -85,12 +85,12 @@ def complex_features(
 ) -> ComplexFeatures:
     """Return the features of a complex of these chains.
 
-    Chains of different sequences are paired by species, or as they were before; chains of one sequence stand side by
-    side row by row. Slots without a template are zeros. Raise `InputError` if there is no chain, if chains of the same
-    sequence have different alignments, or if not all chains have the same number of rows that were paired before.
+    Chains with different sequences are paired by species, or as paired by a search; chains with the same sequence are
+    side by side row by row. Slots without a template are zeros. Raise `InputError` if there is no chain, if chains with
+    the same sequence have different alignments, or if chains have different numbers of rows paired by a search.
     """
     if not chains:
-        raise InputError("a complex has at least one chain")
+        raise InputError("a complex must have at least one chain")
     entities: dict[str, list[Chain]] = {}
     for chain in chains:
         entities.setdefault(chain.features.sequence, []).append(chain)
@@ -125,7 +125,7 @@ def complex_features(
 
 @dataclass(frozen=True, kw_only=True)
 class _Rows:
-    """Rows of a chain's alignment, the paired ones and the others, with their deletions."""
+    """The paired and unpaired rows of a chain's alignment, with their deletions."""
 
     paired: Int[np.ndarray, "p r"]
     paired_deletions: Int[np.ndarray, "p r"]
@@ -138,7 +138,7 @@ class _Rows:
         return cls(paired=msa[:0], paired_deletions=deletions[:0], others=msa, other_deletions=deletions)
 
     def cropped(self, max_rows: int) -> "_Rows":
-        """Return the first rows: at most half of `max_rows` paired ones, and together `max_rows` that are not empty."""
+        """Return the first rows: up to `max_rows` / 2 paired ones, and `max_rows` non-empty ones in total."""
         paired = min(len(self.paired), max_rows // 2)
         filled = int((self.paired[:paired] != GAP).any(axis=1).sum())
         others = min(len(self.others), max(max_rows - filled, 0))
@@ -151,45 +151,45 @@ class _Rows:
 
 
 def _paired(chains: Sequence[Chain], rows: Sequence[_Rows]) -> list[_Rows]:
-    """Return the rows with pairs; other rows that are among the pairs are left out.
+    """Return the rows of each chain with its pairs, and without other rows that are among the pairs.
 
-    Of pairs that a search made, they are kept, as in ColabFold's program.
+    With pairs from a search, these other rows remain, as in ColabFold.
     """
-    found: list[_Rows] = []
+    rows_of_chains: list[_Rows] = []
     for chain, own, pairs in zip(chains, rows, paired_rows(chains), strict=True):
-        kept = np.arange(len(own.others))
+        unpaired = np.arange(len(own.others))
         if not isinstance(chain.pairing, PairedRows):
-            known = {row.tobytes() for row in np.ascontiguousarray(pairs.msa, np.int8)}
+            pair_set = {row.tobytes() for row in np.ascontiguousarray(pairs.msa, np.int8)}
             others = np.ascontiguousarray(own.others, np.int8)
-            kept = np.array([row for row, letters in enumerate(others) if letters.tobytes() not in known], np.intp)
-        found.append(
+            unpaired = np.array([row for row, each in enumerate(others) if each.tobytes() not in pair_set], np.intp)
+        rows_of_chains.append(
             _Rows(
                 paired=pairs.msa,
                 paired_deletions=pairs.deletion_matrix,
-                others=own.others[kept],
-                other_deletions=own.other_deletions[kept],
+                others=own.others[unpaired],
+                other_deletions=own.other_deletions[unpaired],
             )
         )
-    return found
+    return rows_of_chains
 
 
 def paired_rows(chains: Sequence[Chain]) -> list[PairedRows]:
-    """Return the paired rows of each of these chains: those that a search paired, or pairs by species.
+    """Return the paired rows of each chain, from a search or paired by species.
 
-    Raise `InputError` if a search has paired the rows of some of the chains only, or another number of each.
+    Raise `InputError` if only some of the chains have rows paired by a search, or different numbers of them.
     """
     before = [chain.pairing for chain in chains if isinstance(chain.pairing, PairedRows)]
     if before:
         if len(before) < len(chains):
-            raise InputError("some chains have rows that were paired by a search and others do not; give them for all")
+            raise InputError("only some chains have rows paired by a search; pass such rows for all chains or for none")
         if len(counts := {len(rows.msa): None for rows in before}) > 1:
-            shown = " and ".join(f"{count:,}" for count in counts)
-            raise InputError(f"chains have {shown} paired rows, which belong together by their numbers; give as many")
+            numbers = " and ".join(f"{count:,}" for count in counts)
+            raise InputError(f"chains have {numbers} paired rows; pass the same number of rows for all chains")
         return before
-    given = [
+    pairing = [
         chain.pairing if isinstance(chain.pairing, PairingRows) else _only_itself(chain.features) for chain in chains
     ]
-    return [rows.chosen(pairs) for rows, pairs in zip(given, pair_rows(given).T, strict=True)]
+    return [rows.select(pairs) for rows, pairs in zip(pairing, pair_rows(pairing).T, strict=True)]
 
 
 def _only_itself(features: Features) -> PairingRows:
@@ -199,7 +199,7 @@ def _only_itself(features: Features) -> PairingRows:
 def _merged(
     rows: Sequence[_Rows], copies: Sequence[int]
 ) -> tuple[Int[np.ndarray, "n r"], Int[np.ndarray, "n r"], Bool[np.ndarray, "n r"]]:
-    """Return MSA, deletions and the mask of what is in blocks; `copies` counts the chains of each sequence."""
+    """Return the MSA, the deletions and the mask of the blocks; `copies` is the number of chains of each sequence."""
     starts = np.cumsum([0, *copies])
     groups = [rows[start:stop] for start, stop in pairwise(starts)]
     heights = [len(group[0].others) for group in groups]
@@ -228,14 +228,14 @@ def _merged(
 def _template_slots(
     features: Features, slots: int
 ) -> tuple[Int[np.ndarray, "t r"], Float[np.ndarray, "t r 37 3"], Float[np.ndarray, "t r 37"]]:
-    """Return the first templates of a chain, with zeros in the slots that are left."""
-    given = features.template_aatype, features.template_all_atom_positions, features.template_all_atom_masks
-    found = []
-    for array in given:
+    """Return the first templates of a chain, padded with zeros to `slots` templates."""
+    arrays = features.template_aatype, features.template_all_atom_positions, features.template_all_atom_masks
+    padded = []
+    for array in arrays:
         room = np.zeros((slots, *array.shape[1:]), array.dtype)
         room[: len(array)] = array[:slots]
-        found.append(room)
-    return found[0], found[1], found[2]
+        padded.append(room)
+    return padded[0], padded[1], padded[2]
 
 
 def _names_of_slots(features: Features, slots: int) -> tuple[str, ...]:
@@ -248,6 +248,6 @@ def _require_equal_alignments(copies: Sequence[Chain]) -> None:
     for chain in copies[1:]:
         if not np.array_equal(chain.features.msa, first.features.msa):
             raise InputError(
-                f"chains {first.name} and {chain.name} have the same sequence and different alignments; give both the "
-                "same one"
+                f"chains {first.name} and {chain.name} have the same sequence but different alignments; pass the "
+                "same alignment for both"
             )

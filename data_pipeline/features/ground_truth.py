@@ -1,6 +1,6 @@
-"""Ground truth for the losses: a chain's observed atoms in both atom layouts, with both names of ambiguous atoms.
+"""Ground truth for the losses: the observed atoms of a chain in both atom layouts, with alternative atom names.
 
-The losses compute frames and torsion angles from these atoms themselves, on the device.
+The losses compute frames and torsion angles from these atoms on the device.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from data_pipeline.residues import (
 )
 from data_pipeline.sampling.templates import pseudo_beta
 
-# Atoms that a rotation of a planar group by 180 degrees exchanges: the choice of their names is arbitrary.
+# Atoms that are exchanged by rotating a planar group by 180 degrees, so that their names are arbitrary.
 # AlphaFold 2, Suppl. Table 3.
 _EXCHANGED = {
     "ASP": (("OD1", "OD2"),),
@@ -46,20 +46,20 @@ for _table in (ATOM14_ALTERNATIVE, ATOM14_IS_AMBIGUOUS):
 
 @dataclass(frozen=True, kw_only=True)
 class GroundTruth:
-    """Labels of the residues of one crop, with AlphaFold's names; positions are in Angstrom.
+    """Labels of the residues of one crop, with AlphaFold's names; positions are in Å.
 
     A mask whose name has both `gt` and `exists` is 1 where the atom was observed; one with only `exists` is 1 where the
     residue type has the atom.
     """
 
-    aatype: Int32[np.ndarray, "r"]  # the true residue types; the model's input may have X instead
+    aatype: Int32[np.ndarray, "r"]  # the true residue types, for which the model's input may have X
     all_atom_positions: Float32[np.ndarray, "r 37 3"]
     all_atom_mask: Float32[np.ndarray, "r 37"]
     atom37_atom_exists: Float32[np.ndarray, "r 37"]
     atom14_atom_exists: Float32[np.ndarray, "r 14"]
     atom14_gt_positions: Float32[np.ndarray, "r 14 3"]
     atom14_gt_exists: Float32[np.ndarray, "r 14"]
-    atom14_alt_gt_positions: Float32[np.ndarray, "r 14 3"]  # as above, with the names of ambiguous atoms exchanged
+    atom14_alt_gt_positions: Float32[np.ndarray, "r 14 3"]  # as above, with exchanged names of ambiguous atoms
     atom14_alt_gt_exists: Float32[np.ndarray, "r 14"]
     atom14_atom_is_ambiguous: Float32[np.ndarray, "r 14"]
     pseudo_beta: Float32[np.ndarray, "r 3"]  # C-beta, or C-alpha for glycine
@@ -67,7 +67,7 @@ class GroundTruth:
 
 
 def ground_truth(aatype: Int[np.ndarray, "r"], labels: ChainLabels) -> GroundTruth:
-    """Return the ground truth for the losses from the residue types and labels of the same residues.
+    """Return the ground truth for the losses from the residue types and the labels of the same residues.
 
     AlphaFold 2, Suppl. Alg. 26 and Table 3.
     """

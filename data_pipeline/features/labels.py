@@ -8,10 +8,10 @@ from jaxtyping import Float
 
 @dataclass(frozen=True, kw_only=True)
 class ChainLabels:
-    """Structure of one chain, with one entry for each residue of the sequence in its features."""
+    """Structure of one chain, with one entry per residue of the sequence in the features."""
 
-    all_atom_positions: Float[np.ndarray, "r 37 3"]  # float32, Angstrom
+    all_atom_positions: Float[np.ndarray, "r 37 3"]  # float32, Å
     all_atom_mask: Float[np.ndarray, "r 37"]  # float32, 1 where observed
     confidence: Float[np.ndarray, "r"]  # float32, 0..1: 1 in experimental structures, pLDDT / 100 in predicted ones
-    resolution: float  # Angstrom, 0 unknown
-    is_distillation: bool  # the structure is a prediction, not an experiment
+    resolution: float  # Å, 0 if unknown
+    is_distillation: bool  # True for a predicted structure, False for an experimental one

@@ -14,9 +14,9 @@ from data_pipeline.parse.a3m import Alignment
 def monomer_features(
     name: str, sequence: str, alignments: Iterable[Alignment] = (), templates: TemplateFeatures | None = None
 ) -> Features:
-    """Return the features of a monomer; without `templates`, its template features have no templates.
+    """Return the features of a monomer; without `templates`, the template features are empty.
 
-    Row 0 of the MSA is the target itself; the rows of the alignments follow in the given order, without duplicates.
+    Row 0 of the MSA is the target itself; the rows of the alignments follow in order, without duplicates.
     """
     msa, deletion_matrix = msa_features([single_sequence(sequence), *alignments])
     return Features(

@@ -11,22 +11,22 @@ from data_pipeline.residues import GAP, RESTYPES_WITH_X_AND_GAP, UNKNOWN
 # Residue type (0..20, 21 gap) of each ASCII code, for the letters of MSA rows and templates.
 LETTER_TYPES = np.full(256, UNKNOWN, np.int8)
 LETTER_TYPES[np.frombuffer(RESTYPES_WITH_X_AND_GAP.encode(), np.uint8)] = np.arange(GAP + 1)
-# HHblits, and so AlphaFold, reads these ambiguous letters as the residue that they most resemble.
+# Like HHblits, AlphaFold maps these ambiguous letters to the most similar residue.
 for _letter, _similar in (("B", "D"), ("U", "C"), ("Z", "E")):
     LETTER_TYPES[ord(_letter)] = RESTYPES_WITH_X_AND_GAP.index(_similar)
-_CHUNK_ROWS = 2**14  # rows copied at once, so that a deep alignment is not copied as a whole
+_CHUNK_ROWS = 2**14  # rows copied at a time, to avoid a full copy of a deep alignment
 
 
 def single_sequence(sequence: str) -> Alignment:
-    """Return the alignment that has the target's own sequence as its only row."""
+    """Return an alignment with the target sequence as its only row."""
     letters = np.frombuffer(sequence.encode("ascii"), np.uint8)[None]
     return Alignment(names=("query",), letters=letters, deletion_matrix=np.zeros(letters.shape, np.int8))
 
 
 def msa_features(alignments: Sequence[Alignment]) -> tuple[Int8[np.ndarray, "n r"], Int[np.ndarray, "n r"]]:
-    """Return the MSA and the deletion matrix of all alignments' rows in order, without duplicate sequences.
+    """Return the MSA and the deletion matrix of the rows of all alignments in order, without duplicate sequences.
 
-    Residue types are numbered as in `data_pipeline.residues` (0..19, 20 unknown, 21 gap). `alignments` must not be
+    Residue types are 0..19, 20 for unknown and 21 for gaps, as in `data_pipeline.residues`. `alignments` must not be
     empty. AlphaFold 2, Suppl. Sec. 1.2.1.
     """
     first = _first_rows(alignments)
@@ -44,14 +44,14 @@ def msa_features(alignments: Sequence[Alignment]) -> tuple[Int8[np.ndarray, "n r
     return msa, deletions
 
 
-def rows_kept(alignments: Sequence[Alignment]) -> Int[np.ndarray, "n"]:
-    """Return which rows of all alignments, counted through, `msa_features` keeps."""
+def unique_rows(alignments: Sequence[Alignment]) -> Int[np.ndarray, "n"]:
+    """Return the indices, counted through all alignments, of the rows in the result of `msa_features`."""
     starts = np.cumsum([0, *(len(alignment.letters) for alignment in alignments)])
     return np.concatenate([start + rows for start, rows in zip(starts, _first_rows(alignments), strict=False)])
 
 
 def _first_rows(alignments: Sequence[Alignment]) -> list[Int[np.ndarray, "m"]]:
-    """Return the rows of each alignment whose sequence comes nowhere before."""
+    """Return the row indices of each alignment whose sequences do not occur earlier."""
     seen: set[bytes] = set()
     return [_new_rows(alignment.letters, seen) for alignment in alignments]
 

@@ -1,7 +1,7 @@
-"""Pair the rows of the alignments of a complex's chains by species.
+"""Pair the alignment rows of the chains of a complex by species.
 
-Rows of one species are likely to be of proteins that meet, and show how these changed together. AlphaFold-Multimer
-(Evans et al. 2022), Suppl. Sec. 7.2.
+Proteins of one species are likely to interact, so paired rows show coevolution. AlphaFold-Multimer (Evans et al. 2022),
+Suppl. Sec. 7.2.
 """
 
 import re
@@ -12,21 +12,21 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int
 
-from data_pipeline.features.msa import msa_features, rows_kept, single_sequence
+from data_pipeline.features.msa import msa_features, single_sequence, unique_rows
 from data_pipeline.parse.a3m import Alignment
 from data_pipeline.residues import GAP
 
-# A UniProt entry, "tr|A0A146SKV9|A0A146SKV9_FUNHE": an isoform's number may follow the accession, and a number the
+# A UniProt entry, "tr|A0A146SKV9|A0A146SKV9_FUNHE"; an isoform number may follow the accession, and a number the
 # species.
 _UNIPROT = re.compile(r"(?:tr|sp)\|[A-Za-z0-9]{6,10}(?:_\d)?\|[A-Za-z0-9]+_([A-Za-z0-9]{1,5})(?:_\d+)?")
-# A species with more rows than this for a chain is left out: which of them pair would be a guess.
-_MOST_ROWS = 600
+# Species with more rows than this for a chain are left out, because pairing them would be a guess.
+_MAX_ROWS = 600
 
 
 def species_of(name: str) -> str:
-    """Return UniProt's code of the species ("FUNHE") in the name of an alignment's row; "" if it has none.
+    """Return UniProt's species code ("FUNHE") in the name of an alignment row, or "" if it has none.
 
-    What follows a slash, the residues of the hit, does not matter.
+    A residue range after a slash is ignored.
     """
     match = _UNIPROT.fullmatch(name.strip().partition("/")[0])
     return match.group(1) if match else ""
@@ -34,9 +34,9 @@ def species_of(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class PairedRows:
-    """Rows of a chain that were paired before: each stands beside the rows of the same index of the other chains.
+    """Rows of a chain that are already paired with the rows of the same index of the other chains.
 
-    Row 0 is the chain itself; a row is of gaps alone where the chain has no part in a pair.
+    Row 0 is the chain itself; a row consists of gaps if the chain is not part of the pair.
     """
 
     msa: Int[np.ndarray, "n r"]
@@ -45,9 +45,9 @@ class PairedRows:
 
 @dataclass(frozen=True, kw_only=True)
 class PairingRows:
-    """Alignment of a chain whose rows are paired with those of other chains; row 0 is the chain itself.
+    """Alignment of a chain with rows to be paired by species with other chains; row 0 is the chain itself.
 
-    Residue types are those of `Features.msa`. `species` is "" for row 0 and for rows of unknown species.
+    Residue types are the same as in `Features.msa`. `species` is "" for row 0 and for rows of unknown species.
     """
 
     msa: Int[np.ndarray, "n r"]
@@ -56,17 +56,17 @@ class PairingRows:
 
     @classmethod
     def of(cls, sequence: str, alignment: Alignment) -> "PairingRows":
-        """Return the rows of an alignment of a chain, without duplicates, with the species in their names."""
+        """Return the rows of an alignment of a chain without duplicates, with the species from their names."""
         parts = [single_sequence(sequence), alignment]
         names = [name for part in parts for name in part.names]
-        kept = rows_kept(parts)
+        unique = unique_rows(parts)
         msa, deletion_matrix = msa_features(parts)
         return cls(
-            msa=msa, deletion_matrix=deletion_matrix, species=("", *(species_of(names[row]) for row in kept[1:]))
+            msa=msa, deletion_matrix=deletion_matrix, species=("", *(species_of(names[row]) for row in unique[1:]))
         )
 
-    def chosen(self, rows: Int[np.ndarray, "p"]) -> PairedRows:
-        """Return the rows of these indices; index -1 is a row of gaps."""
+    def select(self, rows: Int[np.ndarray, "p"]) -> PairedRows:
+        """Return the rows with these indices; index -1 is a row of gaps."""
         gaps, none = np.full_like(self.msa[:1], GAP), np.zeros_like(self.deletion_matrix[:1])
         return PairedRows(
             msa=np.concatenate([self.msa, gaps])[rows],
@@ -75,33 +75,35 @@ class PairingRows:
 
 
 def pair_rows(chains: Sequence[PairingRows]) -> Int[np.ndarray, "p c"]:
-    """Return which rows of the chains stand side by side: row p has for every chain the index of a row, or -1 for none.
+    """Return the indices of paired rows: pair p has one row index per chain, or -1 for chains without a row.
 
-    Rows of a species that two chains or more have are paired in the order of their similarity to the chain, as many as
-    the chain with the fewest has. Row 0 is the chains themselves; rows that all chains have come next, and among those
-    of as many chains the first ones in the alignments.
+    Rows of a species that occurs in at least two chains are paired in the order of their similarity to the chain, up to
+    the number of rows in the chain with the fewest. Row 0 pairs the chains themselves. Pairs of all chains come next,
+    and pairs of fewer chains later; pairs of equally many chains have the order of the alignments.
     """
     rows_by_species = [_by_species(chain) for chain in chains]
     by_count: dict[int, list[Int[np.ndarray, "c"]]] = defaultdict(list)
     by_count[len(chains)].append(np.zeros(len(chains), np.int64))
     for species in sorted(set().union(*rows_by_species)):
-        found = [rows.get(species) for rows in rows_by_species]
-        counts = [len(rows) for rows in found if rows is not None]
-        if len(counts) < 2 or max(counts) > _MOST_ROWS:
+        own_rows = [rows.get(species) for rows in rows_by_species]
+        counts = [len(rows) for rows in own_rows if rows is not None]
+        if len(counts) < 2 or max(counts) > _MAX_ROWS:
             continue
         none = np.full(min(counts), -1)
-        by_count[len(counts)] += [*np.stack([none if rows is None else rows[: min(counts)] for rows in found], axis=1)]
+        by_count[len(counts)] += [
+            *np.stack([none if rows is None else rows[: min(counts)] for rows in own_rows], axis=1)
+        ]
     ordered = []
     for count in sorted(by_count, reverse=True):
         rows = np.stack(by_count[count])
-        # Products of many large indices do not fit into integers.
+        # Products of many large indices overflow integers.
         places = np.abs(rows.astype(np.float64).prod(axis=1))
         ordered.append(rows[np.argsort(places, kind="stable")])
     return np.concatenate(ordered)
 
 
 def _by_species(chain: PairingRows) -> dict[str, Int[np.ndarray, "m"]]:
-    """Return the rows of each known species, the most similar to the chain first."""
+    """Return the row indices of each known species, sorted by descending similarity to the chain."""
     similarity = (chain.msa == chain.msa[0]).sum(axis=1)
     rows: dict[str, list[int]] = defaultdict(list)
     for row, species in enumerate(chain.species):

@@ -1,4 +1,4 @@
-"""Input of the model for one recycling iteration, drawn at random from a target's features."""
+"""Input of the model for one recycling iteration, sampled from the features of a target."""
 
 from dataclasses import dataclass
 from typing import get_type_hints
@@ -9,9 +9,9 @@ from jaxtyping import Float, Int
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """The model's input for one recycling iteration, without a batch dimension; names are AlphaFold's (Suppl. Table 1).
+    """Input of the model for one recycling iteration, without a batch axis; names are AlphaFold's (Suppl. Table 1).
 
-    Residue types in `true_msa` and `extra_msa` are 0..20, 21 gap, 22 masked. The number of templates `t` may be 0.
+    Residue types in `true_msa` and `extra_msa` are 0..20, 21 for gaps and 22 for masked residues. `t` may be 0.
     """
 
     aatype: Int[np.ndarray, "r"]
@@ -27,14 +27,14 @@ class Sample:
     extra_deletion_value: Float[np.ndarray, "e r"]
     extra_msa_mask: Float[np.ndarray, "e r"]
     template_aatype: Int[np.ndarray, "t r"]
-    template_all_atom_positions: Float[np.ndarray, "t r 37 3"]  # Angstrom
+    template_all_atom_positions: Float[np.ndarray, "t r 37 3"]  # Å
     template_all_atom_masks: Float[np.ndarray, "t r 37"]
     template_mask: Float[np.ndarray, "t"]
-    template_pseudo_beta: Float[np.ndarray, "t r 3"]  # Angstrom; C-beta, or C-alpha for glycine
+    template_pseudo_beta: Float[np.ndarray, "t r 3"]  # Å; C-beta, or C-alpha for glycine
     template_pseudo_beta_mask: Float[np.ndarray, "t r"]
 
 
-# The leading axes of each field of a sample: r residues, s MSA rows, e extra rows, t templates.
+# Leading axes of each field of a sample: r residues, s MSA rows, e extra rows, t templates.
 SAMPLE_AXES: dict[str, str] = {
     name: "".join(axis for axis in kind.dim_str.split() if axis in "rset")
     for name, kind in get_type_hints(Sample).items()

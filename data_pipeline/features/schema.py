@@ -1,4 +1,4 @@
-"""Features of a target, from which the model's inputs are drawn, and the `.npz` file that holds them."""
+"""Features of a target, from which the model's inputs are sampled, and their `.npz` file."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -15,7 +15,7 @@ from data_pipeline.io.npz import read_npz
 from data_pipeline.parse.fasta import find_invalid_letter
 from data_pipeline.residues import GAP, UNKNOWN
 
-# The axes of every array of numbers: residues r, MSA rows n and templates t. Stored training examples have this order.
+# Axes of all numeric arrays: residues r, MSA rows n and templates t. Stored training examples have this order.
 FEATURE_AXES: dict[str, tuple[str | int, ...]] = {
     "aatype": ("r",),
     "residue_index": ("r",),
@@ -32,23 +32,23 @@ REAL_NUMBERS = ("template_all_atom_positions", "template_all_atom_masks", "templ
 
 @dataclass(frozen=True, kw_only=True)
 class Features:
-    """Features of one target from which the model's inputs are drawn: sequence, MSA and templates.
+    """Features of one target, from which the model's inputs are sampled: sequence, MSA and templates.
 
-    Names are AlphaFold's, and `features.npz` holds these arrays. For a target of `r` residues with `n` MSA rows and `t`
-    templates; residue types are 0 to 19, 20 for unknown, and in the MSA and templates 21 for a gap.
+    Names are AlphaFold's; `features.npz` contains these arrays. Axes: `r` residues, `n` MSA rows, `t` templates.
+    Residue types are 0 to 19, 20 for unknown, and in the MSA and templates 21 for a gap.
     """
 
-    domain_name: str  # the target's name
+    domain_name: str  # name of the target
     sequence: str  # one-letter codes
     aatype: Int[np.ndarray, "r"]  # residue types of the sequence
     residue_index: Int[np.ndarray, "r"]  # from 0
     msa: Int[np.ndarray, "n r"]  # int8, without duplicate rows; row 0 is the target
-    deletion_matrix: Int[np.ndarray, "n r"]  # residues a row has just before each column that the target lacks
+    deletion_matrix: Int[np.ndarray, "n r"]  # residues before each column that the target lacks
     template_domain_names: tuple[str, ...]  # entry and chain, "1abc_A"
     template_aatype: Int[np.ndarray, "t r"]
-    template_all_atom_positions: Float[np.ndarray, "t r 37 3"]  # Angstrom, 0 where the mask is 0
+    template_all_atom_positions: Float[np.ndarray, "t r 37 3"]  # Å, 0 where the mask is 0
     template_all_atom_masks: Float[np.ndarray, "t r 37"]  # 1 where the template has the atom
-    template_sum_probs: Float[np.ndarray, "t 1"]  # hhsearch's sum of probabilities; 0 if the search gives none
+    template_sum_probs: Float[np.ndarray, "t 1"]  # hhsearch's sum of probabilities, 0 for other searches
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a compressed `.npz`, with strings as unicode arrays; equal features give equal bytes."""
@@ -62,13 +62,13 @@ class Features:
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "Features":
-        """Read the file that `save` wrote; raise an `InputError` that says what is wrong with any other file."""
+        """Read a file of `save`; raise `InputError` for invalid files."""
         arrays = read_npz(path, problem=lambda outlines: advised(shape_problem(outlines)))
         return cls.from_arrays(arrays, path)
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray], path: str | PathLike[str]) -> "Features":
-        """Return the features in arrays from a file; raise an `InputError` that says what is wrong with them."""
+        """Return the features from the arrays of a file; raise `InputError` if they are invalid."""
         if (problem := advised(shape_problem(arrays) or value_problem(arrays))) is not None:
             raise InputError.at(path, problem)
         return cls(
@@ -87,21 +87,21 @@ def array_shape(axes: tuple[str | int, ...], sizes: Mapping[str, int]) -> tuple[
 def write_arrays(path: str | PathLike[str], arrays: Mapping[str, np.ndarray]) -> None:
     """Write a compressed `.npz`; equal arrays give equal bytes."""
     with atomic_write(Path(path)) as temporary, temporary.open("wb") as file:
-        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # NumPy's stub takes them for the option
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # NumPy's stub mistakes them for the option
 
 
 def advised(problem: str | None) -> str | None:
-    """Return a problem of a file of features with what to do about it; None if there is none."""
-    return problem and f"{problem}; make the features again"
+    """Return a problem of a feature file with advice, or None if there is no problem."""
+    return problem and f"{problem}; create the features again"
 
 
 def shape_problem(arrays: Mapping[str, np.ndarray]) -> str | None:
-    """Return why arrays of these types and shapes cannot be features, whatever their values are; None if they can."""
+    """Return a message if the types and shapes of arrays are not valid for features, else None."""
     axes_of = _STRING_AXES | FEATURE_AXES
     if missing := [name for name in axes_of if name not in arrays]:
         return f"{', '.join(missing)} missing"
     if unknown := [name for name in arrays if name not in axes_of]:
-        return f"'{printable(unknown[0])}' is no feature"
+        return f"'{printable(unknown[0])}' is not a feature"
     for name, axes in axes_of.items():
         array = arrays[name]
         kind = "U" if name in _STRING_AXES else "f" if name in REAL_NUMBERS else "i"
@@ -109,15 +109,15 @@ def shape_problem(arrays: Mapping[str, np.ndarray]) -> str | None:
             return f"{name} is {array.dtype} {array.shape}"
     sizes = {"r": len(arrays["aatype"]), "n": len(arrays["msa"]), "t": len(arrays["template_domain_names"])}
     if sizes["r"] < 1 or sizes["n"] < 1:
-        return f"there are {sizes['r']} residues and {sizes['n']} MSA rows, and each must be at least 1"
+        return f"there are {sizes['r']} residues and {sizes['n']} MSA rows; both must be at least 1"
     for name, axes in axes_of.items():
         if arrays[name].shape != (shape := array_shape(axes, sizes)):
-            return f"{name} is {arrays[name].dtype} {arrays[name].shape} and should be {shape}"
+            return f"{name} is {arrays[name].dtype} {arrays[name].shape}, expected {shape}"
     return None
 
 
 def value_problem(arrays: Mapping[str, np.ndarray]) -> str | None:
-    """Return why the values of arrays of the right shapes are not valid features, or None if they are."""
+    """Return a message if the values of arrays with valid shapes are not valid for features, else None."""
     for name, highest in (("aatype", UNKNOWN), ("msa", GAP), ("template_aatype", GAP)):
         array = arrays[name]
         if array.size and (array.min() < 0 or array.max() > highest):
@@ -129,13 +129,13 @@ def value_problem(arrays: Mapping[str, np.ndarray]) -> str | None:
 
 
 def _disagreement(arrays: Mapping[str, np.ndarray]) -> str | None:
-    """Return where arrays that are each valid contradict each other, or None."""
+    """Return a message if arrays are inconsistent with each other, else None."""
     sequence = str(arrays["sequence"])
     if (letter := find_invalid_letter(sequence)) is not None:
         return f"residue {letter[0] + 1} of the sequence: {letter[1]}"
     aatype, first = arrays["aatype"], arrays["msa"][0]
     if not np.array_equal(aatype, aatype_from_sequence(sequence)):
-        return "aatype is not that of the sequence"
+        return "aatype does not match the sequence"
     if not np.array_equal(first[aatype != UNKNOWN], aatype[aatype != UNKNOWN]):
         return "the first row of msa is not the sequence"
     if arrays["deletion_matrix"].min() < 0:

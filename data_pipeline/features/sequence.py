@@ -1,4 +1,4 @@
-"""Compute the features that depend only on the target's sequence."""
+"""Compute the features that depend only on the sequence."""
 
 import numpy as np
 from jaxtyping import Int32
@@ -10,5 +10,5 @@ _AATYPE[np.frombuffer(RESTYPES.encode(), np.uint8)] = np.arange(len(RESTYPES))
 
 
 def aatype_from_sequence(sequence: str) -> Int32[np.ndarray, "r"]:
-    """Return the residue type of each letter, 0..19; any letter but the twenty gives 20 (unknown)."""
+    """Return the residue type of each letter, 0..19, or 20 (unknown) for other letters."""
     return _AATYPE[np.frombuffer(sequence.encode("ascii"), np.uint8)]

@@ -1,4 +1,4 @@
-"""Make template features: residues of known structures at the target's positions."""
+"""Compute template features: residues of known structures at the positions of the target."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from data_pipeline.structure import Chain
 
 
 class TemplateFeatures(TypedDict):
-    """Template fields of `Features`, for `t` templates of a target of `r` residues; positions are in Angstrom."""
+    """Template fields of `Features`, for `t` templates of a target of `r` residues; positions are in Å."""
 
     template_domain_names: tuple[str, ...]
     template_aatype: Int32[np.ndarray, "t r"]
@@ -24,12 +24,12 @@ class TemplateFeatures(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class AlignedTemplate:
-    """One template aligned to the target; where it has no residue, the type is a gap and all atoms are masked (0)."""
+    """A template aligned to the target; at positions without a residue, the type is a gap and all masks are 0."""
 
     name: str  # entry and chain, "1abc_A"
-    sum_probs: float  # hhsearch's sum of probabilities; 0 if the search gives none
+    sum_probs: float  # hhsearch's sum of probabilities, 0 for other searches
     aatype: Int32[np.ndarray, "r"]
-    positions: Float32[np.ndarray, "r 37 3"]  # Angstrom
+    positions: Float32[np.ndarray, "r 37 3"]  # Å
     masks: Float32[np.ndarray, "r 37"]
 
 
@@ -38,9 +38,9 @@ def aligned_template(
 ) -> AlignedTemplate:
     """Return a template from a chain and its alignment to the target.
 
-    `residues` has for each target residue the index of its partner in `chain`, -1 for none. `letters` has for each
-    target residue the template's residue as the alignment gives it, '-' for none; the alignment may name a residue
-    that is unknown in the file. AlphaFold 2, Suppl. Sec. 1.2.3 and Table 1.
+    `residues` has the index in `chain` of each target residue's partner, or -1. `letters` has the template residue in
+    the alignment at each target residue, or '-'; these residues may be unknown in the structure file. AlphaFold 2,
+    Suppl. Sec. 1.2.3 and Table 1.
     """
     r = len(residues)
     aligned = np.flatnonzero(residues >= 0)
@@ -53,7 +53,7 @@ def aligned_template(
 
 
 def stack_templates(templates: Sequence[AlignedTemplate], length: int) -> TemplateFeatures:
-    """Stack templates, in the given order, into the template features of a target of `length` residues."""
+    """Stack templates in order into the template features of a target of `length` residues."""
     return TemplateFeatures(
         template_domain_names=tuple(each.name for each in templates),
         template_aatype=np.array([each.aatype for each in templates], np.int32).reshape(-1, length),
@@ -66,5 +66,5 @@ def stack_templates(templates: Sequence[AlignedTemplate], length: int) -> Templa
 
 
 def no_templates(length: int) -> TemplateFeatures:
-    """Return the template features of a target of `length` residues that has no templates."""
+    """Return empty template features for a target of `length` residues."""
     return stack_templates([], length)

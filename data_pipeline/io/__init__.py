@@ -1,1 +1,1 @@
-"""Communicate with servers over HTTP."""
+"""Files, archives, configuration, HTTP, and locks and claims among processes."""

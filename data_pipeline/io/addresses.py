@@ -20,7 +20,7 @@ def without_password(url: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address can be reached from this machine alone."""
+    """Return whether an address can only be reached from this machine."""
     if host == "localhost":
         return True
     try:

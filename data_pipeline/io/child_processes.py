@@ -1,4 +1,4 @@
-"""Start processes that leave Ctrl-C to their parent, and end when it ends."""
+"""Start child processes that leave Ctrl-C to their parent, and end together with it."""
 
 import multiprocessing
 import multiprocessing.connection
@@ -11,19 +11,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _CLEANUP_SECONDS = 5.0  # for a process whose parent has ended
-_NOTICE_SECONDS = 2.0  # between a lost connection to the parent and the news of its end
+_NOTICE_SECONDS = 2.0  # max delay between a lost connection to the parent and the notification of its end
 
 
 @contextmanager
 def interruptions_postponed() -> Iterator[None]:
-    """Postpone Ctrl-C while processes are started; they begin with it blocked, until `leave_interruptions_to_parent`.
+    """Postpone Ctrl-C in the context while child processes are started.
 
-    It reaches all processes of a terminal, and would print a traceback of each that still imports modules, or that
-    still waits for its arguments.
+    Ctrl-C reaches all processes of a terminal, and would print a traceback for each process that is still importing
+    modules or waiting for its arguments. Child processes start with SIGINT blocked, until they call
+    `leave_interruptions_to_parent`.
     """
-    multiprocessing.resource_tracker.ensure_running()  # which unblocks SIGINT if it is started by the first process
+    multiprocessing.resource_tracker.ensure_running()  # if the first process starts it, it unblocks SIGINT
     came: list[int] = []
-    # Another thread may receive the signal, so that blocking it in this one does not postpone its handler.
+    # Another thread may receive the signal, so blocking it in this thread does not postpone the handler.
     handler = signal.getsignal(signal.SIGINT)
     is_postponed = callable(handler) and threading.current_thread() is threading.main_thread()
     if is_postponed:
@@ -40,18 +41,18 @@ def interruptions_postponed() -> Iterator[None]:
 
 
 def leave_interruptions_to_parent() -> None:
-    """Ignore SIGINT in this process: its parent handles Ctrl-C and ends it."""
+    """Ignore SIGINT in this process, because its parent handles Ctrl-C and terminates it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
 
 def end_with_parent() -> None:
-    """End this process by SIGTERM when its parent dies, and if it does not end within seconds, at once."""
+    """Terminate this process by SIGTERM when its parent dies, and kill it if it does not exit within seconds."""
     threading.Thread(target=_wait_for_end_of_parent, daemon=True).start()
 
 
 def parent_has_ended() -> bool:
-    """Return whether the parent has ended; after a lost connection to it, that may be known a moment later."""
+    """Return whether the parent has ended, waiting a moment for the notification after a lost connection."""
     parent = multiprocessing.parent_process()
     return parent is not None and bool(multiprocessing.connection.wait([parent.sentinel], _NOTICE_SECONDS))
 
@@ -60,7 +61,7 @@ def _wait_for_end_of_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         multiprocessing.connection.wait([parent.sentinel])
-        # To the main thread, which may be waiting for something.
+        # The main thread may be waiting for something, so send it a signal.
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
         time.sleep(_CLEANUP_SECONDS)
         os._exit(1)

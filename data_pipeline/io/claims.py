@@ -1,14 +1,14 @@
-"""Share targets among independent processes that write into one directory: each claims a target before it begins.
+"""Divide targets among independent processes that write to one directory; each claims a target before it starts.
 
-A claim is a file that only one process can create. The process renews the file's time while it runs. If the time is
-older than `EXPIRY` seconds, or if the process has ended, another process claims the target with the next number. A
-process that reads an old state therefore cannot take a claim from one that still runs.
+A claim is a file that only one process can create. The process renews the modification time of the file while it runs.
+If the time is older than `EXPIRY` seconds, or if the process has ended, another process claims the target with a new
+file, which has the next number. A process with an outdated view therefore cannot take a claim from a running process.
 
 File locks do not work on every network file system, and the clocks of machines differ. Creating a hard link succeeds
 for exactly one process, and all times come from the file server.
 
-Each process also renews a file of its own, a clock, until it closes its claims. When no process is left, the claims say
-nothing that the next one needs, and the directory can be removed.
+Each process also renews its own clock file until it closes its claims. When no process is left, the claims are no
+longer needed, and the directory can be removed.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from data_pipeline.io.files import remove_partial_files, require_unmoved
 
 @dataclass(frozen=True)
 class SeenFile:
-    """The content of a file, and the file server's time at which it was written or touched."""
+    """The content of a file, and its modification time on the file server."""
 
     content: bytes
     time: float  # seconds
@@ -38,39 +38,39 @@ class SeenFile:
 
 @dataclass(frozen=True)
 class ClaimFiles:
-    """Access to a directory of claims, which is made when it is first written to."""
+    """Access to a directory of claims, which is created on the first write."""
 
     directory: Path
-    _own: str = field(default_factory=lambda: secrets.token_hex(8))  # in names of files that only this process uses
+    _own: str = field(default_factory=lambda: secrets.token_hex(8))  # in the names of this process's own files
 
     def create(self, name: str, content: bytes) -> bool:
-        """Make a file with its content at once; return False, and change nothing, if there is one of this name."""
+        """Create a file with its content atomically; return False, and change nothing, if it exists."""
         draft = self._draft(content)
         try:
             os.link(draft, self.directory / name)
         except OSError:
-            # An answer that a network lost: the link was made all the same if the draft has two names. The draft is
-            # gone if the directory was removed meanwhile.
+            # The network may have lost a positive answer: the link exists if the draft has two names. The draft is
+            # missing if the directory was removed meanwhile.
             return draft.exists() and draft.stat().st_nlink == 2
         finally:
             draft.unlink(missing_ok=True)
         return True
 
     def replace(self, name: str, content: bytes) -> None:
-        """Replace a file atomically; make the directory again if it is removed meanwhile."""
+        """Replace a file atomically; create the directory again if it was removed meanwhile."""
         while True:
             with suppress(FileNotFoundError):
                 os.replace(self._draft(content), self.directory / name)
                 return
 
     def touch(self, name: str) -> None:
-        """Set a file's time to the current time of the file server; raise `OSError` on failure."""
+        """Set the modification time of a file to the current time of the file server; raise `OSError` on failure."""
         os.utime(self.directory / name)
 
     def read(self, name: str) -> SeenFile | None:
-        """Return a file as the server has it now, or None if there is none.
+        """Return the current state of a file on the server, or None if it does not exist.
 
-        It is opened, because network file systems answer from memory for files that are not.
+        The file is opened, because network file systems use cached answers for files that are not open.
         """
         try:
             with (self.directory / name).open("rb") as file:
@@ -79,7 +79,7 @@ class ClaimFiles:
             return None
 
     def now(self) -> float:
-        """Return the current time of the file server, read from a file that has just been written."""
+        """Return the current time of the file server, from a file that was just written."""
         name = f"clock-{self._own}"
         self.replace(name, _this_process().encode())
         while (seen := self.read(name)) is None:
@@ -87,7 +87,7 @@ class ClaimFiles:
         return seen.time
 
     def has_others(self, expiry: float) -> bool:
-        """Return whether another process has renewed its clock in the last `expiry` seconds, and not ended since."""
+        """Return whether another process renewed its clock in the last `expiry` seconds and has not ended since."""
         now, own = self.now(), self.directory / f"clock-{self._own}"
         clocks = [self.read(path.name) for path in self.directory.glob("clock-*") if path != own]
         own.unlink(missing_ok=True)
@@ -97,7 +97,7 @@ class ClaimFiles:
         )
 
     def remove_clocks(self, expiry: float) -> None:
-        """Remove the file that `now` has written, and what processes left that were killed `expiry` seconds ago."""
+        """Remove this process's clock, and files of processes that were killed more than `expiry` seconds ago."""
         with suppress(OSError):
             (self.directory / f"clock-{self._own}").unlink(missing_ok=True)
             left = [*self.directory.glob("clock-*"), *self.directory.glob("draft-*")]
@@ -115,28 +115,28 @@ class ClaimFiles:
 
 
 DIRECTORY = ".claims"
-# Longer than network file systems answer from memory, and than a busy server is silent.
+# Longer than network file systems cache answers, and longer than a busy server takes to answer.
 EXPIRY, RENEWAL = 300.0, 30.0
 State = Literal["held", "finished", "failed", "released"]
-# What `take` says of a target: it is this process's now, another's, or done since this process began.
+# Result of `take`: claimed by this process, held by another process, or done since this process started.
 Answer = Literal["taken", "held", "done"]
-# What `work_on` says of a target.
+# Result of `work_on`.
 Work = Literal["none", "held", "lost"]
 
 
 class LostClaimError(RuntimeError):
-    """Error for work on a target that another process has claimed, because this one was silent for too long."""
+    """Error for a target that another process has claimed because this process did not renew its claim in time."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim as its file says it."""
+    """The content of a claim's file."""
 
-    number: int
+    index: int
     state: State
     owner: str
     failure: str | None
-    time: float  # of the file server, at which it was renewed or ended
+    time: float  # of the last renewal or the end, on the file server
 
 
 class Claims:
@@ -146,7 +146,7 @@ class Claims:
         self, files: ClaimFiles, *, expiry: float = EXPIRY, renewal: float = RENEWAL, began: float | None = None
     ) -> None:
         self._files, self._expiry, self._renewal = files, expiry, renewal
-        self._held: dict[str, int] = {}  # by target, the number of the claim
+        self._held: dict[str, int] = {}  # index of the claim, by target
         self._lost: set[str] = set()
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -159,7 +159,7 @@ class Claims:
     def in_directory(cls, output: Path, began: float | None = None) -> "Claims":
         """Return the claims in an output directory, renewed by a thread until `close`.
 
-        What others have ended since `began`, a time of the file server, counts as done; by default, that is now.
+        Targets that other processes ended since `began`, a time on the file server, count as done (default: now).
         """
         claims = cls(ClaimFiles(output.absolute() / DIRECTORY), began=began)
         claims._thread = threading.Thread(target=claims._renew_always, name="claims", daemon=True)
@@ -167,10 +167,11 @@ class Claims:
         return claims
 
     def take(self, target: str, *, retry: bool = False) -> Answer:
-        """Claim a target, and say whether this process has it now.
+        """Try to claim a target; return "taken", "held" by another process, or "done".
 
-        A target that another process has finished or given up since this one began is "done"; one that was ended
-        before is claimed again, for the caller to see what is left to do, and so is one that has failed, to `retry`.
+        A target that another process has finished or given up since this process started is "done". A target that ended
+        earlier is claimed again, so that the caller can check what is left to do. With `retry`, failed targets are
+        claimed again too.
         """
         latest = self._latest(target)
         if latest is not None:
@@ -179,32 +180,32 @@ class Claims:
                 return "done"
             if latest.state == "held" and not self.is_dead(latest):
                 return "held"
-        number = 1 if latest is None else latest.number + 1
-        if not self._files.create(_file(target, number), self._content(target, "held")):
+        index = 1 if latest is None else latest.index + 1
+        if not self._files.create(_file(target, index), self._content(target, "held")):
             return "held"  # another process was faster
         with self._lock:
-            self._held[target] = number
+            self._held[target] = index
             self._lost.discard(target)
         return "taken"
 
     def holds(self, target: str) -> bool:
-        """Return whether this process has claimed a target."""
+        """Return whether this process holds the claim of a target."""
         return target in self._held
 
     def require_held(self, target: str) -> None:
-        """Raise `LostClaimError` if another process has claimed the target meanwhile."""
+        """Raise `LostClaimError` if another process has claimed the target in the meantime."""
         if target in self._lost:
-            raise LostClaimError("another process goes on with this target, because this one was silent for too long")
+            raise LostClaimError("another process continues this target, because this process did not renew its claim")
 
     def end(self, target: str, state: State, failure: str | None = None) -> None:
-        """Say how work on a claimed target has ended: "finished", "failed", or "released" for others to go on."""
+        """Record how a claimed target ended: "finished", "failed", or "released" for other processes."""
         with self._lock:
-            number = self._held.pop(target, None)
-        if number is not None:
-            self._files.replace(_file(target, number), self._content(target, state, failure))
+            index = self._held.pop(target, None)
+        if index is not None:
+            self._files.replace(_file(target, index), self._content(target, state, failure))
 
     def failures(self, targets: Iterable[str]) -> dict[str, str]:
-        """Return why targets failed in any process, by target."""
+        """Return the reasons why targets failed in any process, by target."""
         latest = {target: self._latest(target) for target in targets}
         return {
             target: claim.failure or "for an unknown reason"
@@ -213,40 +214,40 @@ class Claims:
         }
 
     def work_on(self, target: str) -> Work:
-        """Say whether a process works on a target, or one did that has died; "none" if it was ended, or never begun."""
+        """Return whether a process holds a target, or "lost" it by dying; "none" if the target ended or never began."""
         latest = self._latest(target)
         if latest is None or latest.state != "held":
             return "none"
         return "lost" if self.is_dead(latest) else "held"
 
     def history(self, target: str) -> list[Claim]:
-        """Return the claims on a target that were renewed or ended since this process began, and the latest one."""
+        """Return the claims on a target that were renewed or ended since this process started, and the latest claim."""
         claims = self._all(target)
         return [claim for claim in claims[:-1] if claim.time >= self.began] + claims[-1:]
 
     def is_dead(self, claim: Claim) -> bool:
-        """Return whether the process of a held claim has ended, or was silent for too long."""
+        """Return whether the process of a held claim has ended, or has not renewed the claim for too long."""
         return _has_ended(claim.owner) or self._files.now() - claim.time > self._expiry
 
     def renewed(self, target: str) -> float | None:
-        """Return the file server's time at which the claim on a target was last renewed; None if there is none."""
+        """Return the time on the file server when the claim on a target was last renewed, or None."""
         latest = self._latest(target)
         return None if latest is None else latest.time
 
     def renew(self) -> None:
-        """Renew the clock and all claims of this process, and notice which of them others have."""
+        """Renew the clock and all claims of this process, and detect claims lost to other processes."""
         with suppress(OSError):
             self._files.now()
         with self._lock:
             held = dict(self._held)
-        for target, number in held.items():
-            with suppress(OSError):  # a server that is away for a while
-                self._files.touch(_file(target, number))
-                if self._files.read(_file(target, number + 1)) is not None:
+        for target, index in held.items():
+            with suppress(OSError):  # the server may be unreachable for a while
+                self._files.touch(_file(target, index))
+                if self._files.read(_file(target, index + 1)) is not None:
                     self._lost.add(target)
 
     def close(self) -> None:
-        """Release what is still claimed, and stop the renewal."""
+        """Release all remaining claims, and stop the renewal."""
         self._closed.set()
         if self._thread is not None:
             self._thread.join()
@@ -260,15 +261,15 @@ class Claims:
             self.renew()
 
     def _latest(self, target: str) -> Claim | None:
-        """Return the claim with the highest number."""
+        """Return the latest claim on a target."""
         return next(reversed(self._all(target)), None)
 
     def _all(self, target: str) -> list[Claim]:
-        """Return all claims on a target. Directories are not listed: network file systems list them late."""
-        found: list[Claim] = []
-        while (seen := self._files.read(_file(target, len(found) + 1))) is not None:
-            found.append(_claim(len(found) + 1, seen))
-        return found
+        """Return all claims on a target without listing directories, which network file systems update late."""
+        claims: list[Claim] = []
+        while (seen := self._files.read(_file(target, len(claims) + 1))) is not None:
+            claims.append(_claim(len(claims) + 1, seen))
+        return claims
 
     def _content(self, target: str, state: State, failure: str | None = None) -> bytes:
         words = {"target": target, "state": state, "owner": self._owner, "failure": failure}
@@ -276,9 +277,9 @@ class Claims:
 
 
 def remove_claims(output: Path) -> None:
-    """Remove the claims in an output directory and unfinished files of killed processes, unless a process uses them.
+    """Remove claims and unfinished files of killed processes from an output directory, unless a process uses them.
 
-    A process that starts meanwhile may lose its claims; where there are locks, the caller lets none start.
+    A process that starts in the meantime may lose its claims; the caller prevents this with a lock where possible.
     """
     directory = output / DIRECTORY
     if directory.is_dir() and not ClaimFiles(directory).has_others(EXPIRY):
@@ -286,22 +287,22 @@ def remove_claims(output: Path) -> None:
         remove_partial_files([output])
 
 
-def _file(target: str, number: int) -> str:
-    """Return the name of a claim's file; targets may have names that are too long with a number."""
-    return f"{hashlib.sha256(target.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}.{number}"
+def _file(target: str, index: int) -> str:
+    """Return the file name of a claim; it has a hash, because some target names are too long for a suffix."""
+    return f"{hashlib.sha256(target.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}.{index}"
 
 
-def _claim(number: int, seen: SeenFile) -> Claim:
+def _claim(index: int, seen: SeenFile) -> Claim:
     try:
         words = json.loads(seen.content)
-        return Claim(number, words["state"], words["owner"], words["failure"], seen.time)
+        return Claim(index, words["state"], words["owner"], words["failure"], seen.time)
     except (ValueError, KeyError, TypeError):
-        return Claim(number, "held", "", None, seen.time)  # damaged: it expires, as if its process were dead
+        return Claim(index, "held", "", None, seen.time)  # damaged: expires as if the process were dead
 
 
 @lru_cache(maxsize=1)
 def _machine() -> str:
-    """Return what tells this start of this machine, and this container, from others; empty if the system says none."""
+    """Return an id of this machine's boot and this container, or "" if the system has none."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{platform.node()} {boot} {os.stat('/proc/self/ns/pid').st_ino}"
@@ -314,14 +315,14 @@ def _this_process() -> str:
 
 
 def _has_ended(owner: str) -> bool:
-    """Return whether a process of this machine has ended; of others, nothing is known."""
+    """Return whether a process of this machine has ended; False for other machines, where this is unknown."""
     machine, _, rest = owner.rpartition(" ")
     machine, _, process = machine.rpartition(" ")
     return bool(machine) and machine == _machine() and process.isdecimal() and _start_of(int(process)) != rest
 
 
 def _start_of(process: int) -> str:
-    """Return the time at which a process started, in the kernel's ticks; empty if there is none. Numbers recur."""
+    """Return the start time of a process in kernel ticks, or "" if there is no such process; ids are reused."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""Packages that are not always installed, but with an extra of the distribution: pip install 'helixfold[EXTRA]'."""
+"""Optional packages, which are installed with an extra: pip install 'helixfold[EXTRA]'."""
 
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -12,14 +12,14 @@ def are_installed(*packages: str) -> bool:
 
 
 def require(extra: str, *packages: str, action: str, error: type[Exception] = InputError) -> None:
-    """Raise `error`, which names the extra to install, if one of its packages that `action` needs is missing."""
+    """Raise `error` with the extra to install if one of the packages that `action` needs is missing."""
     if missing := _missing(packages):
-        needed = " and ".join(missing)
-        raise error(f"{action} needs {needed}, not installed here; get it with pip install 'helixfold[{extra}]'")
+        names = " and ".join(missing)
+        raise error(f"{action} needs {names}, not installed here; install it with pip install 'helixfold[{extra}]'")
 
 
 def extra_versions() -> dict[str, dict[str, str | None]]:
-    """Return the packages of each extra for users, with the installed version, or None for one that is missing."""
+    """Return the packages of each extra for users, with the installed versions, or None for missing packages."""
     return {
         extra: {name: _version(name) for name in packages}
         for extra, packages in {

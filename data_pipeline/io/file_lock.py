@@ -1,4 +1,4 @@
-"""Lock files that keep a directory or a file for one process."""
+"""Lock files, which give one process exclusive access to a directory or a file."""
 
 import errno
 from pathlib import Path
@@ -7,27 +7,27 @@ from filelock import AcquireReturnProxy, BaseFileLock, FileLock, Timeout
 
 from data_pipeline.io.errors import InputError
 
-# Errors of file systems that have no locks.
+# Errors of file systems without locks.
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def acquire_lock(
     path: Path, problem: str, *, timeout: float = -1, mode: int = -1, is_singleton: bool = False
 ) -> AcquireReturnProxy[BaseFileLock]:
-    """Lock a file, which is created if missing, until the result's context or the process ends.
+    """Lock a file until the returned context or the process ends; the file is created if it is missing.
 
-    Wait `timeout` seconds for the lock of another process, by default until it is free. A `mode` is set whatever the
-    umask is. With `is_singleton`, a process can acquire its own lock again. Raise `InputError` with `problem`
-    for the directory if the lock is not free in time, and `OSError` if the file cannot be opened, is a link, or is on a
-    file system without locks (`NO_LOCKS`).
+    Wait up to `timeout` seconds for the lock (default: without limit). `mode` is set regardless of the umask. With
+    `is_singleton`, a process can acquire its own lock again. Raise `InputError` with `problem` for the directory if the
+    lock is not free in time, and `OSError` if the file cannot be opened, is a link, or is on a file system without
+    locks (`NO_LOCKS`).
 
-    A killed process leaves no lock behind, and forked processes do not inherit one.
+    Killed processes leave no locks behind, and forked processes do not inherit locks.
     """
     lock: BaseFileLock = FileLock(
         path,
         timeout,
         mode=mode,
-        thread_local=False,  # the lock may be freed in another thread
+        thread_local=False,  # another thread may release the lock
         fallback_to_soft=False,  # a soft lock would survive a killed process
         is_singleton=is_singleton,
     )

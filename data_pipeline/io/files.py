@@ -13,28 +13,28 @@ from pathlib import Path
 
 from data_pipeline.io.errors import DiskFullError, InputError, error_reason
 
-# What a full disk or a used-up quota is called, and how much is written to see if there is one.
+# Error numbers of a full disk and an exhausted quota, and the size of the file that is written to detect these.
 _FULL, _PROBED_BYTES = (errno.ENOSPC, errno.EDQUOT), 1 << 20
 
 
 @contextmanager
 def os_errors_as_input_errors(path: str | os.PathLike[str], problem: str) -> Iterator[None]:
-    """Convert system errors within the context to an `InputError` such as "cannot be listed: Permission denied"."""
+    """Convert system errors in the context to an `InputError` such as "cannot be listed: Permission denied"."""
     try:
         yield
     except InputError:
         raise
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+    except (OSError, ValueError) as error:  # ValueError: NUL in the path
         raise InputError.at(path, f"{problem}: {error_reason(error)}") from error
 
 
 def require_file(path: str | os.PathLike[str]) -> None:
-    """Raise `InputError` unless `path` is a regular file; reading a pipe or a device might never end."""
+    """Raise `InputError` unless `path` is a regular file, because reading a pipe or a device might never end."""
     with os_errors_as_input_errors(path, "cannot be read"):
         mode = os.stat(path).st_mode
     kinds = (
-        (stat.S_ISDIR, "it is a directory; name the files in it"),
-        (stat.S_ISFIFO, "it is a pipe, and files are read more than once; write it to a file first"),
+        (stat.S_ISDIR, "it is a directory; pass the files in it"),
+        (stat.S_ISFIFO, "it is a pipe, which cannot be read more than once; write it to a file first"),
         (stat.S_ISREG, None),
     )
     problem = next((problem for is_kind, problem in kinds if is_kind(mode)), "it is a device or socket, not a file")
@@ -43,20 +43,20 @@ def require_file(path: str | os.PathLike[str]) -> None:
 
 
 def read_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
-    """Return the content of a regular file of at most `max_bytes`; raise `InputError` for any other, unread."""
+    """Return the content of a regular file of at most `max_bytes`; raise `InputError` for others without reading."""
     require_file(path)
     with os_errors_as_input_errors(path, "cannot be read"), open(path, "rb", opener=_without_waiting) as file:
         if (size := os.fstat(file.fileno()).st_size) > max_bytes:
-            raise InputError.at(path, f"it has {size:,} bytes, and at most {max_bytes:,} are read")
-        content = file.read(size)  # not max_bytes: Python allocates what it is asked for
-        rest = bytearray()  # of a file that has grown, or that does not know its size
+            raise InputError.at(path, f"it has {size:,} bytes; the maximum is {max_bytes:,}")
+        content = file.read(size)  # not max_bytes, because Python allocates the requested size
+        rest = bytearray()  # of a file that has grown, or whose size is unknown
         while piece := file.read(min(2**16, max_bytes - len(content) - len(rest))):
             rest += piece
         return content + rest if rest else content
 
 
 def without_suffix(path: Path, suffixes: Iterable[str]) -> str:
-    """Return a file's name without the longest of these suffixes that it has, in any case."""
+    """Return a file name without the longest matching suffix; upper and lower case are equal."""
     suffix = max((suffix for suffix in suffixes if path.name.lower().endswith(suffix)), key=len, default="")
     return path.name[: len(path.name) - len(suffix)]
 
@@ -68,7 +68,7 @@ def sha256_of(path: Path) -> str:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """Open a file, also one that has become a pipe meanwhile, without waiting for whoever writes into it."""
+    """Open a file without waiting for a writer, in case it has become a pipe in the meantime."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
@@ -79,14 +79,14 @@ class MovedDirectoryError(InputError):
     """Error for a directory that was moved or removed while a run wrote there."""
 
 
-# Directories by their absolute paths, with device and inode, which moving does not change, and whether they are closed:
-# links in a closed directory must not lead out of it.
+# Directories by absolute path, with device and inode, which do not change when they are moved, and whether they are
+# closed: links in a closed directory must not lead out of it.
 _unmoved: dict[str, tuple[int, int, bool]] = {}
 
 
 @contextmanager
 def unmoved_directory(path: Path, *, is_closed: bool = False) -> Iterator[None]:
-    """Within the context, `atomic_write` raises `MovedDirectoryError` below this directory once it is moved or removed.
+    """Make `atomic_write` in the context raise `MovedDirectoryError` if this directory was moved or removed.
 
     With `is_closed`, `atomic_write` also raises `InputError` for a path that leaves the directory through a link.
     """
@@ -102,7 +102,7 @@ def unmoved_directory(path: Path, *, is_closed: bool = False) -> Iterator[None]:
 
 
 def require_unmoved(path: Path) -> None:
-    """Raise `InputError` if `path` is in a directory of `unmoved_directory` that is gone, or leaves it by a link."""
+    """Raise `InputError` if `path` is in a directory of `unmoved_directory` that has moved, or leaves it by a link."""
     inside = os.path.join(os.path.abspath(path), "")
     for name, (*identity, is_closed) in _unmoved.items():
         if inside.startswith(os.path.join(name, "")):
@@ -120,16 +120,16 @@ def require_unmoved(path: Path) -> None:
 
 @contextmanager
 def system_errors_naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
-    """Name the file that is written in system errors within the context that name none, or a temporary file.
+    """Add `path` to system errors in the context that have no file name, or the name of a temporary file.
 
-    Raise `DiskFullError` for those of a full disk.
+    Raise `DiskFullError` for errors of a full disk.
     """
     try:
         yield
     except DiskFullError:
         raise
     except OSError as error:
-        if error.errno is None:  # it has a text alone, which it would lose with a file's name
+        if error.errno is None:  # it has only a text, which a file name would replace
             raise
         if error.filename is None or (temporary is not None and os.fspath(error.filename) == os.fspath(temporary)):
             error.filename = str(path)
@@ -140,7 +140,7 @@ def system_errors_naming(path: Path, temporary: Path | None = None) -> Iterator[
 
 @contextmanager
 def atomic_write(path: Path, *, sync: bool = True) -> Iterator[Path]:
-    """Yield a new file beside `path` to write to; it replaces `path` at the end, or is removed after an error.
+    """Yield a temporary file next to `path` that replaces `path` at the end, or is removed after an error.
 
     Without `sync`, a power failure may leave the file truncated.
     """
@@ -149,12 +149,12 @@ def atomic_write(path: Path, *, sync: bool = True) -> Iterator[Path]:
     with system_errors_naming(path, temporary):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            # Inside, since a signal may raise an exception as soon as the file is there.
+            # Inside the `try`, because a signal may raise an exception as soon as the file exists.
             temporary.touch(exist_ok=False)
             permissions = temporary.stat().st_mode
             with _errors_of_libraries(path):
                 yield temporary
-            temporary.chmod(permissions)  # safetensors makes its files readable by their owner only
+            temporary.chmod(permissions)  # safetensors creates files that only their owner can read
             if sync:
                 with temporary.open("rb+") as file:
                     os.fsync(file.fileno())
@@ -164,13 +164,13 @@ def atomic_write(path: Path, *, sync: bool = True) -> Iterator[Path]:
 
 
 def remove_partial_files(directories: Iterable[Path], name: str = ".+") -> None:
-    """Remove files that a killed run had not finished writing in these directories, which need not exist.
+    """Remove temporary files of killed runs from these directories, which need not exist.
 
-    `name` is a regular expression of the names that the files would have had.
+    `name` is a regular expression for the final names of the files.
     """
     partial = re.compile(rf"\.({name})\.[0-9a-f]{{8}}\.partial")
     for directory in directories:
-        # What cannot be removed harms nobody.
+        # A file that cannot be removed does no harm.
         with suppress(OSError):
             for path in directory.iterdir():
                 if partial.fullmatch(path.name) and not path.is_dir():
@@ -179,25 +179,25 @@ def remove_partial_files(directories: Iterable[Path], name: str = ".+") -> None:
 
 @contextmanager
 def _errors_of_libraries(path: Path) -> Iterator[None]:
-    """Raise `DiskFullError` for an error that does not say that the disk is full.
+    """Raise `DiskFullError` for library errors on a full disk that do not report it.
 
-    LMDB, for one, says "Input/output error" if a part of what it writes fits.
+    LMDB, for example, reports "Input/output error" if only a part of its data fits.
     """
     try:
         yield
     except InputError:
         raise
     except Exception as error:
-        if (isinstance(error, OSError) and error.errno is not None) or (number := _fullness(path.parent)) is None:
+        if (isinstance(error, OSError) and error.errno is not None) or (code := _fullness(path.parent)) is None:
             raise
-        raise DiskFullError.at(path, number) from error
+        raise DiskFullError.at(path, code) from error
 
 
 def _fullness(directory: Path) -> int | None:
-    """Return the number of the system error by which a disk, or a quota, takes no more; None if it does take more."""
+    """Return the system error number if the disk is full or a quota is exhausted, else None."""
     try:
         with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
-            for _ in range(2):  # the first may be written in part
+            for _ in range(2):  # the first write may be partial
                 file.write(bytes(_PROBED_BYTES))
     except OSError as error:
         return error.errno if error.errno in _FULL else None

@@ -1,8 +1,8 @@
-"""Send HTTP requests to servers that are not trusted. No other module opens a connection to a server.
+"""Send HTTP requests to untrusted servers. No other module opens connections to servers.
 
-Proxies and extra certificates come from the environment (`https_proxy`, `NO_PROXY`, `REQUESTS_CA_BUNDLE` or
-`CURL_CA_BUNDLE`); `~/.netrc` is never read. No credentials follow a redirect to another origin. A redirect is refused
-if it leads from https to http, or from a public server into a private network or to this machine.
+Proxies and additional certificates come from the environment (`https_proxy`, `NO_PROXY`, `REQUESTS_CA_BUNDLE` or
+`CURL_CA_BUNDLE`); `~/.netrc` is never read. Credentials are not sent after a redirect to another origin. Redirects from
+https to http, and from a public server into a private network or to this machine, are errors.
 """
 
 import base64
@@ -39,12 +39,12 @@ from data_pipeline.io.errors import (
 _CHUNK = 2**16
 _MAX_REDIRECTS = 5
 _REDIRECTS = (301, 302, 303, 307, 308)
-# Anything else could be a credential.
-_KEPT_ON_REDIRECT = ("accept", "accept-encoding", "connection", "range", "user-agent")
+# Other headers could be credentials.
+_HEADERS_ON_REDIRECT = ("accept", "accept-encoding", "connection", "range", "user-agent")
 _CONNECTION_ERRORS = (urllib3.exceptions.HTTPError, OSError)
 _NO_NETWORK = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL)
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052
-_PROXY = "the proxy that the environment names cannot be used"
+_PROXY = "the proxy of the environment cannot be used"
 _PROBLEMS: tuple[tuple[type[BaseException], type[Exception], str], ...] = (
     (urllib3.exceptions.ProxySchemeUnknown, ConnectionFailedError, _PROXY),
     (urllib3.exceptions.LocationValueError, UnusableAnswerError, "this is not the address of a server"),
@@ -74,13 +74,13 @@ def send(
     read_timeout: float = 60.0,
     bytes_per_second: float = 2**17,
 ) -> "Response":
-    """Send a request and return the answer; reading more than `max_bytes` of its body is an error.
+    """Send a request and return the response; reading more than `max_bytes` of its body is an error.
 
-    A connection must be made within `connect_timeout` seconds, and each byte must follow within `read_timeout` seconds.
-    The whole request may take `timeout` seconds, plus one second for every `bytes_per_second` bytes sent or received. A
-    name and password in the URL are sent as basic authentication. With `redirects`, a GET follows redirects. A `body`
-    that is a file needs a Content-Length in `headers`. Sending, and reading the answer, raise `RequestTimeoutError`,
-    `UnusableAnswerError` or `ConnectionFailedError`.
+    The connection must be established within `connect_timeout` seconds, and each byte must follow within `read_timeout`
+    seconds. The request may take `timeout` seconds in total, plus one second per `bytes_per_second` bytes sent or
+    received. A user name and password in the URL are sent as basic authentication. With `redirects`, a GET follows
+    redirects. If `body` is a file, `headers` must have a Content-Length. Sending the request and reading the response
+    raise `RequestTimeoutError`, `UnusableAnswerError` or `ConnectionFailedError`.
     """
     exchange = _Exchange(timeout, connect_timeout, read_timeout, bytes_per_second)
     sent = {"user-agent": "helixfold", "accept-encoding": "identity", "connection": "close"}
@@ -110,12 +110,12 @@ def send(
         response.close()
         previous, target, exchange.is_redirected = target, _redirected(target, location), True
         if (target.scheme, target.host, target.port) != (previous.scheme, previous.host, previous.port):
-            sent = {name: value for name, value in sent.items() if name in _KEPT_ON_REDIRECT}
+            sent = {name: value for name, value in sent.items() if name in _HEADERS_ON_REDIRECT}
     raise UnusableAnswerError(f"it redirects more than {_MAX_REDIRECTS} times")
 
 
 class _Exchange:
-    """One request with its redirects: the addresses that it may connect to, and its time limits."""
+    """One request with its redirects: the allowed addresses, and the time limits."""
 
     def __init__(self, timeout: float, connect_timeout: float, read_timeout: float, rate: float) -> None:
         self._timeout, self._end, self._rate = timeout, time.monotonic() + timeout, rate
@@ -124,7 +124,7 @@ class _Exchange:
         self.is_redirected = False
 
     def connections_to(self, target: Url) -> urllib3.PoolManager:
-        """Return the way to a server: directly, or over the proxy that the environment names for it."""
+        """Return the connections to a server, direct or through the proxy of the environment."""
         proxies, host = getproxies(), (target.host or "").strip("[]")
         proxy = proxies.get(target.scheme or "", proxies.get("all"))
         if proxy is None or _is_direct(host, proxies.get("no", "")):
@@ -141,7 +141,7 @@ class _Exchange:
         return manager
 
     def connect(self, host: str, port: int, *, is_proxy: bool) -> socket.socket:
-        """Connect to the first address of a host that accepts; after a redirect, check the addresses before."""
+        """Connect to the first address of a host that accepts, after checking the addresses of redirects."""
         addresses = _addresses(host, port)
         for address in addresses if is_proxy else self._admitted(addresses):
             timeout = min(self._connect_timeout, self.seconds_left())
@@ -157,7 +157,7 @@ class _Exchange:
         raise problem
 
     def _admitted(self, addresses: list[str]) -> list[str]:
-        """Return the allowed addresses; after a redirect, none may be more private than the server's own."""
+        """Return the allowed addresses; after a redirect, they may not be more private than the server's address."""
         if not self.is_redirected:
             self._server_depth = min(map(_depth, addresses))
             return addresses
@@ -167,19 +167,19 @@ class _Exchange:
         return admitted
 
     def seconds_left(self) -> float:
-        """Return how many seconds to wait for the next byte; raise `RequestTimeoutError` if the time is over."""
+        """Return the max seconds to wait for the next byte; raise `RequestTimeoutError` if the time is over."""
         left = self._end - time.monotonic()
         if left <= 0:
-            raise RequestTimeoutError(f"no whole answer within {self._timeout:g} s")
+            raise RequestTimeoutError(f"no complete answer within {self._timeout:g} s")
         return min(left, self._read_timeout)
 
     def count(self, size: int) -> None:
-        """Add the time allowed for this many bytes; never leave more than the whole time from now on."""
+        """Extend the time limit for `size` bytes, but to no more than the full time from now."""
         self._end = min(self._end + size / self._rate, time.monotonic() + self._timeout)
 
     @contextlib.contextmanager
     def translated_errors(self) -> Iterator[None]:
-        """Translate connection errors within the context, and apply the time limits of this request to its sockets."""
+        """Translate connection errors in the context, and apply the time limits of this request to its sockets."""
         token = _EXCHANGE.set(self)
         try:
             yield
@@ -197,7 +197,7 @@ class _Exchange:
 
 
 class Response(contextlib.AbstractContextManager["Response"]):
-    """Status, headers and body of an answer; the body is read as it arrives, and never unpacked."""
+    """Status, headers and body of a response; the body is streamed, and never decompressed."""
 
     def __init__(self, raw: urllib3.BaseHTTPResponse, exchange: _Exchange, max_bytes: int) -> None:
         self._raw, self._exchange, self._left, self._max_bytes = raw, exchange, max_bytes, max_bytes
@@ -207,12 +207,12 @@ class Response(contextlib.AbstractContextManager["Response"]):
         self.close()
 
     def close(self) -> None:
-        """Drop what has not been read."""
+        """Close the connection and discard the unread rest of the body."""
         self._raw.close()
 
     @property
     def retry_after(self) -> float | None:
-        """Seconds that the server asks the client to wait; its header holds a number or a time of its clock."""
+        """Seconds to wait, from the Retry-After header, which has a number of seconds or a time; None without it."""
         value = self.headers.get("retry-after", "")
         if value.isascii() and value.isdigit():
             return float(value[:9])
@@ -223,14 +223,14 @@ class Response(contextlib.AbstractContextManager["Response"]):
             return None
 
     def read(self, count: int = _CHUNK) -> bytes:
-        """Return between one and `count` bytes; none at the end."""
+        """Return between one and `count` bytes, or none at the end."""
         with self._exchange.translated_errors():
             self._exchange.seconds_left()
             piece = self._raw.read1(count)
         self._left -= len(piece)
         if self._left < 0:
             self.close()
-            raise UnusableAnswerError(f"the answer is larger than {self._max_bytes:,} bytes, the most that is read")
+            raise UnusableAnswerError(f"the answer is larger than the maximum of {self._max_bytes:,} bytes")
         return piece
 
     def read_all(self) -> bytes:
@@ -238,7 +238,7 @@ class Response(contextlib.AbstractContextManager["Response"]):
         return b"".join(iter(self.read, b""))
 
     def copy_to(self, file: IO[bytes]) -> None:
-        """Write the rest of the body into a file."""
+        """Write the rest of the body to a file."""
         for piece in iter(self.read, b""):
             file.write(piece)
 
@@ -246,9 +246,9 @@ class Response(contextlib.AbstractContextManager["Response"]):
 def pause(
     retry: int, *, first: float, longest: float, uniform: Callable[[float, float], float] = random.uniform
 ) -> float:
-    """Return the seconds to wait before a retry: random, below a bound that begins at `first` and doubles each time.
+    """Return the seconds to wait before a retry: random, with a maximum that starts at `first` and doubles each time.
 
-    Clients that failed together then do not come back together (full jitter).
+    The randomness (full jitter) prevents clients that failed together from retrying together.
     """
     return float(uniform(0.0, min(longest, first * 2 ** min(retry, 30))))
 
@@ -266,7 +266,7 @@ def _redirected(target: Url, location: str) -> Url:
 
 
 def _is_direct(host: str, no_proxy: str) -> bool:
-    """Whether a host is reached without a proxy: it is this machine, or NO_PROXY lists the host or its network."""
+    """Return whether a host needs no proxy: it is this machine, or NO_PROXY lists the host or its network."""
     if host == "localhost" or proxy_bypass(host):
         return True
     with contextlib.suppress(ValueError):
@@ -278,25 +278,25 @@ def _is_direct(host: str, no_proxy: str) -> bool:
 
 def _addresses(host: str, port: int) -> list[str]:
     try:
-        return [str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+        return [str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
     except UnicodeError as error:  # a label of the name is empty or too long
         raise urllib3.exceptions.LocationParseError(host) from error
 
 
 def _depth(address: str) -> int:
-    """Return how private an address is: 0 for the internet, 1 for a private network, 2 for this machine or its link."""
-    number = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(number, ipaddress.IPv6Address):
-        embedded = ipaddress.IPv4Address(int(number) & 0xFFFFFFFF) if number in _NAT64 else None
-        number = number.ipv4_mapped or number.sixtofour or embedded or number
-    if number.is_loopback or number.is_link_local or number.is_unspecified:
+    """Return how private an address is: 0 for the internet, 1 for a private network, 2 for this machine or link."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        embedded = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF) if ip in _NAT64 else None
+        ip = ip.ipv4_mapped or ip.sixtofour or embedded or ip
+    if ip.is_loopback or ip.is_link_local or ip.is_unspecified:
         return 2
-    return 0 if number.is_global and not number.is_multicast else 1
+    return 0 if ip.is_global and not ip.is_multicast else 1
 
 
 @functools.cache
 def _tls() -> ssl.SSLContext:
-    """Return settings that trust this machine's certificates, and the bundle of the environment or of certifi."""
+    """Return TLS settings that trust this machine's certificates and the bundle of the environment or of certifi."""
     context = ssl.create_default_context()
     bundle = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or certifi.where()
     context.load_verify_locations(**{"capath" if os.path.isdir(bundle) else "cafile": bundle})
@@ -316,7 +316,7 @@ _EXCHANGE: ContextVar[_Exchange] = ContextVar("current exchange of this thread")
 
 
 class _Timed(socket.socket):
-    """Socket whose calls time out when the time of its request is over."""
+    """Socket whose calls time out at the time limit of the request."""
 
     def recv_into(self, *arguments: Any) -> int:
         self.settimeout(_EXCHANGE.get().seconds_left())

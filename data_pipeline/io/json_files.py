@@ -1,7 +1,4 @@
-"""Read JSON that may be damaged, written by other programs or hostile, within bounds of size, depth and memory.
-
-Compress JSON that databases hold, and read it back.
-"""
+"""Read untrusted or damaged JSON within limits on size, depth and memory, and store compressed JSON in databases."""
 
 import json
 import zlib
@@ -12,7 +9,7 @@ from data_pipeline.io.errors import InputError, printable
 from data_pipeline.io.files import read_file
 
 MAX_JSON_BYTES = 2**24
-# A value takes up to 250 bytes of memory, and as few as three in the file.
+# A value takes up to 250 bytes in memory, but as few as three in the file.
 MAX_JSON_VALUES = 2**19
 _MAX_DEPTH = 32
 
@@ -20,7 +17,7 @@ _MAX_DEPTH = 32
 def read_json(path: Path, advice: str, *, max_bytes: int = MAX_JSON_BYTES, max_values: int = MAX_JSON_VALUES) -> Any:
     """Return the content of a JSON file.
 
-    Raise `InputError` if it is not a regular file, exceeds a limit or is not JSON; `advice` ends its sentence.
+    Raise `InputError`, which ends with `advice`, if it is not a regular file, exceeds a limit or is not JSON.
     """
     content = read_file(path, max_bytes)
     try:
@@ -30,11 +27,11 @@ def read_json(path: Path, advice: str, *, max_bytes: int = MAX_JSON_BYTES, max_v
 
 
 def parse_json(text: str | bytes, *, max_values: int = MAX_JSON_VALUES) -> Any:
-    """Return the value of a JSON text; raise ValueError if it is not JSON, too deep, or has too many values."""
+    """Return the value of a JSON text; raise `ValueError` if it is not JSON, too deep, or has too many values."""
     raw = text.encode(errors="replace") if isinstance(text, str) else text
-    # Strings may have such characters, too, so that this is the most that there can be.
+    # This is an upper limit, because strings may have these characters too.
     if sum(map(raw.count, (b",", b"[", b"{"))) > max_values:
-        raise ValueError(f"it may have more than {max_values:,} values, the most that are read")
+        raise ValueError(f"it may have more than the maximum of {max_values:,} values")
     try:
         content = json.loads(text)
     except RecursionError as error:
@@ -52,7 +49,7 @@ def parse_json(text: str | bytes, *, max_values: int = MAX_JSON_VALUES) -> Any:
     raise ValueError(f"it is nested more than {_MAX_DEPTH} deep")
 
 
-_MAX_PACKED_BYTES, _MAX_PACKED_VALUES = 2**28, 2**24  # the clusters of a million chains take a tenth of it
+_MAX_PACKED_BYTES, _MAX_PACKED_VALUES = 2**28, 2**24  # the clusters of a million chains need a tenth of this
 
 
 def compress_json(values: object) -> bytes:
@@ -61,12 +58,12 @@ def compress_json(values: object) -> bytes:
 
 
 def decompress_json(content: bytes) -> Any:
-    """Return the values that `compress_json` compressed; raise `ValueError` if the bytes are damaged."""
+    """Return the values in bytes of `compress_json`; raise `ValueError` if the bytes are damaged."""
     stream = zlib.decompressobj()
     try:
         text = stream.decompress(content, _MAX_PACKED_BYTES)
     except zlib.error as error:
         raise ValueError("damaged") from error
     if not stream.eof:
-        raise ValueError("damaged, or larger than any")
+        raise ValueError("damaged or too large")
     return parse_json(text, max_values=_MAX_PACKED_VALUES)

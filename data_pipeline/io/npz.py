@@ -1,4 +1,4 @@
-"""Read `.npz` archives that may be truncated or hostile: no pickle, bounded memory, clear errors."""
+"""Read untrusted or truncated `.npz` archives with bounded memory and without pickle."""
 
 import io
 import math
@@ -15,11 +15,11 @@ from data_pipeline.io.zip_archive import ArchiveLimits, open_archive
 
 MAX_NPZ_BYTES = 8 * 2**30
 _MAX_MEMBERS = 1000
-# Alignments and templates of real proteins, with all their gaps, compress at most fiftyfold.
+# Alignments and templates of real proteins compress at most 50-fold, including their gaps.
 _MAX_RATIO, _HARMLESS_BYTES = 300, 2**26
 _MAX_HEADER_BYTES = 2**14
 
-# Errors that NumPy raises on damaged headers, besides those of zipfile.
+# Errors that NumPy raises on damaged headers, in addition to zipfile's errors.
 _HEADER_ERRORS = (MemoryError, SyntaxError, tokenize.TokenError)
 
 
@@ -30,19 +30,19 @@ def read_npz(
     names: Collection[str] | None = None,
     problem: Callable[[dict[str, np.ndarray]], str | None] = lambda _: None,
 ) -> dict[str, np.ndarray]:
-    """Return all arrays of an `.npz` file by name, or only those in `names`.
+    """Return all arrays of an `.npz` file by name, or only the arrays in `names`.
 
-    Memory is bounded before anything is unpacked: an archive that declares more than `max_bytes`, or an array that
-    declares more data than its member holds, is refused. `problem` may refuse a file for the types and shapes of its
-    arrays: it is called with placeholders that take no memory, and returns what is wrong or None. Raise `InputError`
-    for any file that is refused or not a valid `.npz`.
+    Sizes are checked before anything is unpacked. `problem` checks the types and shapes of the arrays: it is called
+    with placeholders that take no memory, and returns an error message or None. Raise `InputError` for a file that is
+    not a valid `.npz`, for an archive that declares more than `max_bytes`, for an array that declares more data than
+    its member has, and for the error of `problem`.
     """
     try:
         with open_archive(Path(path), _limits(max_bytes)) as archive:
             members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
             for name, member in members.items():
                 if name == member.filename:
-                    raise InputError.at(path, f"not a plain .npz: '{printable(name)}' is no array")
+                    raise InputError.at(path, f"not a plain .npz: '{printable(name)}' is not an array")
             selected = {name: member for name, member in members.items() if names is None or name in names}
             reason = problem({name: _placeholder(archive, member) for name, member in selected.items()})
             if reason is not None:
@@ -53,7 +53,7 @@ def read_npz(
 
 
 def npz_names(path: str | PathLike[str]) -> set[str]:
-    """Return the names of the arrays of an `.npz` file, none of which is read; raise `InputError` for other files."""
+    """Return the names of the arrays in an `.npz` file without reading them; raise `InputError` for other files."""
     with open_archive(Path(path), _limits(MAX_NPZ_BYTES)) as archive:
         return {member.filename.removesuffix(".npy") for member in archive.infolist()}
 
@@ -65,7 +65,7 @@ def _limits(max_bytes: int) -> ArchiveLimits:
 
 
 def _placeholder(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
-    """Return an array of the type and shape that a member's header declares, without its data."""
+    """Return an array with the type and shape in a member's header, but without its data."""
     with archive.open(member) as stream:
         version = np.lib.format.read_magic(stream)
         width = {(1, 0): 2, (2, 0): 4}.get(version)
@@ -73,15 +73,15 @@ def _placeholder(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarra
             raise ValueError(f"array format {version} is unknown")
         length = stream.read(width)
         if int.from_bytes(length, "little") > _MAX_HEADER_BYTES:
-            raise ValueError(f"the header of '{member.filename}' is longer than any that is needed")
+            raise ValueError(f"the header of '{member.filename}' is too long")
         header = io.BytesIO(length + stream.read(int.from_bytes(length, "little")))
-    read = np.lib.format.read_array_header_1_0 if width == 2 else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(header)
-    # NumPy allocates what the header declares, so check it against the member's size first.
+    read_header = np.lib.format.read_array_header_1_0 if width == 2 else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read_header(header)
+    # NumPy allocates the size in the header, so check it against the member's size first.
     if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > member.file_size:
-        raise ValueError(f"'{member.filename}' holds {member.file_size} bytes, too few for {dtype} {shape}")
+        raise ValueError(f"'{member.filename}' has {member.file_size} bytes, too few for {dtype} {shape}")
     if dtype.hasobject:
-        raise ValueError(f"'{member.filename}' holds Python objects, which are never read (allow_pickle)")
+        raise ValueError(f"'{member.filename}' has Python objects, which are never read (allow_pickle)")
     return np.broadcast_to(np.zeros((), dtype), shape)
 
 

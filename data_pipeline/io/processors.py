@@ -4,21 +4,21 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-MACHINE = "machine"  # what limits memory or processors if nothing else does
+MACHINE = "machine"  # name of the limit if nothing else limits memory or processors
 _PROC, _GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 def available_processors() -> int:
-    """Return the number of processors left by the process's CPU affinity and its control groups, at least 1.
+    """Return the number of processors that the CPU affinity and the control groups of this process allow, at least 1.
 
-    Batch systems set the affinity (`taskset`, SLURM's task/affinity), containers and systemd a share of time
-    (`docker --cpus`), which is rounded down: a thread more than there is time for makes all others wait.
+    Batch systems set the affinity (`taskset`, SLURM's task/affinity). Containers and systemd set a share of time
+    (`docker --cpus`), which is rounded down, because a thread in excess of this time makes all others wait.
     """
     return max(1, int(min(count for _, count in processor_limits())))
 
 
 def processor_limits() -> Iterator[tuple[str, float]]:
-    """Yield what limits the processors of this process, and the number of them that it leaves."""
+    """Yield the name and value of each limit on the processors of this process."""
     yield MACHINE, os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         yield "CPU affinity (taskset, SLURM)", len(os.sched_getaffinity(0))
@@ -28,7 +28,7 @@ def processor_limits() -> Iterator[tuple[str, float]]:
 def control_groups(controller: str) -> Iterator[tuple[Path, int]]:
     """Yield the directory and version (1 or 2) of each control group that limits `controller` for this process.
 
-    The process's own group comes first, then those around it. Systems without control groups have none.
+    The process's own group comes first, then its parents. Systems without control groups yield nothing.
     """
     try:
         lines = (_PROC / "self" / "cgroup").read_text().splitlines()
@@ -48,7 +48,7 @@ def control_groups(controller: str) -> Iterator[tuple[Path, int]]:
 
 
 def _shares() -> Iterator[tuple[str, float]]:
-    """Yield the quota of each control group that has one, and its processors' worth of time."""
+    """Yield the quota file of each control group that has one, and the quota as a number of processors."""
     for group, version in control_groups("cpu"):
         names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if version == 1 else ("cpu.max",)
         try:

@@ -1,4 +1,4 @@
-"""Read a large file on a server from any position, and download it to disk so that it can be resumed."""
+"""Read a large file on a server from any position, and download it with resumption."""
 
 import contextlib
 import os
@@ -16,22 +16,22 @@ from data_pipeline.io.errors import ConnectionFailedError, InputError, RequestEr
 from data_pipeline.io.http import Response, pause, send
 
 _BUSY = (408, 429, 500, 502, 503, 504)
-# An interrupted download loses at most this many bytes; a connection that yields fewer counts as failed.
+# An interrupted download loses at most this many bytes. A connection that delivers fewer counts as a failure.
 _CHUNK = 2**16
-_BYTES_PER_SECOND = 2**12  # a connection that stays slower is opened again
-_LONGEST_PAUSE = 60.0
+_BYTES_PER_SECOND = 2**12  # slower connections are opened again
+_MAX_PAUSE = 60.0
 
 
 class DownloadError(InputError):
-    """Error for a file that cannot be fetched, or that has unexpected content; the text is one sentence."""
+    """Error for a file that cannot be downloaded, or that has unexpected content."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """Settings of retries: how long to wait for a server, and how often to try again."""
+    """Settings of retries: how long to wait for a server, and how often to retry."""
 
     timeout: float = 60.0  # seconds without a byte
-    attempts: int = 6  # consecutive ones that receive less than 64 KiB in total
+    attempts: int = 6  # max consecutive attempts that receive less than 64 KiB in total
     pause: float = 2.0  # maximum seconds after the first failure, doubled after each further one
 
 
@@ -41,18 +41,18 @@ DEFAULT_RETRY = RetryPolicy()
 def require_address(url: str) -> None:
     """Raise `DownloadError` unless the URL is http or https."""
     if not is_http_address(url):
-        raise DownloadError(f"{printable(url)}: only http and https addresses can be downloaded from")
+        raise DownloadError(f"{printable(url)}: only http and https addresses are supported")
 
 
 class RemoteFile:
     """File at an http or https address, with the methods `read`, `seek` and `tell` that tarfile needs.
 
-    A lost, stalled or very slow connection is opened again where it stopped. If the server does not support range
-    requests, the beginning is read again and discarded. Raise `DownloadError` if the file cannot be read or changes
-    meanwhile.
+    After a lost, stalled or very slow connection, reading is resumed at the same position. If the server does not
+    support range requests, the beginning is read again and discarded. Raise `DownloadError` if the file cannot be read,
+    or changes during the download.
     """
 
-    # A position within this many bytes is reached by reading on, a further one by a new request.
+    # Seek forward within this many bytes by reading, and farther by a new request.
     NEAR = 2**18
     LARGEST_READ = 2**24
 
@@ -61,11 +61,11 @@ class RemoteFile:
         self.url, self.retry = url, retry
         self.position = 0
         self.size: int | None = None
-        self.version: str | None = None  # as the server names it
+        self.version: str | None = None  # the server's ETag or date
         self._has_ranges = True  # until the server ignores a range request
         self._response: Response | None = None
         self._at = 0  # position of the open response
-        self._failures = self._bytes = 0  # since at least 64 KiB arrived
+        self._failures = self._bytes = 0  # since 64 KiB were last received
 
     def close(self) -> None:
         """Close the connection."""
@@ -78,14 +78,14 @@ class RemoteFile:
         return self.position
 
     def seek(self, offset: int) -> int:
-        """Move to a position counted from the beginning of the file, and return it."""
+        """Move to a position, counted from the start of the file, and return it."""
         self.position = offset
         return offset
 
     def read(self, count: int) -> bytes:
         """Read exactly `count` bytes, or fewer at the end of the file."""
         if not 0 <= count <= self.LARGEST_READ:
-            raise DownloadError(f"{self.url}: the archive is damaged or hostile, a header claims {count:,} bytes")
+            raise DownloadError(f"{self.url}: the archive is damaged or malicious: a header declares {count:,} bytes")
         pieces: list[bytes] = []
         while count > 0 and (self.size is None or self.position < self.size):
             try:
@@ -100,7 +100,7 @@ class RemoteFile:
                         f"{self.url}: no more bytes after {self.position:,} ({printable(str(error))}); "
                         "run the command again to resume the download"
                     ) from error
-                time.sleep(pause(self._failures - 1, first=self.retry.pause, longest=_LONGEST_PAUSE))
+                time.sleep(pause(self._failures - 1, first=self.retry.pause, longest=_MAX_PAUSE))
                 continue
             pieces.append(piece)
             count -= len(piece)
@@ -149,7 +149,7 @@ class RemoteFile:
             first, _, rest = headers.get("Content-Range", "").removeprefix("bytes ").partition("-")
             self._at, size = start, _whole(rest.rpartition("/")[2])
             if _whole(first) != start:
-                raise DownloadError(f"{self.url}: the server sent another part of the file than requested")
+                raise DownloadError(f"{self.url}: the server sent a different part of the file than requested")
         else:
             self._at, size = 0, _whole(headers.get("Content-Length", ""))
         version = headers.get("ETag") or headers.get("Last-Modified")
@@ -164,7 +164,7 @@ def _whole(number: str) -> int | None:
 
 
 def fetch(remote: RemoteFile, start: int, size: int, part: Path, *, progress: bool) -> None:
-    """Write bytes of a remote file to `part`, after those that an earlier download left there."""
+    """Append the `size` bytes from `start` of a remote file to `part`, after the bytes of an earlier download."""
     with _open_part(part) as file:
         done = os.fstat(file.fileno()).st_size
         if done > size:
@@ -172,7 +172,9 @@ def fetch(remote: RemoteFile, start: int, size: int, part: Path, *, progress: bo
             done = 0
         free = shutil.disk_usage(part.parent).free
         if free < size - done:
-            raise DownloadError(f"{part.parent}: {size - done:,} bytes are needed and {free:,} are free")
+            raise DownloadError(
+                f"{part.parent}: not enough disk space: {size - done:,} bytes are needed, {free:,} are free"
+            )
         remote.seek(start + done)
         bar = {"desc": part.stem, "disable": not progress}
         with tqdm.wrapattr(file, "write", total=size, initial=done, **bar) as output:
@@ -185,7 +187,7 @@ def fetch(remote: RemoteFile, start: int, size: int, part: Path, *, progress: bo
 
 
 def _open_part(part: Path) -> IO[bytes]:
-    """Open a file to append to; first remove anything that this user did not download, such as a link."""
+    """Open a file for appending, after removing anything that is not this user's download, such as a link."""
     with contextlib.suppress(FileNotFoundError):
         status = part.lstat()
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink != 1:

@@ -1,4 +1,4 @@
-"""Read the configuration files of an installation: defaults that an administrator or a user sets for all commands."""
+"""Read the configuration files of an administrator and a user, which set defaults for all commands."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ from data_pipeline.io.toml_files import read_toml
 
 SITE_FILE = Path("/etc/helixfold.toml")
 USER_FILE: Final = "helixfold.toml"  # in the user's configuration directory
-# Names one more file; the null device, as for pip, means that no configuration file is read.
+# Path of one more file. With the null device, no configuration file is read, as in pip.
 VARIABLE: Final = "HELIXFOLD_CONFIG"
 _PATHS: Final = ("weights_directory", "databases", "cache_directory", "search_cache")
 ADDRESSES: Final = ("msa_server", "uniprot_server", "pdb_sequence_server", "pdb_structure_server", "alphafold_server")
@@ -25,9 +25,9 @@ _NAMES: Final = ("monomer_models", "multimer_models")
 
 @dataclass(frozen=True, kw_only=True)
 class SiteConfiguration:
-    """Defaults from the configuration files; None where the built-in default holds.
+    """Defaults from the configuration files; None means the built-in default.
 
-    `sources` has the file that gave each value. Paths are absolute.
+    `sources` has the file of each value. Paths are absolute.
     """
 
     weights_directory: Path | None = None
@@ -45,7 +45,7 @@ class SiteConfiguration:
     sources: Mapping[str, Path] = field(default_factory=dict)
 
     def problem(self, key: str, text: str) -> InputError:
-        """Return the error for a value that a configuration file gave to a key."""
+        """Return the error for the value of a key, with the file that set it."""
         return InputError.at(self.sources[key], f"{key} {text}")
 
 
@@ -53,7 +53,7 @@ KEYS: Final = tuple(each.name for each in fields(SiteConfiguration) if each.name
 
 
 def configuration_files() -> list[Path]:
-    """Return the files that are looked for, whether they exist or not; the values of later ones win."""
+    """Return the paths of the configuration files, whether they exist or not; later files override earlier ones."""
     named = os.environ.get(VARIABLE, "")
     if named == os.devnull:
         return []
@@ -62,20 +62,20 @@ def configuration_files() -> list[Path]:
         user = Path(platformdirs.user_config_dir())
     except RuntimeError:
         user = Path("~")
-    if user.is_absolute():  # `~` stays where no home directory is known
+    if user.is_absolute():  # `~` remains if the home directory is unknown
         files.append(user / USER_FILE)
     return [*files, Path(os.path.expanduser(named))] if named else files
 
 
 def site_configuration() -> SiteConfiguration:
-    """Return the configuration, which is read once. Raise `InputError` for a file that cannot be used."""
+    """Return the configuration, which is cached; raise `InputError` for an invalid file."""
     files = configuration_files()
     return _read(tuple(files), files[-1] if files and os.environ.get(VARIABLE) else None)
 
 
 @contextmanager
 def without_configuration() -> Iterator[None]:
-    """Read no configuration file in the context, also in processes that are started there."""
+    """Ignore all configuration files in the context, also in processes started there."""
     earlier = os.environ.get(VARIABLE, "")
     os.environ[VARIABLE] = os.devnull
     try:
@@ -86,8 +86,8 @@ def without_configuration() -> Iterator[None]:
 
 @lru_cache(maxsize=8)
 def _read(files: tuple[Path, ...], named: Path | None) -> SiteConfiguration:
-    """Read the files that exist; the `named` one, which is one of them, must."""
-    if named is not None and not named.is_absolute():  # commands change their directory
+    """Read the existing files; `named`, which is one of `files`, must exist."""
+    if named is not None and not named.is_absolute():  # commands may change the working directory
         raise InputError.at(named, f"{VARIABLE} must be an absolute path")
     values: dict[str, Any] = {}
     sources: dict[str, Path] = {}
@@ -96,12 +96,12 @@ def _read(files: tuple[Path, ...], named: Path | None) -> SiteConfiguration:
             for key, value in read_toml(path, "TOML file").items():
                 values[key], sources[key] = _value(path, key, value), path
         elif path == named:
-            raise InputError.at(path, f"there is no such file; correct or unset {VARIABLE}")
+            raise InputError.at(path, f"no such file; correct or unset {VARIABLE}")
     return SiteConfiguration(**values, sources=sources)
 
 
 def _value(path: Path, key: str, value: Any) -> Any:
-    """Return the checked value of a key of a file."""
+    """Return the validated value of a key."""
     if key in _PATHS:
         if isinstance(value, str) and value and "\0" not in value:
             return _absolute(path, key, value)
@@ -128,4 +128,4 @@ def _absolute(path: Path, key: str, value: str) -> Path:
     try:
         return path.parent.absolute() / Path(value).expanduser()
     except RuntimeError:
-        raise InputError.at(path, f"{key} is '{printable(value)}', and no home directory is known") from None
+        raise InputError.at(path, f"{key} is '{printable(value)}', but the home directory is unknown") from None

@@ -1,4 +1,4 @@
-"""Read TOML that may be damaged or hostile, within bounds of size, time and memory."""
+"""Read untrusted or damaged TOML within limits on size, time and memory."""
 
 import tomllib
 from pathlib import Path
@@ -8,19 +8,19 @@ from data_pipeline.io.errors import InputError, printable
 from data_pipeline.parse.text_files import read_text_bytes
 
 _MAX_BYTES: Final = 2**20
-# Parsing a dotted name takes time quadratic in its parts, and up to 8 KiB of memory per part.
+# Parsing a dotted name takes quadratic time in the number of its parts, and up to 8 KiB of memory per part.
 _MAX_LINE_BYTES: Final = 2**13
 _MAX_DOTS: Final = 20_000
 
 
 def read_toml(path: Path, kind: str) -> dict[str, Any]:
-    """Return the content of a TOML file; raise `InputError` that names the expected `kind` of file if it is not one."""
+    """Return the content of a TOML file; raise `InputError` with the expected `kind` of file if it is not valid."""
     content = read_text_bytes(path, _MAX_BYTES)
     if (dots := content.count(b".")) > _MAX_DOTS:
         raise InputError.at(path, f"not a {kind}: it has {dots:,} dots; the limit is {_MAX_DOTS:,}")
-    for number, line in enumerate(content.split(b"\n"), start=1):
+    for line_number, line in enumerate(content.split(b"\n"), start=1):
         if len(line) > _MAX_LINE_BYTES:
-            raise InputError.at(path, f"the line is longer than {_MAX_LINE_BYTES:,} bytes; divide it", line=number)
+            raise InputError.at(path, f"the line is longer than {_MAX_LINE_BYTES:,} bytes; split it", line=line_number)
     try:
         return tomllib.loads(content.decode())
     except (ValueError, RecursionError) as error:  # ValueError: syntax, encoding, or a number of over 4,300 digits

@@ -1,5 +1,6 @@
-"""The cache directory of the site's configuration or of the user, which a process without a home may not have: where it
-is, what helixfold keeps there, and how that is removed.
+"""The cache directory of the configuration or the user: its location, its content, and how to remove items.
+
+A process without a home directory may have no cache.
 """
 
 import atexit
@@ -15,13 +16,13 @@ import platformdirs
 
 from data_pipeline.io.site_configuration import site_configuration
 
-NO_CACHE = "no home directory is known, and so no cache: set HOME or XDG_CACHE_HOME to a directory of yours"
+NO_CACHE = "there is no cache because the home directory is unknown; set HOME or XDG_CACHE_HOME to your directory"
 
 
 def user_cache() -> Path | None:
     """Return the configured cache directory, or helixfold's directory in the user's cache; None without a home.
 
-    It need not exist, and it may be one that cannot be written.
+    It may not exist or may not be writable.
     """
     if (configured := site_configuration().cache_directory) is not None:
         return configured
@@ -29,11 +30,11 @@ def user_cache() -> Path | None:
         directory = Path(platformdirs.user_cache_dir("helixfold"))
     except RuntimeError:
         return None
-    return directory if directory.is_absolute() else None  # `~` stays where nobody knows what it means
+    return directory if directory.is_absolute() else None  # `~` remains if the home directory is unknown
 
 
 def search_cache() -> Path | None:
-    """Return the configured directory for results of searches, or the one in the cache; None if there is neither."""
+    """Return the configured directory for search results, or the default in the cache; None if there is neither."""
     if (configured := site_configuration().search_cache) is not None:
         return configured
     own = user_cache()
@@ -42,14 +43,14 @@ def search_cache() -> Path | None:
 
 @dataclass(frozen=True, kw_only=True)
 class CachedItem:
-    """A file of a cache, or a directory that is useless without any of its files. The time is of its newest file."""
+    """A file or directory in a cache that can be removed separately; `time` is the time of its newest file."""
 
     path: Path
     size: int
     time: float
 
     def remove(self) -> None:
-        """Remove it, and with a directory all that is in it."""
+        """Remove the file, or the directory with its content."""
         if self.path.is_dir():
             shutil.rmtree(self.path)
         else:
@@ -58,7 +59,7 @@ class CachedItem:
 
 @dataclass(frozen=True, kw_only=True)
 class CacheKind:
-    """What helixfold keeps for one purpose: everything in a directory whose name has the pattern, and nothing else.
+    """The cached items of one purpose: all files and directories in `directory` whose names match `pattern`.
 
     With `has`, a directory counts only if it contains a file of this name.
     """
@@ -70,7 +71,7 @@ class CacheKind:
     has: str = ""
 
     def items(self) -> Iterator[CachedItem]:
-        """Yield what is there. Links are left out: they lead to files of somebody else."""
+        """Yield the items without links, because these lead to files of others."""
         for path in sorted(self.directory.glob(self.pattern)) if self.directory is not None else ():
             if path.is_symlink() or not (path / self.has).exists():
                 continue
@@ -81,7 +82,7 @@ class CacheKind:
 
 
 def cache_kinds(weights: Path | None, searches: Path | None = None) -> tuple[CacheKind, ...]:
-    """Return all that is kept on this machine; `weights` and `searches` (`search_cache` if None) are directories."""
+    """Return all kinds of cached items; `weights` and `searches` (None: `search_cache`) are their directories."""
     own, searches, digit = user_cache(), searches or search_cache(), "[0-9a-f]"
 
     def within(directory: Path | None, name: str) -> Path | None:
@@ -124,15 +125,15 @@ def cache_kinds(weights: Path | None, searches: Path | None = None) -> tuple[Cac
 
 
 def can_be_written(directory: Path) -> bool:
-    """Return whether files can be made in a directory of a cache, or the directory itself where it does not exist."""
+    """Return whether a cache directory is writable, or can be created if it does not exist."""
     existing = next(path for path in (directory, *directory.absolute().parents) if os.path.exists(path))
     return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
 
 
 def writable_cache(directory: Path) -> Path:
-    """Return a directory of a cache, or if it cannot be written a temporary one, which this process removes at its end.
+    """Return `directory` if it is writable, else a temporary directory that is removed when this process exits.
 
-    The temporary one is below TMPDIR.
+    The temporary directory is below TMPDIR.
     """
     return directory if can_be_written(directory) else _temporary_cache()
 

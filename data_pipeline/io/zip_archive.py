@@ -1,7 +1,7 @@
-"""Open zip archives from untrusted sources: features, `.npz` and `.pt` parameters are such archives.
+"""Open untrusted zip archives, such as features and parameters in `.npz` and `.pt` files.
 
-An archive is checked by its central directory before any member is unpacked, and a directory of unusual size is
-refused without reading it.
+The central directory of an archive is checked before any member is unpacked. A directory of unusual size is an error,
+and is not read.
 """
 
 import struct
@@ -18,7 +18,7 @@ from data_pipeline.io.files import require_file
 
 Archive: TypeAlias = zipfile.ZipFile
 Member: TypeAlias = zipfile.ZipInfo
-# Errors that zipfile raises on damaged archives and on files that are no archives.
+# Errors that zipfile raises on damaged archives and on files that are not archives.
 DAMAGE = (
     OSError,
     EOFError,
@@ -29,26 +29,26 @@ DAMAGE = (
     zipfile.BadZipFile,
     zlib.error,
 )
-# Members are read in pieces of this size at most.
+# Max size of a single read from a member.
 CHUNK_BYTES = 2**20
-# An entry of the directory takes 46 bytes, a name (DeepMind's longest has some 150) and a few fields.
+# An entry of the directory has 46 bytes, a name (up to about 150 bytes in DeepMind's files) and a few fields.
 _ENTRY_BYTES = 512
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveLimits:
-    """Limits on an archive's declared contents; an archive that exceeds one is refused."""
+    """Limits on the declared content of an archive; archives beyond a limit are errors."""
 
-    members: int  # most members
+    members: int  # max number of members
     unpacked_bytes: int = 4 * 2**30
-    ratio: int = 100  # unpacked size / archive's size; beyond it, the archive counts as a zip bomb
-    harmless_bytes: int = 0  # unpacked size up to which the ratio does not matter
+    ratio: int = 100  # unpacked size / archive size; archives with a higher ratio count as zip bombs
+    harmless_bytes: int = 0  # unpacked size up to which the ratio is ignored
     compressed: bool = True  # False: only uncompressed members are accepted
 
 
 @contextmanager
 def open_archive(path: Path, limits: ArchiveLimits) -> Iterator[zipfile.ZipFile]:
-    """Open a zip archive for reading; raise `InputError` if it is damaged, exceeds `limits`, or is no zip archive."""
+    """Open a zip archive for reading; raise `InputError` if it is invalid, damaged or exceeds `limits`."""
     require_file(path)
     with damage_as_input_error(path), path.open("rb") as file:
         size = path.stat().st_size
@@ -60,7 +60,7 @@ def open_archive(path: Path, limits: ArchiveLimits) -> Iterator[zipfile.ZipFile]
 
 @contextmanager
 def damage_as_input_error(path: Path) -> Iterator[None]:
-    """Convert errors that zipfile raises on damaged archives within the context to an `InputError` for `path`."""
+    """Convert errors of zipfile on damaged archives in the context to an `InputError` for `path`."""
     try:
         yield
     except InputError:
@@ -69,12 +69,12 @@ def damage_as_input_error(path: Path) -> Iterator[None]:
         raise InputError.at(path, f"cannot be read: {error.strerror}") from error
     except DAMAGE as error:
         reason = printable(str(error) or type(error).__name__)
-        raise InputError.at(path, f"is damaged, incomplete or something else ({reason}); get it again") from error
+        raise InputError.at(path, f"is damaged, incomplete or not a zip archive ({reason}); get it again") from error
 
 
 def _check(path: Path, members: list[zipfile.ZipInfo], size: int, limits: ArchiveLimits) -> None:
     if len(members) > limits.members:
-        raise InputError.at(path, f"has {len(members):,} members, and at most {limits.members:,} are read")
+        raise InputError.at(path, f"has {len(members):,} members; the maximum is {limits.members:,}")
     seen: set[str] = set()
     for member in members:
         name = printable(member.filename)
@@ -83,7 +83,7 @@ def _check(path: Path, members: list[zipfile.ZipInfo], size: int, limits: Archiv
         seen.add(member.filename)
         stored = member.compress_type == zipfile.ZIP_STORED
         if not stored and not (limits.compressed and member.compress_type == zipfile.ZIP_DEFLATED):
-            raise InputError.at(path, f"'{name}' is compressed in a way that such files never are")
+            raise InputError.at(path, f"'{name}' has an unsupported compression")
         if stored and member.file_size != member.compress_size:
             raise InputError.at(path, f"'{name}' has two different sizes")
     if sum(member.compress_size for member in members) > size:
@@ -93,12 +93,12 @@ def _check(path: Path, members: list[zipfile.ZipInfo], size: int, limits: Archiv
         raise InputError.at(
             path,
             f"has {size:,} bytes and would unpack to {unpacked:,}, more than {limits.unpacked_bytes:,} bytes "
-            f"or {limits.ratio} times its size; no such file does",
+            f"or {limits.ratio} times its size; is it a zip bomb?",
         )
 
 
 class _BoundedReads:
-    """File that returns at most `limit` bytes at a time: zipfile reads as long a directory as the archive claims."""
+    """File that limits a read to `limit` bytes, because zipfile reads a directory of any declared size."""
 
     def __init__(self, file: BinaryIO, size: int, limit: int) -> None:
         self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable

@@ -1,1 +1,1 @@
-"""Read sequences, alignments, template hits and structures; errors are `InputError`s with file and line."""
+"""Read sequences, alignments, template hits and structures; invalid input raises `InputError` with file and line."""

@@ -1,4 +1,4 @@
-"""Read alignments in a3m: upper case and '-' are columns of the target, lower case is inserted between them."""
+"""Read a3m alignments: upper case and '-' are columns of the target, lower case are insertions between them."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from data_pipeline.parse.text_files import MAX_LINE_BYTES, content_lines
 from data_pipeline.residues import AMBIGUOUS_LETTERS, RESTYPES
 
 INSERT_LETTERS = (RESTYPES + AMBIGUOUS_LETTERS).lower().encode()
-PADDING = b"."  # some programs write it where other rows have insertions
+PADDING = b"."  # in some files, at insertions of other rows
 _COMMENTS = (b"#", b";")
 _LINE_COST = 100  # bytes that Python takes to hold a line, besides its text
 
@@ -31,7 +31,7 @@ class Alignment:
 
     names: tuple[str, ...]  # first words of the headers
     letters: UInt8[np.ndarray, "n r"]  # ASCII: residues in upper case or '-'
-    # Number of a row's residues just before each column that the target lacks; int8 if no count is above 127.
+    # Number of residues that a row has before each column and that the target lacks; int8 if no count is above 127.
     deletion_matrix: Int[np.ndarray, "n r"]
 
     @property
@@ -44,7 +44,7 @@ class Alignment:
 class AlignmentRecord:
     """One record of an a3m or aligned FASTA file."""
 
-    line: int  # of the header, from 1
+    line: int  # line number of the header, from 1
     header: bytes  # without '>'
     body: list[tuple[int, bytes]]  # line numbers and unchanged lines
 
@@ -62,12 +62,12 @@ class AlignmentRecord:
 def parse_a3m(
     content: bytes, query: str | None = None, *, path: str | PathLike[str] = "a3m", max_rows: int | None = None
 ) -> Alignment:
-    """Return the alignment in the text of an a3m file, or its first `max_rows` rows including the target.
+    """Return the alignment in the content of an a3m file, or its first `max_rows` rows including the target.
 
-    The first row must be the target: `query` if given (letters for unknown residues match each other), else any row
-    without gaps and insertions. Insertions count as deletions before the next column; those after the last column are
-    dropped, as in AlphaFold. Lines that begin with '#' or ';' are comments. Raise `InputError` with `path`, line and
-    record for any other content.
+    The first row must be the target: `query` if it is passed (letters for unknown residues match each other), else any
+    row without gaps and insertions. Insertions count as deletions before the next column; insertions after the last
+    column are dropped, as in AlphaFold. Lines that begin with '#' or ';' are comments. Raise `InputError` with `path`,
+    line and record for any other content.
     """
     return a3m_from_lines(content_lines(content, path), query, path=path, max_rows=max_rows)
 
@@ -94,9 +94,9 @@ def a3m_from_lines(
 def checked_rows(
     lines: Iterable[bytes], query: str | None, path: str | PathLike[str]
 ) -> Iterator[tuple[AlignmentRecord, bytes, bytes]]:
-    """Yield each record with its text and its columns alone, the target first.
+    """Yield each record with its sequence and its sequence without insertions, the target first.
 
-    Raise `InputError` if there is no record, or if a record is invalid.
+    Raise `InputError` if a record is invalid or missing.
     """
     length = 0
     for record in read_records(lines, path):
@@ -127,7 +127,7 @@ def read_records(lines: Iterable[bytes], path: str | PathLike[str]) -> Iterator[
     header: tuple[int, bytes] | None = None
     body: list[tuple[int, bytes]] = []
     size = 0
-    for number, line in enumerate(lines, start=1):
+    for line_number, line in enumerate(lines, start=1):
         # MMseqs2 servers separate the results of several databases by NUL bytes.
         text = line.strip(b" \t\0")
         if not text or text.startswith(_COMMENTS):
@@ -135,11 +135,11 @@ def read_records(lines: Iterable[bytes], path: str | PathLike[str]) -> Iterator[
         if text.startswith(b">"):
             if header is not None:
                 yield AlignmentRecord(line=header[0], header=header[1], body=body)
-            header, body, size = (number, text[1:]), [], 0
+            header, body, size = (line_number, text[1:]), [], 0
             continue
         if header is None:
-            raise InputError.at(path, "text before the first '>name' line; is this an a3m file?", line=number)
-        body.append((number, line))
+            raise InputError.at(path, "text before the first '>name' line; is this an a3m file?", line=line_number)
+        body.append((line_number, line))
         size += len(line) + _LINE_COST
         if size > MAX_LINE_BYTES:
             problem = f"the record takes more than {MAX_LINE_BYTES:,} bytes; is this an alignment of proteins?"

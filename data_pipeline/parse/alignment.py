@@ -1,4 +1,4 @@
-"""Read an alignment in any supported format, which is recognised by content because file names are unreliable."""
+"""Read alignments in all supported formats, recognised by content because file names are unreliable."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -24,73 +24,73 @@ from data_pipeline.parse.text_files import read_lines
 
 _PEEKED_BYTES = 2**18
 _COMMENTS = (b"#", b";")
-# First line of ColabFold's alignments: lengths of the different chains, and the number of copies of each.
+# First line of ColabFold's alignments: the length of each distinct chain, and its number of copies.
 _COLABFOLD = re.compile(rb"#(\d+(?:,\d+)*)\t(\d+(?:,\d+)*)")
 _UNSUPPORTED = (
-    (b"CLUSTAL", "this is CLUSTAL format, which is not read; write it as aligned FASTA"),
-    (b"Query  ", "this is a list of template hits (.hhr), no alignment"),
-    (b"data_", "this is a structure (mmCIF), no alignment"),
+    (b"CLUSTAL", "CLUSTAL format is not supported; convert it to aligned FASTA"),
+    (b"Query  ", "got a list of template hits (.hhr), expected an alignment"),
+    (b"data_", "got a structure (mmCIF), expected an alignment"),
 )
 
 
 def read_alignment(path: str | PathLike[str], query: str | None = None, *, max_rows: int | None = None) -> Alignment:
-    """Return the alignment in a plain or gzip a3m, Stockholm, aligned FASTA (or padded a2m) or PSICOV file.
+    """Return the alignment in a plain or gzip file: a3m, Stockholm, aligned FASTA, padded a2m, or PSICOV.
 
-    The first row must be the target, which is `query` if given. At most `max_rows` rows are read, including the target.
+    The first row must be the target (`query` if it is passed). `max_rows` includes the target.
     Raise `InputError` with `path`, line and record for any other content.
     """
     lines = read_lines(path, MAX_ALIGNMENT_BYTES)
-    begin, is_whole = _beginning(lines)
-    whole = chain(begin, lines)
-    texts = [text for text in (line.strip(b" \t\0") for line in begin) if text]
+    first_lines, is_whole = _beginning(lines)
+    all_lines = chain(first_lines, lines)
+    texts = [text for text in (line.strip(b" \t\0") for line in first_lines) if text]
     first = texts[0] if texts else b""
     for start, problem in _UNSUPPORTED:
         if first.startswith(start):
             raise InputError.at(path, problem, line=1)
-    if (found := _COLABFOLD.fullmatch(first)) is not None:
-        lengths, copies = (group.split(b",") for group in found.groups())
+    if (colabfold_header := _COLABFOLD.fullmatch(first)) is not None:
+        lengths, copies = (group.split(b",") for group in colabfold_header.groups())
         chains = sum(int(count[:9]) for count in copies)
         if len(lengths) > 1 or chains != 1:
             raise InputError.at(
                 path,
-                f"this is ColabFold's alignment of a complex ({chains} chains), and a single chain's is needed here; "
-                "it can be an input itself, or the alignment of that complex",
+                f"got ColabFold's alignment of a complex ({chains} chains), expected the alignment of a single chain; "
+                "pass it as an input, or as the alignment of the complex",
                 line=1,
             )
     if first.startswith((b"# STOCKHOLM", b"#=G")):
-        return stockholm_from_lines(whole, query, path=path, max_rows=max_rows)
+        return stockholm_from_lines(all_lines, query, path=path, max_rows=max_rows)
     row = next((text for text in texts if not text.startswith(_COMMENTS)), b"")
     if not row:
-        raise InputError.at(path, "there is no alignment in it; the first row must be the target")
+        raise InputError.at(path, "the file has no alignment row; the first row must be the target")
     if row.startswith(b">"):
-        read = aligned_fasta_from_lines if _has_equal_rows(begin, path, whole=is_whole) else a3m_from_lines
-        return read(whole, query, path=path, max_rows=max_rows)
+        parse = aligned_fasta_from_lines if _is_aligned_fasta(first_lines, path, is_whole=is_whole) else a3m_from_lines
+        return parse(all_lines, query, path=path, max_rows=max_rows)
     if len(row.split()) == 1:
-        return aln_from_lines(whole, query, path=path, max_rows=max_rows)
-    return stockholm_from_lines(whole, query, path=path, max_rows=max_rows)
+        return aln_from_lines(all_lines, query, path=path, max_rows=max_rows)
+    return stockholm_from_lines(all_lines, query, path=path, max_rows=max_rows)
 
 
 def _beginning(lines: Iterator[bytes]) -> tuple[list[bytes], bool]:
-    """Return the first lines, enough to recognise the format, and whether the file ends there."""
-    begin: list[bytes] = []
+    """Return enough lines to recognise the format, and whether these are the whole file."""
+    first_lines: list[bytes] = []
     size = 0
     for line in lines:
-        begin.append(line)
+        first_lines.append(line)
         size += len(line) + 1
         if size > _PEEKED_BYTES:
-            return begin, False
-    return begin, True
+            return first_lines, False
+    return first_lines, True
 
 
-def _has_equal_rows(begin: Iterable[bytes], path: str | PathLike[str], *, whole: bool) -> bool:
-    """Return whether these records are aligned FASTA rather than a3m.
+def _is_aligned_fasta(first_lines: Iterable[bytes], path: str | PathLike[str], *, is_whole: bool) -> bool:
+    """Return whether the records are aligned FASTA rather than a3m.
 
-    In both formats, rows without insertions have equal length; then a3m is assumed, as insertions may follow further
-    down. A file of equal rows is aligned FASTA if its target has gaps or any row has lower case.
+    Rows of aligned FASTA have equal length, but a3m rows without insertions have too. Rows of equal length are aligned
+    FASTA only if the target has gaps or any row has lower case.
     """
-    texts = [record.text for record in read_records(begin, path)]
-    if len(texts) > 1 and not whole:
-        texts.pop()  # it may be incomplete
+    texts = [record.text for record in read_records(first_lines, path)]
+    if len(texts) > 1 and not is_whole:
+        texts.pop()  # the last record may be incomplete
     if len({len(text) for text in texts}) != 1:
         return False
     return any(gap in texts[0] for gap in (b"-", b".", b"~", b"_")) or any(text != text.upper() for text in texts)
@@ -104,10 +104,10 @@ _LETTERS = COLUMN_LETTERS + COLUMN_LETTERS.lower() + b".~_"
 def aligned_fasta_from_lines(
     lines: Iterable[bytes], query: str | None, *, path: str | PathLike[str], max_rows: int | None
 ) -> Alignment:
-    """Return the alignment in the lines of an aligned FASTA file; case does not matter, and '.' is a gap as '-' is.
+    """Return the alignment in the lines of an aligned FASTA file; case is ignored, and '.' is a gap like '-'.
 
-    The first row is the target (`query` if given); where it has a gap, other rows' residues count as deletions, as in
-    Stockholm.
+    The first row must be the target (`query` if it is passed). Residues of other rows at its gaps count as deletions,
+    as in Stockholm.
     """
     return _read_rows(read_records(lines, path), query, path, max_rows)
 
@@ -115,10 +115,10 @@ def aligned_fasta_from_lines(
 def aln_from_lines(
     lines: Iterable[bytes], query: str | None, *, path: str | PathLike[str], max_rows: int | None
 ) -> Alignment:
-    """Return the alignment in the lines of PSICOV's format: one sequence each, the target first and without gaps."""
+    """Return the alignment in the lines of a PSICOV file: one sequence per line, the target first and without gaps."""
     rows = (
-        AlignmentRecord(line=number, header=b"%d" % number, body=[(number, line)])
-        for number, line in enumerate(lines, start=1)
+        AlignmentRecord(line=line_number, header=b"%d" % line_number, body=[(line_number, line)])
+        for line_number, line in enumerate(lines, start=1)
         if line.strip(b" \t\0")
     )
     return _read_rows(rows, query, path, max_rows, gaps_in_target=False)
@@ -132,13 +132,13 @@ def _read_rows(
     *,
     gaps_in_target: bool = True,
 ) -> Alignment:
-    """Return the alignment of these rows, which are split in large batches, because NumPy is slow for few rows."""
+    """Return the alignment of `rows`, split into columns in large batches because NumPy is slow for few rows."""
     checked: Iterator[tuple[str, bytes]] = islice(
         _checked_rows(rows, query, path, gaps_in_target=gaps_in_target), row_limit(max_rows)
     )
     target = next(checked, None)
     if target is None:
-        raise InputError.at(path, "there is no alignment row; the first must be the target")
+        raise InputError.at(path, "the file has no alignment row; the first row must be the target")
     width = len(target[1])
     columns = TargetColumns(np.frombuffer(target[1], np.uint8))
     builder = AlignmentBuilder(path, len(columns.indices))
@@ -156,14 +156,14 @@ def _read_rows(
 def _checked_rows(
     rows: Iterable[AlignmentRecord], query: str | None, path: str | PathLike[str], *, gaps_in_target: bool
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield each row's name, and its letters in upper case with '-' for every kind of gap, the target first."""
+    """Yield the name of each row and its letters, in upper case and with '-' for all gaps; the target first."""
     width = 0
     for row in rows:
         text = row.text.translate(ALIGNED_TO_COLUMNS)
         if text.translate(None, COLUMN_LETTERS):
             raise wrong_letter_error(path, row.body, _LETTERS, row.name, "residue letter or gap")
         if not width:
-            # An .aln whose first row has gaps was written without its target, which cannot be inferred.
+            # An .aln file lacks its target if the first row has gaps, and the target cannot be inferred.
             target = text.translate(None, b"-") if gaps_in_target else text
             problem = first_row_problem(target, query)
             if problem is not None:

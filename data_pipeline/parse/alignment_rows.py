@@ -1,4 +1,4 @@
-"""Parts shared by the readers of all alignment formats: rows collected in bounded memory, and checks of rows."""
+"""Shared by the readers of all alignment formats: collect rows in bounded memory, and check them."""
 
 import sys
 from collections.abc import Iterable
@@ -10,27 +10,27 @@ from jaxtyping import Integer, UInt8
 from data_pipeline.io.errors import InputError, TooLargeError, printable
 from data_pipeline.residues import AMBIGUOUS_LETTERS, RESTYPES
 
-# Text is read line by line, so this only stops a gzip bomb; memory has its own limit.
+# Only stops gzip bombs: text is read line by line, and MAX_MEMORY_BYTES limits the memory.
 MAX_ALIGNMENT_BYTES = 2**34
-# Memory for one alignment: a million rows of a hundred columns need a third of it.
+# Memory of one alignment; a million rows of a hundred columns need a third of it.
 MAX_MEMORY_BYTES = 768 * 2**20
 
-_NAME_COST = 24  # bytes that a name in a long list takes, besides its own size
+_NAME_COST = 24  # bytes per name in a long list, in addition to the string
 
 GAP = ord("-")
 COLUMN_LETTERS = (RESTYPES + AMBIGUOUS_LETTERS + "-").encode()
 
 _AMBIGUOUS_TO_X = bytes.maketrans(AMBIGUOUS_LETTERS.encode(), b"X" * len(AMBIGUOUS_LETTERS))
 _LOWER = (RESTYPES + AMBIGUOUS_LETTERS).lower().encode()
-# HMMER and UCSC's a2m write lower case and '.' in columns of insertions; '~' and '_' are gaps at the ends of a row.
+# HMMER and UCSC's a2m have lower case and '.' in insertion columns; '~' and '_' are gaps at the ends of a row.
 ALIGNED_TO_COLUMNS = bytes.maketrans(_LOWER + b".~_", _LOWER.upper() + b"---")
 
 
 class AlignmentBuilder:
-    """Collects the rows of an alignment while they are read, within `MAX_MEMORY_BYTES`.
+    """Builds an alignment row by row, within `MAX_MEMORY_BYTES`.
 
-    Deletion counts take one byte each until one of them needs two or four: most alignments have none above 127, and
-    with four bytes each they would be the largest part of a deep alignment.
+    Deletion counts take one byte each until one of them needs two or four. Most alignments have no count above 127, and
+    at four bytes each the counts would be the largest part of a deep alignment.
     """
 
     def __init__(self, path: str | PathLike[str], columns: int) -> None:
@@ -44,7 +44,7 @@ class AlignmentBuilder:
         self._name_bytes = 0
 
     def append(self, name: str, letters: bytes, deletions: np.ndarray | None) -> None:
-        """Add one row; `deletions` is None if it has no insertions."""
+        """Add one row; pass None as `deletions` if it has no insertions."""
         if deletions is None:  # most rows
             self._deletions += self._none
         else:
@@ -65,7 +65,7 @@ class AlignmentBuilder:
 
     @property
     def letters(self) -> UInt8[np.ndarray, "n r"]:
-        """The rows in ASCII."""
+        """The letters of all rows, in ASCII."""
         return np.frombuffer(self._letters, np.uint8).reshape(len(self), self._columns)
 
     @property
@@ -90,7 +90,7 @@ class AlignmentBuilder:
 
 
 class TargetColumns:
-    """Columns of an alignment (or of one block), divided into the target's residues and insertions between them."""
+    """Divides the columns of an alignment (or of one block) into target residues and the insertions between them."""
 
     def __init__(self, target_row: UInt8[np.ndarray, "w"]) -> None:
         has_residue = target_row != GAP
@@ -103,7 +103,7 @@ class TargetColumns:
     def split(
         self, rows: UInt8[np.ndarray, "m w"]
     ) -> tuple[UInt8[np.ndarray, "m r"], Integer[np.ndarray, "m r_and_end"]]:
-        """Return the letters in the target's columns, and the residues inserted before each and after the last."""
+        """Return the letters in the target's columns, and the insertions before each column and after the last."""
         inserted = np.zeros((len(rows), len(self.indices) + 1), np.int32)
         if self._inserted.size:
             residues = rows[:, self._inserted] != GAP
@@ -117,23 +117,26 @@ def smallest_count_type(highest: int) -> np.dtype[np.signedinteger]:
 
 
 def check_memory(path: str | PathLike[str], needed: int, rows: int) -> None:
-    """Raise `TooLargeError` if an alignment of so many rows needs more than `MAX_MEMORY_BYTES`."""
+    """Raise `TooLargeError` if the first `rows` rows of an alignment need more than `MAX_MEMORY_BYTES`."""
     if needed > MAX_MEMORY_BYTES:
-        problem = f"its first {rows:,} rows take more than {MAX_MEMORY_BYTES >> 20} MiB, the most that is allowed"
+        problem = f"its first {rows:,} rows take more than the maximum of {MAX_MEMORY_BYTES >> 20} MiB"
         raise TooLargeError.at(path, f"{problem}; filter the alignment or read fewer rows")
 
 
 def row_limit(max_rows: int | None) -> int:
-    """Return `max_rows`, or the largest integer for None; raise `ValueError` if even the target's row is too many."""
+    """Return `max_rows`, or the largest integer if it is None; raise `ValueError` if it is less than 1."""
     if max_rows is None:
         return sys.maxsize
     if max_rows < 1:
-        raise ValueError(f"max_rows is {max_rows}; an alignment has at least one row, the target")
+        raise ValueError(f"max_rows must be at least 1, because the target is a row: got {max_rows}")
     return max_rows
 
 
 def first_row_problem(row: bytes, query: str | None, *, inserted: bool = False) -> str | None:
-    """Return why the first row is not the target's, or None if it is; `inserted` says that it had insertions."""
+    """Return the reason why the first row is not the target, or None if it is.
+
+    `row` has its insertions removed; `inserted` is true if it had any.
+    """
     if not row:
         return "has no residues; it must be the target"
     if query is None:
@@ -141,18 +144,18 @@ def first_row_problem(row: bytes, query: str | None, *, inserted: bool = False) 
             return "has lower-case letters; it must be the target, in upper case"
         gap = row.find(b"-")
         return None if gap < 0 else f"has a gap at column {gap + 1}; it must be the target, without gaps"
-    given, expected = row.translate(_AMBIGUOUS_TO_X), query.encode().translate(_AMBIGUOUS_TO_X)
-    if given == expected:
+    row_as_x, query_as_x = row.translate(_AMBIGUOUS_TO_X), query.encode().translate(_AMBIGUOUS_TO_X)
+    if row_as_x == query_as_x:
         return None
-    index = next((index for index, (a, b) in enumerate(zip(given, expected, strict=False)) if a != b), None)
+    index = next((index for index, (a, b) in enumerate(zip(row_as_x, query_as_x, strict=False)) if a != b), None)
     reasons = (
         [] if index is None else [f"at residue {index + 1} it has '{chr(row[index])}', the target '{query[index]}'"]
     )
     if len(row) != len(query):
         reasons.append(f"it has {len(row)} columns, the target {len(query)} residues")
     if inserted:
-        reasons.append("its lower-case letters are insertions, no columns")
-    return f"is not the target: {'; '.join(reasons)}; use the alignment that was made for this sequence"
+        reasons.append("its lower-case letters are insertions, not columns")
+    return f"is not the target: {'; '.join(reasons)}; pass the alignment of this sequence"
 
 
 def first_word(header: bytes) -> str:
@@ -164,8 +167,8 @@ def first_word(header: bytes) -> str:
 def wrong_letter_error(
     path: str | PathLike[str], lines: Iterable[tuple[int, bytes]], allowed: bytes, name: str, meaning: str
 ) -> InputError:
-    """Return the error for a row's first letter that is not in `allowed`; `lines` are its numbered lines."""
-    number, line = next((number, line) for number, line in lines if line.strip(b" \t\0").translate(None, allowed))
+    """Return the error for the first letter of a row that is not in `allowed`; `lines` are its numbered lines."""
+    line_number, line = next(each for each in lines if each[1].strip(b" \t\0").translate(None, allowed))
     wrong = line.strip(b" \t\0").translate(None, allowed)[:1]
-    problem = f"'{printable(wrong.decode('latin-1'))}' is no {meaning}"
-    return InputError.at(path, problem, line=number, column=line.index(wrong) + 1, record=name)
+    problem = f"'{printable(wrong.decode('latin-1'))}' is not a {meaning}"
+    return InputError.at(path, problem, line=line_number, column=line.index(wrong) + 1, record=name)

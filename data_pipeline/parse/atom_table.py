@@ -1,4 +1,4 @@
-"""Make the chains of a `Structure` from columns of atoms, which every structure format has."""
+"""Build the chains of a `Structure` from a table of atoms, whatever the file format."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,32 +12,32 @@ from data_pipeline.io.errors import InputError
 from data_pipeline.residues import ATOM_ORDER, ATOM_TYPES, RESTYPES, RESTYPES_WITH_X
 from data_pipeline.structure import Chain
 
-MAX_RESIDUES = 2**18  # of all chains of one structure: about 200 MB of arrays
-NO_ATOM_TYPE = -1  # hydrogens and all other atoms outside the 37 types
+MAX_RESIDUES = 2**18  # of all chains of a structure; their arrays take about 200 MB
+NO_ATOM_TYPE = -1  # atoms other than the 37 types, such as hydrogens
 
 _CD, _NH1, _NH2 = (ATOM_ORDER[name] for name in ("CD", "NH1", "NH2"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class AtomTable:
-    """Table of n atoms in file order, one array for every column."""
+    """Table of n atoms in file order, with one array per column."""
 
     component_names: tuple[str, ...]  # the distinct residue names
     component: Int[np.ndarray, "n"]  # index into `component_names`
     atom_type: Int[np.ndarray, "n"]  # index into `ATOM_TYPES`, or `NO_ATOM_TYPE`
-    number: Int[np.ndarray, "n"]  # the author's residue number
-    insertion_code: Shaped[np.ndarray, "n"]  # one character each, " " for none
-    position: Float[np.ndarray, "n 3"]  # float32, Angstrom; NaN where unknown
+    residue_number: Int[np.ndarray, "n"]  # the author's
+    insertion_code: Shaped[np.ndarray, "n"]  # one character each, " " if there is none
+    position: Float[np.ndarray, "n 3"]  # float32, Å; NaN where unknown
     occupancy: Float[np.ndarray, "n"]
-    b_factor: Float[np.ndarray, "n"]  # Angstrom^2, or pLDDT in predicted structures
+    b_factor: Float[np.ndarray, "n"]  # Å², or pLDDT in predicted structures
 
     def rows(self, index: Int[np.ndarray, "k"]) -> "AtomTable":
-        """Return a table of these rows only."""
+        """Return the table of the rows at `index`."""
         return AtomTable(
             component_names=self.component_names,
             component=self.component[index],
             atom_type=self.atom_type[index],
-            number=self.number[index],
+            residue_number=self.residue_number[index],
             insertion_code=self.insertion_code[index],
             position=self.position[index],
             occupancy=self.occupancy[index],
@@ -46,20 +46,20 @@ class AtomTable:
 
 
 def residue_letter(name: str) -> str:
-    """Return the letter of a residue, or of the standard residue that it is a modification of ("MSE": M); else X."""
+    """Return a residue's one-letter code; modified residues have the parent's letter ("MSE": M), unknown ones X."""
     letter = str(protein_letters_3to1_extended.get(name, "X"))
     return letter if letter in RESTYPES else "X"
 
 
 def atom_type(atom_name: str) -> int:
-    """Return the index of an atom's name in `ATOM_TYPES`, or `NO_ATOM_TYPE`."""
+    """Return the index of an atom name in `ATOM_TYPES`, or `NO_ATOM_TYPE`."""
     return ATOM_ORDER.get(atom_name, NO_ATOM_TYPE)
 
 
 def selenium_as_sulphur(
     atom_types: Int[np.ndarray, "n"], is_selenium: Shaped[np.ndarray, "n"], is_mse: Shaped[np.ndarray, "n"]
 ) -> Int[np.ndarray, "n"]:
-    """Return the atom types with selenomethionine read as methionine: its SE becomes SD."""
+    """Return the atom types with the SE of selenomethionine replaced by the SD of methionine."""
     return np.where(is_selenium & is_mse, ATOM_ORDER["SD"], atom_types)
 
 
@@ -68,21 +68,21 @@ def chain_from_atoms(
 ) -> Chain:
     """Return a chain whose residues are the components named in `sequence`, with atom k in residue `residue[k]`.
 
-    Atoms without coordinates are left out. Of an atom's alternative positions, the one with the highest occupancy is
-    taken, or the first in the file among equals. Unobserved residues are numbered by their position in the sequence,
-    from `first_number`.
+    Atoms without coordinates are left out. The alternative position with the highest occupancy is used, or the first in
+    the file if several are equal. Unobserved residues are numbered by their position in the sequence, starting at
+    `first_number`.
     """
-    known = np.flatnonzero(np.isfinite(atoms.position).all(axis=1))
-    if len(known) < len(residue):
-        atoms, residue = atoms.rows(known), residue[known]
+    has_position = np.flatnonzero(np.isfinite(atoms.position).all(axis=1))
+    if len(has_position) < len(residue):
+        atoms, residue = atoms.rows(has_position), residue[has_position]
     length = len(sequence)
     component = _component_at_each_residue(sequence, atoms, residue)
     observed = component >= 0
     selected = np.flatnonzero(atoms.component == component[residue])
     numbers = np.arange(first_number, first_number + length, dtype=np.int32)
     insertion_codes = np.full(length, " ", dtype="U1")
-    backwards = selected[::-1]  # NumPy keeps the last value of equal indices, so a residue's first row counts
-    numbers[residue[backwards]] = atoms.number[backwards]
+    backwards = selected[::-1]  # NumPy keeps the last value for repeated indices, here the first row of a residue
+    numbers[residue[backwards]] = atoms.residue_number[backwards]
     insertion_codes[residue[backwards]] = atoms.insertion_code[backwards]
 
     positions = np.zeros((length, len(ATOM_TYPES), 3), np.float32)
@@ -116,16 +116,16 @@ def chain_from_atoms(
 def _component_at_each_residue(
     sequence: Sequence[str], atoms: AtomTable, residue: Int[np.ndarray, "n"]
 ) -> Int[np.ndarray, "r"]:
-    """Return the component whose atoms are read at each residue, -1 for unobserved ones.
+    """Return the index of the observed component of each residue, -1 for unobserved residues.
 
-    Where several share a position (microheterogeneity), it is the one that the sequence names, else the first.
+    If several components share a position (microheterogeneity), the one in the sequence is used, else the first.
     """
     index_of = {component: index for index, component in enumerate(atoms.component_names)}
-    stated = np.array([index_of.get(component, -1) for component in sequence], dtype=np.int64)
+    sequence_component = np.array([index_of.get(component, -1) for component in sequence], dtype=np.int64)
     observed = np.full(len(sequence), -1, dtype=np.int64)
     observed[residue[::-1]] = atoms.component[::-1]
-    as_stated = residue[atoms.component == stated[residue]]
-    observed[as_stated] = stated[as_stated]
+    as_stated = residue[atoms.component == sequence_component[residue]]
+    observed[as_stated] = sequence_component[as_stated]
     return observed
 
 
@@ -135,7 +135,7 @@ def _name_arginine_nitrogens(
     mask: Float[np.ndarray, "r 37"],
     b_factors: Float[np.ndarray, "r 37"],
 ) -> None:
-    """Swap NH1 and NH2 in place where NH2 is nearer to CD: NH1 is the cis one (AlphaFold 2, Suppl. Sec. 1.2.1)."""
+    """Swap NH1 and NH2 in place where NH2 is closer to CD, because NH1 is cis (AlphaFold 2, Suppl. Sec. 1.2.1)."""
     rows = np.flatnonzero(is_arginine & (mask[:, [_CD, _NH1, _NH2]] > 0).all(axis=1))
     to_nh1 = np.linalg.norm(positions[rows, _NH1] - positions[rows, _CD], axis=-1)
     to_nh2 = np.linalg.norm(positions[rows, _NH2] - positions[rows, _CD], axis=-1)
@@ -145,12 +145,12 @@ def _name_arginine_nitrogens(
 
 
 def groups(keys: Int[np.ndarray, "n"], count: int) -> list[Int[np.ndarray, "k"]]:
-    """Return the rows with each key 0, 1, ..., `count` - 1, in file order."""
+    """Return the row indices of each key 0, 1, ..., `count` - 1, in file order."""
     order = np.argsort(keys, kind="stable")
     return np.split(order, np.searchsorted(keys[order], np.arange(1, count)))
 
 
 def check_residues(count: int, path: str | PathLike[str]) -> None:
-    """Raise `InputError` if a structure's chains have more than `MAX_RESIDUES`."""
+    """Raise `InputError` if the chains of a structure have more than `MAX_RESIDUES` residues in total."""
     if count > MAX_RESIDUES:
-        raise InputError.at(path, f"its protein chains have more than {MAX_RESIDUES:,} residues, the most that is read")
+        raise InputError.at(path, f"its protein chains have more than the maximum of {MAX_RESIDUES:,} residues")

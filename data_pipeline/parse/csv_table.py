@@ -1,4 +1,4 @@
-"""Read the rows of CSV and TSV tables of targets by the names of their columns."""
+"""Read CSV and TSV tables of targets, with columns identified by name."""
 
 import csv
 from collections.abc import Iterable, Iterator
@@ -15,12 +15,12 @@ from data_pipeline.parse.fasta import (
 )
 from data_pipeline.parse.text_files import read_lines
 
-_BETWEEN = {",": "commas", "\t": "tabs"}
+_DELIMITER_NAMES = {",": "commas", "\t": "tabs"}
 
 
 def no_table_record(delimiter: str) -> str:
-    """Return what is wrong with a table without records."""
-    return f"there is no record; write an id and a sequence with {_BETWEEN[delimiter]} between for each protein"
+    """Return the error message for a table without records."""
+    return f"the table has no record; write an id and a sequence, separated by {_DELIMITER_NAMES[delimiter]}, per line"
 
 
 def read_rows(
@@ -29,22 +29,22 @@ def read_rows(
     delimiter: str = ",",
     problems: InputProblems | None = None,
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the line number and the cells, by column in lower case, of each row of a plain or gzip table.
+    """Yield the line number of each row in a plain or gzip table, and its cells by column name in lower case.
 
     Empty lines are skipped. Raise `InputError` if the first line does not name each `required` column once, if a row
-    has another number of cells, and for more than `MAX_FASTA_BYTES` (unpacked). With `problems`, a row with another
-    number of cells is added to these and skipped, and more than `MAX_RECORDS` rows raise `InputError`.
+    has another number of cells, and for more than `MAX_FASTA_BYTES` (unpacked). With `problems`, rows with another
+    number of cells are added to it and skipped, and more than `MAX_RECORDS` rows raise `InputError`.
     """
     lines = read_lines(path, MAX_FASTA_BYTES)
     rows = csv.reader((line.decode("utf-8", "replace") + "\n" for line in lines), delimiter=delimiter, strict=True)
-    names, between = list(required), _BETWEEN[delimiter]
+    required_names, delimiters = list(required), _DELIMITER_NAMES[delimiter]
     try:
         header = [cell.strip().lower() for cell in next(rows, [])]
-        if any(header.count(name) != 1 for name in names):
-            columns = " and ".join(f"'{name}'" for name in names)
-            problem = f"the first line must name the columns {columns}, each once and with {between} between"
-            missing = [name for name in names if name not in header]
-            hints = ((cell, did_you_mean(cell, missing)) for cell in header if cell not in names)
+        if any(header.count(name) != 1 for name in required_names):
+            columns = " and ".join(f"'{name}'" for name in required_names)
+            problem = f"the first line must name the columns {columns}, each once and separated by {delimiters}"
+            missing = [name for name in required_names if name not in header]
+            hints = ((cell, did_you_mean(cell, missing)) for cell in header if cell not in required_names)
             near = next((f", got '{printable(cell)}'{hint}" for cell, hint in hints if hint), "")
             raise InputError.at(path, f"{problem}{near}", line=1)
         count = 0
@@ -54,7 +54,7 @@ def read_rows(
             if problems is not None:
                 check_record_count(path, rows.line_num, count := count + 1)
             if len(row) != len(header):
-                problem = f"{len(row)} cells where the first line names {len(header)} columns"
+                problem = f"the row has {len(row)} cells, the first line {len(header)} columns"
                 error = InputError.at(path, problem, line=rows.line_num)
                 if problems is None:
                     raise error
@@ -67,7 +67,7 @@ def read_rows(
 
 
 def table_record(path: str | PathLike[str], line: int, name: str, sequence: str) -> FastaRecord:
-    """Return the record of a row. Raise `InputError` for a name or a sequence that cannot be a target's."""
+    """Return the record of a row; raise `InputError` for an invalid target name or sequence."""
     sequence = "".join(sequence.split()).upper()
     problem, letter = target_name_problem(name), find_invalid_letter(sequence)
     if problem is None and letter is not None:

@@ -1,7 +1,7 @@
-"""Read PDB files, and make chains from all structures whose atoms gemmi reads: PDB, and mmCIF without a residue list.
+"""Read PDB files, and build chains from atoms that gemmi reads: PDB, and mmCIF without a residue list.
 
-Of PDB files, this module parses the header and checks what gemmi does not. It also finds the chains of any structure
-file whose ends are bonded: records of bonds say so (LINK, _struct_conn).
+This module parses the headers of PDB files and makes the checks that gemmi omits. It also detects cyclic chains of any
+structure file from the records of bonds (LINK, _struct_conn).
 """
 
 import re
@@ -27,22 +27,22 @@ from data_pipeline.parse.atom_table import (
 )
 from data_pipeline.structure import Chain, Structure
 
-SAME_NAME = "another chain has the same name; the one with more residues is read"
-BLANK_CHAIN = "_"  # the name of a chain without one
-# Residues of the sequence times observed ones (some 10,000 each); aligning more takes too much memory.
+SAME_NAME = "another chain has the same name; the one with more residues is used"
+BLANK_CHAIN = "_"  # name of chains without a name
+# Residues of the sequence (about 10,000) times observed residues; larger alignments take too much memory.
 MAX_ALIGNMENT_CELLS = 10**8
 
-_MAX_OFFSET = 100  # of residue numbers against SEQRES, in either direction
-_MIN_EQUAL = 0.8  # fraction of observed residues that equal SEQRES; below, it is taken for another sequence
+_MAX_OFFSET = 100  # between residue numbers and positions in SEQRES, in either direction
+_MIN_EQUAL = 0.8  # fraction of observed residues that match SEQRES; below, SEQRES is another sequence
 _PEPTIDES = (gemmi.PolymerType.PeptideL, gemmi.PolymerType.PeptideD)
 _SAFE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _EXTENDED = "pdb_0000"  # "pdb_00001abc" is "1abc"
-_NO_ENTRY = "xxxx"  # before the archive assigns an id
+_NO_ENTRY = "xxxx"  # placeholder until the archive assigns an id
 _SUFFIXES = (".gz", ".cif", ".mmcif", ".pdb", ".ent")
 
 
 def entry_name(entry_id: str, path: str | PathLike[str]) -> str:
-    """Return the entry's id in lower case if it can be part of a file name, else the file's stem."""
+    """Return the entry id in lower case if it is valid in a file name, else the stem of the file name."""
     name = entry_id.strip().lower().removeprefix(_EXTENDED)
     if name != _NO_ENTRY and _SAFE_NAME.fullmatch(name):
         return name
@@ -50,7 +50,7 @@ def entry_name(entry_id: str, path: str | PathLike[str]) -> str:
 
 
 def structure_title(path: str | PathLike[str]) -> str:
-    """Return the name of a structure file without its suffixes."""
+    """Return the file name of a structure without its suffixes."""
     name = Path(path).name
     for suffix in _SUFFIXES:
         name = name.removesuffix(suffix)
@@ -58,16 +58,16 @@ def structure_title(path: str | PathLike[str]) -> str:
 
 
 def chains_from_gemmi(model: gemmi.Structure, path: str | PathLike[str]) -> tuple[list[Chain], dict[str, str]]:
-    """Return the protein chains of the first model, and the reasons for chains that were left out.
+    """Return the protein chains of the first model, and the reason for each chain that is left out.
 
-    A chain's sequence is SEQRES if the file has it and the atoms fit it, else that of the observed residues.
+    A chain's sequence is SEQRES if the file has it and the atoms match it, else the observed residues.
     """
     while len(model) > 1:
         del model[len(model) - 1]
     model.setup_entities()
     try:
         columns = _AtomColumns(model)
-    except RuntimeError as error:  # names of atoms, residues or chains have eight characters or more
+    except RuntimeError as error:  # names of atoms, residues or chains with at least eight characters
         raise InputError.at(path, f"its names are too long ({printable(str(error))}); use shorter ones") from error
     chains: dict[str, Chain] = {}
     skipped: dict[str, str] = {}
@@ -77,21 +77,21 @@ def chains_from_gemmi(model: gemmi.Structure, path: str | PathLike[str]) -> tupl
         polymer = part.get_polymer()
         if not len(polymer):
             columns.skip(part)
-            skipped.setdefault(name, "no polymer, only ligands or water")
+            skipped.setdefault(name, "not a polymer, only ligands or water")
         elif polymer.check_polymer_type() not in _PEPTIDES:
             columns.skip(part)
-            skipped[name] = "a polymer, but no protein"
+            skipped[name] = "a polymer, but not a protein"
         else:
             entity = model.get_entity_of(polymer)
-            stated = [gemmi.Entity.first_mon(item) for item in entity.full_sequence] if entity else []
-            residues += max(len(stated), len(polymer))
+            sequence = [gemmi.Entity.first_mon(item) for item in entity.full_sequence] if entity else []
+            residues += max(len(sequence), len(polymer))
             check_residues(residues, path)
             observed = columns.take(part, polymer.subchain_id())
-            positions = _positions(stated, observed, polymer) if stated else None
+            positions = _positions(sequence, observed, polymer) if sequence else None
             if positions is None:
                 chain = chain_from_atoms(name, observed.names, observed.atoms, observed.residue)
             else:
-                chain = chain_from_atoms(name, stated, observed.atoms, positions[observed.residue])
+                chain = chain_from_atoms(name, sequence, observed.atoms, positions[observed.residue])
             if name in chains:
                 skipped[f"{name} (again)"] = SAME_NAME
             if name not in chains or chain.observed.sum() > chains[name].observed.sum():
@@ -101,7 +101,7 @@ def chains_from_gemmi(model: gemmi.Structure, path: str | PathLike[str]) -> tupl
 
 @dataclass(frozen=True, kw_only=True)
 class _Observed:
-    """Atoms of one polymer by residue; alternatives of a residue (microheterogeneity) count as one."""
+    """Observed atoms of one polymer by residue; alternative residues (microheterogeneity) count as one residue."""
 
     atoms: AtomTable
     residue: Int[np.ndarray, "n"]  # residue index of each atom
@@ -110,7 +110,7 @@ class _Observed:
 
 
 class _AtomColumns:
-    """The atoms of a model as columns, which are read chain by chain in the model's order."""
+    """The atoms of a model as columns, to be read chain by chain in the order of the model."""
 
     def __init__(self, model: gemmi.Structure) -> None:
         flat = gemmi.FlatStructure(model)
@@ -129,22 +129,22 @@ class _AtomColumns:
     def take(self, part: gemmi.Chain, subchain: str) -> _Observed:
         components: dict[str, int] = {}
         names: list[str] = []
-        counts: list[int] = []  # atoms of each residue of the chain, ligands and water included
-        fields: list[tuple[int, int, int]] = []  # each residue's position in the polymer, component, number
+        counts: list[int] = []  # atoms per residue of the chain, including ligands and water
+        fields: list[tuple[int, int, int]] = []  # position in the polymer, component and number of each residue
         codes: list[str] = []
         before = None
         for residue in part:
             seqid = residue.seqid
-            number, code = seqid.num or 0, seqid.icode
+            residue_number, code = seqid.num or 0, seqid.icode
             counts.append(len(residue))
             codes.append(code)
             if residue.subchain != subchain:
-                fields.append((-1, 0, number))
+                fields.append((-1, 0, residue_number))
                 continue
-            if (number, code) != before:
+            if (residue_number, code) != before:
                 names.append(residue.name)
-                before = number, code
-            fields.append((len(names) - 1, components.setdefault(residue.name, len(components)), number))
+                before = residue_number, code
+            fields.append((len(names) - 1, components.setdefault(residue.name, len(components)), residue_number))
         of_atom = np.repeat(np.arange(len(counts)), counts)
         rows = self._start + np.arange(len(of_atom))
         self._start += len(of_atom)
@@ -156,7 +156,7 @@ class _AtomColumns:
             component_names=tuple(components),
             component=component[of_atom],
             atom_type=selenium_as_sulphur(self._atom_type[rows], self._is_selenium[rows], is_mse),
-            number=number_of[of_atom],
+            residue_number=number_of[of_atom],
             insertion_code=np.array(codes, dtype="U1")[of_atom],
             position=self._position[rows],
             occupancy=self._occupancy[rows],
@@ -167,37 +167,37 @@ class _AtomColumns:
         return _Observed(atoms=atoms, residue=position[of_atom], names=names, numbers=numbers)
 
 
-def _positions(stated: Sequence[str], observed: _Observed, polymer: gemmi.ResidueSpan) -> Int[np.ndarray, "k"] | None:
-    """Return each observed residue's position in the stated sequence (SEQRES), or None if they do not fit."""
-    positions = _positions_by_number(stated, observed, min_equal=1.0)
+def _positions(sequence: Sequence[str], observed: _Observed, polymer: gemmi.ResidueSpan) -> Int[np.ndarray, "k"] | None:
+    """Return each observed residue's position in the sequence (SEQRES), or None if they do not match."""
+    positions = _positions_by_number(sequence, observed, min_equal=1.0)
     if positions is None:
-        positions = _positions_by_alignment(stated, observed, polymer)
+        positions = _positions_by_alignment(sequence, observed, polymer)
     if positions is None:
-        positions = _positions_by_number(stated, observed, min_equal=_MIN_EQUAL)
+        positions = _positions_by_number(sequence, observed, min_equal=_MIN_EQUAL)
     return positions
 
 
 def _positions_by_number(
-    stated: Sequence[str], observed: _Observed, *, min_equal: float
+    sequence: Sequence[str], observed: _Observed, *, min_equal: float
 ) -> Int[np.ndarray, "k"] | None:
-    """Return each observed residue's position in the stated sequence if the residue numbers count along it, else None.
+    """Return each observed residue's position in the sequence from the residue numbers, or None if they do not match.
 
-    At least the fraction `min_equal` of names must be equal. Of several offsets the best is taken, and among equals the
-    one with which the sequence's first number is nearest to 1.
+    At least the fraction `min_equal` of residue names must match. If several offsets fit, the best one is used; among
+    equally good ones, the one that starts the sequence closest to 1.
     """
     numbers = observed.numbers
     steps = numbers - numbers[0]
-    offsets = len(stated) - int(steps[-1])
+    offsets = len(sequence) - int(steps[-1])
     if (np.diff(numbers) <= 0).any() or offsets < 1:
         return None
-    sequence, names = np.array(stated), np.array(observed.names)
+    expected, names = np.array(sequence), np.array(observed.names)
     by_numbers = min(max(int(numbers[0]) - 1, 0), offsets - 1)
     first = max(by_numbers - _MAX_OFFSET, 0)
     starts = np.arange(first, min(by_numbers + _MAX_OFFSET + 1, offsets))
     starts = starts[np.argsort(np.abs(starts - by_numbers), kind="stable")]
     best, best_start = 0.0, 0
     for start in starts.tolist():
-        equal = float((sequence[start + steps] == names).mean())
+        equal = float((expected[start + steps] == names).mean())
         if equal > best:
             best, best_start = equal, start
         if equal == 1:
@@ -206,15 +206,15 @@ def _positions_by_number(
 
 
 def _positions_by_alignment(
-    stated: Sequence[str], observed: _Observed, polymer: gemmi.ResidueSpan
+    sequence: Sequence[str], observed: _Observed, polymer: gemmi.ResidueSpan
 ) -> Int[np.ndarray, "k"] | None:
-    """Return each observed residue's position in the stated sequence by alignment, with gaps where the chain is broken.
+    """Return each observed residue's position in the sequence by alignment, with gaps at chain breaks.
 
-    Return None if a residue is not aligned or too few are equal.
+    Return None if a residue is not aligned or too few residues match.
     """
-    if len(stated) * len(observed.names) > MAX_ALIGNMENT_CELLS:
+    if len(sequence) * len(observed.names) > MAX_ALIGNMENT_CELLS:
         return None
-    aligned = gemmi.align_sequence_to_polymer(stated, polymer, polymer.check_polymer_type())
+    aligned = gemmi.align_sequence_to_polymer(sequence, polymer, polymer.check_polymer_type())
     positions: list[int] = []
     position = 0
     for count, step in re.findall(r"(\d+)([MID])", aligned.cigar_str()):
@@ -224,19 +224,19 @@ def _positions_by_alignment(
     if len(positions) != len(observed.names):
         return None
     pairs = zip(positions, observed.names, strict=True)
-    equal = sum(residue_letter(stated[k]) == residue_letter(name) for k, name in pairs)
+    equal = sum(residue_letter(sequence[k]) == residue_letter(name) for k, name in pairs)
     return np.array(positions) if equal >= _MIN_EQUAL * len(observed.names) else None
 
 
 _COLUMNS = [f"ptnr{end}_{item}" for end in (1, 2) for item in ("auth_asym_id", "auth_seq_id", "label_atom_id")]
 
 
-# The two atoms of a bond, each with the author's name of its chain, the number of its residue, and its name.
+# The two atoms of a bond, each as the author's chain name, the residue number, and the atom name.
 Bond = frozenset[tuple[str, ...]]
 
 
 def bonds_of_cif(block: gemmi.cif.Block) -> list[Bond]:
-    """Return the bonds that a data block lists; none if it does not say which atoms they join."""
+    """Return the bonds of a data block (_struct_conn), or no bonds if their atoms are not listed."""
     ends = [[gemmi.cif.as_string(value) for value in row] for row in block.find("_struct_conn.", _COLUMNS)]
     return [frozenset((tuple(row[:3]), tuple(row[3:]))) for row in ends]
 
@@ -247,9 +247,9 @@ def bonds_of_pdb(structure: gemmi.Structure) -> list[Bond]:
 
 
 def with_rings(chains: Sequence[Chain], bonds: Iterable[Bond]) -> tuple[Chain, ...]:
-    """Return the chains, of which those are cyclic whose last C is bonded to their first N."""
-    found = set(bonds)
-    return tuple(replace(chain, is_cyclic=True) if _ring_bond(chain) in found else chain for chain in chains)
+    """Return the chains, marked as cyclic if their last C is bonded to their first N."""
+    bond_set = set(bonds)
+    return tuple(replace(chain, is_cyclic=True) if _ring_bond(chain) in bond_set else chain for chain in chains)
 
 
 def _ring_bond(chain: Chain) -> Bond:
@@ -266,28 +266,28 @@ MAX_PDB_BYTES = 2**26  # 800,000 atoms
 _LONG_LINE = re.compile(rb"[^\n]{10000}")
 _MAX_SEQRES = MAX_RESIDUES // 8  # records of up to 13 residues
 _ATOM_END = 54  # last column of the coordinates
-_MAX_COORDINATE = 1e8  # Angstrom; the format has eight columns
+_MAX_COORDINATE = 1e8  # Å; the format has eight columns
 _TO_ASCII = b"?" + bytes(range(1, 128)) + b"?" * 128
 _REVISION = re.compile(rb"^REVDAT .{6}(\d\d)-([A-Z]{3})-(\d\d)", re.MULTILINE | re.IGNORECASE)
 _METHOD = re.compile(rb"^EXPDTA  ..(.*)$", re.MULTILINE)
 _RESOLUTION = re.compile(rb"^REMARK   2 RESOLUTION\. +(\d+\.\d*) ", re.MULTILINE)
 _MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
-_FIRST_YEAR = 70  # two-digit years from 70 are in the 20th century; the archive began in 1971
+_FIRST_YEAR = 70  # two-digit years from 70 are 19xx; the archive began in 1971
 _NUMBER = re.compile(rb" *-?\d+ *|[A-Za-z][0-9A-Za-z]{3}")  # hybrid-36 continues with letters
 
 
 def parse_pdb(content: bytes, *, path: str | PathLike[str] = "pdb") -> Structure:
-    """Return the first model in the text of a PDB file; raise `InputError`, which names `path`, for other content.
+    """Return the first model in the content of a PDB file; raise `InputError` with `path` for other content.
 
-    A chain's sequence is its SEQRES if the file has it, else its observed residues. A chain without a name is called
-    "_". The earliest REVDAT record gives the release date.
+    A chain's sequence is its SEQRES if the file has it, else its observed residues. Chains without a name are named
+    "_". The release date is the date of the earliest REVDAT record.
     """
     if (long := _LONG_LINE.search(content)) is not None:
         line = content.count(b"\n", 0, long.start()) + 1
-        raise InputError.at(path, "the line is longer than any of a PDB file; is it one?", line=line)
+        raise InputError.at(path, "the line is too long for a PDB file; is this a PDB file?", line=line)
     content = content.translate(_TO_ASCII)
     if content.count(b"\nSEQRES") > _MAX_SEQRES:
-        raise InputError.at(path, f"it has more than {_MAX_SEQRES:,} SEQRES records, the most that is read")
+        raise InputError.at(path, f"the file has more than the maximum of {_MAX_SEQRES:,} SEQRES records")
     header = content[: _check_atoms(content, path)]
     try:
         model = gemmi.read_pdb_string(content, split_chain_on_ter=True)
@@ -306,7 +306,7 @@ def parse_pdb(content: bytes, *, path: str | PathLike[str] = "pdb") -> Structure
 
 
 def _check_atoms(content: bytes, path: str | PathLike[str]) -> int:
-    """Return the position of the first atom; raise `InputError` for invalid numbers, which gemmi would read as 0."""
+    """Return the offset of the first atom record; raise `InputError` for invalid numbers, which gemmi reads as 0."""
     letters = np.frombuffer(content + b"\n" * _ATOM_END, np.uint8)
     is_atom = np.concatenate([[True], letters[: -_ATOM_END - 1] == ord("\n")]) if content else np.zeros(0, bool)
     is_atom &= _begins(letters, b"ATOM  ") | _begins(letters, b"HETATM")
@@ -330,7 +330,7 @@ def _check_atoms(content: bytes, path: str | PathLike[str]) -> int:
 
 
 def _begins(letters: UInt8[np.ndarray, "n"], record: bytes) -> Bool[np.ndarray, "m"]:
-    """Return for each position of the content whether `record` begins there."""
+    """Return whether `record` begins at each position of the content."""
     size = len(letters) - _ATOM_END
     begins = letters[:size] == record[0]
     for offset, letter in enumerate(record[1:], start=1):
@@ -339,15 +339,15 @@ def _begins(letters: UInt8[np.ndarray, "n"], record: bytes) -> Bool[np.ndarray, 
 
 
 def _problem(record: bytes) -> str | None:
-    """Return why a line is not a valid atom record, or None if it is."""
+    """Return the reason why a line is not a valid atom record, or None if it is valid."""
     try:
         largest = max(abs(float(record[start : start + 8])) for start in (30, 38, 46))
     except ValueError:
         largest = float("nan")
     if len(record) < _ATOM_END or not largest < _MAX_COORDINATE:
-        return f"columns 31 to 54 are no coordinates: '{printable(record[30:54].decode())}'"
+        return f"columns 31 to 54 are not coordinates: '{printable(record[30:54].decode())}'"
     if not _NUMBER.fullmatch(record, 22, 26):
-        return f"columns 23 to 26 are no residue number: '{printable(record[22:26].decode())}'"
+        return f"columns 23 to 26 are not a residue number: '{printable(record[22:26].decode())}'"
     return None
 
 

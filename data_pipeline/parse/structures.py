@@ -1,4 +1,4 @@
-"""Read a structure file, mmCIF or PDB, which is recognised by content."""
+"""Read structure files in mmCIF or PDB format, recognised by content."""
 
 import re
 from os import PathLike
@@ -10,7 +10,7 @@ from data_pipeline.parse.text_files import read_text_bytes
 from data_pipeline.structure import Structure
 
 _BLOCK = re.compile(rb"^[ \t]*[Dd][Aa][Tt][Aa]_", re.MULTILINE)
-_ATOM = re.compile(rb"^(?:ATOM  |HETATM)", re.MULTILINE)  # in mmCIF, too, but after the block's name
+_ATOM = re.compile(rb"^(?:ATOM  |HETATM)", re.MULTILINE)  # mmCIF has these too, but after the block name
 
 
 def read_structure(path: str | PathLike[str]) -> Structure:
@@ -20,7 +20,9 @@ def read_structure(path: str | PathLike[str]) -> Structure:
     if _BLOCK.search(content, 0, atom.start() if atom else len(content)):
         return parse_mmcif(content, path=path)
     if not atom:
-        raise InputError.at(path, "neither mmCIF (data_) nor PDB (ATOM records); give a structure in one of them")
+        raise InputError.at(
+            path, "neither mmCIF (data_) nor PDB (ATOM records); pass a structure in one of these formats"
+        )
     if len(content) > MAX_PDB_BYTES:
-        raise InputError.at(path, f"it holds more than {MAX_PDB_BYTES:,} bytes of PDB, the most that is read")
+        raise InputError.at(path, f"the PDB file is larger than the maximum of {MAX_PDB_BYTES:,} bytes")
     return parse_pdb(content, path=path)

@@ -1,7 +1,7 @@
-"""The hits of a template search, which say how chains of known structures align to the target, and their formats.
+"""Read the hits of a template search: the alignments of chains with known structures to the target.
 
-These are the .hhr of hhsearch, what hmmsearch writes with `-A` (Stockholm, or converted to a3m), and the table (m8)
-with CIGAR strings of MMseqs2, as ColabFold's server sends it.
+Formats: .hhr of hhsearch, the output of `hmmsearch -A` (Stockholm, or converted to a3m), and the table (m8) with CIGAR
+strings of MMseqs2 that ColabFold's server returns.
 """
 
 import math
@@ -22,16 +22,16 @@ from data_pipeline.parse.text_files import content_lines
 
 @dataclass(frozen=True, kw_only=True)
 class TemplateHit:
-    """One aligned segment of one template chain, which may have several hits.
+    """A template hit: one aligned segment of a template chain. A chain may have several hits.
 
     `query` and `hit_sequence` are the two aligned rows, of equal length: residues in upper case, gaps as '-'. In
     `hit_sequence`, residues that the target lacks are in lower case if the format marks them, and all residues are X if
-    the format does not have them. `indices_query` and
-    `indices_hit` give each column's residue index (from 0) in the whole target and in the whole hit chain, -1 for none.
+    the format does not list them. `indices_query` and `indices_hit` hold the residue index (from 0) of each column in
+    the full target and in the full hit chain, or -1.
     """
 
     index: int  # rank in the file, from 1
-    name: str  # the whole description, beginning with the PDB id and chain: "2CRB_A nuclear receptor ..."
+    name: str  # the full description, starting with the PDB id and chain: "2CRB_A nuclear receptor ..."
     aligned_columns: int
     sum_probs: float | None  # hhsearch's sum of posterior probabilities; hmmsearch has none
     query: str
@@ -41,14 +41,14 @@ class TemplateHit:
 
 
 def parse_hits(content: bytes, query: str, *, file_format: str, path: str | PathLike[str]) -> tuple[TemplateHit, ...]:
-    """Return the hits of the target `query` in a file of the format "hhr", "m8" or any other, which is hmmsearch's."""
+    """Return the hits of the target `query`; a `file_format` other than "hhr" and "m8" is read as hmmsearch's."""
     if file_format == "hhr":
         return parse_hhr(content, path=path)
     parse = parse_hit_table if file_format == "m8" else parse_hmmsearch
     return parse(content, query, path=path)
 
 
-MAX_HHR_BYTES = 2**25  # a thousand hits of a target of 2,000 residues need two thirds of it
+MAX_HHR_BYTES = 2**25  # a thousand hits of a target with 2,000 residues take two thirds of it
 
 _NUMBER = re.compile(rb"No +([0-9]{1,9})$")
 _VALUE = re.compile(rb"([A-Za-z_-]+)=([^ \t%]+)")
@@ -59,42 +59,42 @@ _HEADER = (b"Query ", b"Match_columns", b" No Hit")
 
 
 def parse_hhr(content: bytes, *, path: str | PathLike[str] = "hhr") -> tuple[TemplateHit, ...]:
-    """Return all hits in the text of an .hhr file, in its order.
+    """Return all hits in the content of an .hhr file, in file order.
 
-    Raise `InputError` with `path`, line and hit for any other content, and for a hit that is cut off.
+    Raise `InputError` with `path`, line and hit for any other content and for truncated hits.
     """
     if len(content) > MAX_HHR_BYTES:
-        raise InputError.at(path, f"it holds more than {MAX_HHR_BYTES:,} bytes of text, the most that is read")
+        raise InputError.at(path, f"the text is longer than the maximum of {MAX_HHR_BYTES:,} bytes")
     hits: list[TemplateHit] = []
     start, lines, is_hhr = 0, list[bytes](), False
     for index, line in enumerate(map(bytes.rstrip, content_lines(content, path))):
         is_hhr = is_hhr or line.startswith((*_HEADER, b"No "))
         if line.startswith(b"No "):
-            # Only the lines of one hit are held, so a huge file of invalid hits is refused at the first one.
+            # Reading hit by hit rejects a huge file of invalid hits at the first one.
             if lines:
                 hits.append(_hit_of_hhr(path, start, lines))
             start, lines = index, [line]
         elif lines:
             lines.append(line)
     if not is_hhr:
-        raise InputError.at(path, "this is no .hhr file: it has neither a header nor hits", line=1)
+        raise InputError.at(path, "not an .hhr file: it has neither a header nor hits", line=1)
     if lines:
         hits.append(_hit_of_hhr(path, start, lines))
     return tuple(hits)
 
 
 def _hit_of_hhr(path: str | PathLike[str], start: int, lines: list[bytes]) -> TemplateHit:
-    """Return one hit from its lines: 'No' and its number, '>' and its name, a line of values, the aligned rows."""
+    """Return one hit from its lines: 'No' and rank, '>' and name, a line of values, then the aligned rows."""
     first_line = _NUMBER.match(lines[0])
     if first_line is None:
-        raise InputError.at(path, "a hit begins with 'No' and its number", line=start + 1)
-    number = int(first_line[1])
+        raise InputError.at(path, "a hit must begin with 'No' and its number", line=start + 1)
+    rank = int(first_line[1])
 
     def error(index: int, problem: str) -> InputError:
-        return InputError.at(path, problem, line=start + 1 + index, record=f"No {number}")
+        return InputError.at(path, problem, line=start + 1 + index, record=f"No {rank}")
 
     if len(lines) > 1 and not lines[1].startswith(b">"):
-        raise error(1, "here should be '>' and the hit's name; was the file cut or edited?")
+        raise error(1, "expected '>' and the hit's name; was the file cut or edited?")
     if len(lines) < 3:
         raise error(0, "its name and values are missing; was the file cut?")
     values = dict(_VALUE.findall(lines[2]))
@@ -103,7 +103,7 @@ def _hit_of_hhr(path: str | PathLike[str], start: int, lines: list[bytes]) -> Te
     except (KeyError, ValueError):
         columns = sum_probs = math.nan
     if not (0 <= columns < math.inf and columns == int(columns) and math.isfinite(sum_probs)):
-        raise error(2, "the line after a hit's name should give Aligned_cols and Sum_probs, as numbers")
+        raise error(2, "the line after a hit's name must have Aligned_cols and Sum_probs, as numbers")
     rows: dict[bytes, list[bytes]] = {b"Q": [], b"T": []}
     indices: dict[bytes, list[np.ndarray]] = {b"Q": [], b"T": []}
     for index, line in enumerate(lines[3:], start=3):
@@ -111,20 +111,20 @@ def _hit_of_hhr(path: str | PathLike[str], start: int, lines: list[bytes]) -> Te
             continue
         match = _ROW.match(line[_NAME_END:])
         if match is None:
-            problem = "an aligned row is first index, letters in upper case and '-', last index, and length in brackets"
-            shown = printable(line.decode("latin-1"), 40)
-            raise error(index, f"{problem}, not '{shown}'; was the file cut or edited?")
+            problem = "an aligned row must have its first index, letters in upper case and '-', its last index, and its"
+            row_text = printable(line.decode("latin-1"), 40)
+            raise error(index, f"{problem} length in brackets: got '{row_text}'; was the file cut or edited?")
         is_residue = np.frombuffer(match[2], np.uint8) != ord("-")
         first, last, count = int(match[1]) - 1, int(match[3]), int(is_residue.sum())
         if first < 0 or last - first != count:
-            raise error(index, f"the row goes from residue {first + 1} to {last} but has {count}")
+            raise error(index, f"the row spans residues {first + 1} to {last} but has {count} residues")
         rows[line[:1]].append(match[2])
         indices[line[:1]].append(np.where(is_residue, first - 1 + np.cumsum(is_residue), -1).astype(np.int32))
     query, hit = (b"".join(rows[side]).decode() for side in (b"Q", b"T"))
     if not query or len(query) != len(hit):
         raise error(0, f"the target's row has {len(query)} columns, the hit's {len(hit)}; was the file cut or edited?")
     return TemplateHit(
-        index=number,
+        index=rank,
         name=lines[1][1:].decode("utf-8", "replace"),
         aligned_columns=int(columns),
         sum_probs=sum_probs,
@@ -144,22 +144,22 @@ _MAX_ALIGNED_COLUMNS = 1_000_000
 
 
 def parse_hit_table(content: bytes, query: str, *, path: str | PathLike[str] = "m8") -> tuple[TemplateHit, ...]:
-    """Return the hits of the target `query` in a table of MMseqs2, the best first; an empty table has none.
+    """Return the hits of the target `query` in a table of MMseqs2, best first; an empty table has no hits.
 
-    The table does not hold the residues of the hits: these are X, to be taken from the structure. Raise `InputError`
-    with `path` and line for a line that is not such a hit, and for a hit beyond the end of the target.
+    The table does not contain the residues of the hits, so they are X until they are read from the structure. Raise
+    `InputError` with `path` and line for invalid lines, and for hits beyond the end of the target.
     """
     hits: list[TemplateHit] = []
-    for number, line in enumerate(content_lines(content, path), start=1):
+    for line_number, line in enumerate(content_lines(content, path), start=1):
         if not line.strip(b" \t\r\n\0"):
             continue
         if len(hits) == _MAX_HITS:
-            raise InputError.at(path, f"it has more than {_MAX_HITS:,} hits, the most that are read", line=number)
+            raise InputError.at(path, f"the table has more than the maximum of {_MAX_HITS:,} hits", line=line_number)
         fields = line.decode("utf-8", "replace").rstrip("\r\n").split("\t")
         if len(fields) != _COLUMNS:
-            problem = f"a hit has {_COLUMNS} columns, the last of them a CIGAR string, and this line has {len(fields)}"
-            raise InputError.at(path, f"{problem}; was the file cut?", line=number)
-        hits.append(_hit_of_table(len(hits) + 1, fields, query, number, path))
+            problem = f"a hit must have {_COLUMNS} columns, the last one a CIGAR string, but this has {len(fields)}"
+            raise InputError.at(path, f"{problem}; was the file cut?", line=line_number)
+        hits.append(_hit_of_table(len(hits) + 1, fields, query, line_number, path))
     return tuple(hits)
 
 
@@ -170,25 +170,27 @@ def _hit_of_table(index: int, fields: list[str], query: str, line: int, path: st
         return InputError.at(path, problem, line=line, record=printable(name, 40))
 
     if not all(map(_RESIDUE_NUMBER.fullmatch, numbers)):
-        raise error("columns 7 to 10 should be residue numbers: first and last of the target, then of the hit")
+        raise error("columns 7 to 10 must be residue numbers: first and last of the target, then of the hit")
     if _CIGAR.fullmatch(cigar) is None:
-        raise error(f"column 13 should be a CIGAR string such as 12M3I40M, not '{printable(cigar, 40)}'")
+        raise error(f"column 13 must be a CIGAR string such as 12M3I40M, got '{printable(cigar, 40)}'")
     first_query, last_query, first_hit, last_hit = map(int, numbers)
     pieces = [(int(count), kind) for count, kind in _PIECE.findall(cigar)]
     if sum(count for count, _ in pieces) > _MAX_ALIGNED_COLUMNS:
         raise error(f"its CIGAR string has more than {_MAX_ALIGNED_COLUMNS:,} columns")
     kinds = np.repeat([kind for _, kind in pieces], [count for count, _ in pieces])
-    # MMseqs2's I are residues of the target that the hit lacks, its D are residues of the hit alone.
+    # In MMseqs2, I are residues of the target that the hit lacks, and D are residues that the target lacks.
     in_query, in_hit = kinds != "D", kinds != "I"
     for side, present, first, last in (
         ("target", in_query, first_query, last_query),
         ("hit", in_hit, first_hit, last_hit),
     ):
         if present.sum() != last - first + 1:
-            problem = f"its CIGAR string has {present.sum()} residues of the {side}, and columns 7 to 10 say"
+            problem = f"its CIGAR string has {present.sum()} residues of the {side}, but columns 7 to 10 span"
             raise error(f"{problem} {first} to {last}")
     if last_query > len(query):
-        raise error(f"it is aligned to residues {first_query} to {last_query}, and the target has {len(query)}")
+        raise error(
+            f"it is aligned to residues {first_query} to {last_query}, but the target has {len(query)} residues"
+        )
     indices_query = np.where(in_query, first_query - 2 + np.cumsum(in_query), -1).astype(np.int32)
     return TemplateHit(
         index=index,
@@ -209,9 +211,9 @@ _PADDING = b".~_"
 def parse_hmmsearch(content: bytes, query: str, *, path: str | PathLike[str] = "hmmsearch") -> tuple[TemplateHit, ...]:
     """Return the protein hits in the output of `hmmsearch -A` for a profile of the target, as Stockholm or a3m.
 
-    Match columns (upper case and '-') are the target's residues. Names must be those of `pdb_seqres`, '1abc_A/10-50'
-    with 'mol:protein length:...' in the description. Raise `InputError` with `path` and record for any other content. A
-    file without sequences has no hits: hmmsearch writes it if it finds nothing.
+    Match columns (upper case and '-') are the target's residues. Names must be like '1abc_A/10-50', with
+    'mol:protein length:...' in the description, as in `pdb_seqres`. Raise `InputError` with `path` and record for any
+    other content. hmmsearch writes a file without sequences if it finds no hits.
     """
     if content.lstrip(b" \t\r\n\0").startswith(b">"):
         return _hits(_a3m_rows(content, path), query, path)
@@ -225,7 +227,7 @@ def parse_hmmsearch(content: bytes, query: str, *, path: str | PathLike[str] = "
 def _a3m_rows(content: bytes, path: str | PathLike[str]) -> Iterator[tuple[bytes, bytes, bytes]]:
     for index, record in enumerate(read_records(content_lines(content, path), path)):
         name, _, description = record.header.partition(b" ")
-        # Some writers put the target first; its header has no range of residues.
+        # Some programs write the target first; its header has no residue range.
         if index or b"protein length:" in description:
             yield name, description, record.text
 
@@ -233,32 +235,32 @@ def _a3m_rows(content: bytes, path: str | PathLike[str]) -> Iterator[tuple[bytes
 def _hits(rows: Iterable[tuple[bytes, bytes, bytes]], query: str, path: str | PathLike[str]) -> tuple[TemplateHit, ...]:
     hits = []
     for index, (name, description, row) in enumerate(rows, start=1):
-        if b"mol:" in description and b"mol:protein" not in description:  # nucleic acids are in the database too
+        if b"mol:" in description and b"mol:protein" not in description:  # the database includes nucleic acids
             continue
         record = name.decode("utf-8", "replace")
         match = _DESCRIPTION.match(f"{record} {description.decode('utf-8', 'replace')}")
         if match is None:
-            problem = "a hit is named like '1abc_A/10-50' and described as 'mol:protein length:120'"
+            problem = "a hit must have a name like '1abc_A/10-50' and a description like 'mol:protein length:120'"
             raise InputError.at(path, f"{problem}; search a database like pdb_seqres", record=record)
         hits.append(_hit_of_hmmsearch(index, match, row, query, path))
     return tuple(hits)
 
 
 def _hit_of_hmmsearch(
-    index: int, described: re.Match[str], row: bytes, query: str, path: str | PathLike[str]
+    index: int, header: re.Match[str], row: bytes, query: str, path: str | PathLike[str]
 ) -> TemplateHit:
-    name, first, last = f"{described[1]}_{described[2]}", int(described[3]), int(described[4])
+    name, first, last = f"{header[1]}_{header[2]}", int(header[3]), int(header[4])
     text = row.translate(None, _PADDING)
     if text.translate(None, COLUMN_LETTERS + INSERT_LETTERS):
-        raise InputError.at(path, "the row has other letters than residues and gaps", record=name)
+        raise InputError.at(path, "the row has letters other than residues and gaps", record=name)
     letters = np.frombuffer(text, np.uint8)
     is_column = letters < ord("a")
     is_residue = letters != ord("-")
     if is_column.sum() != len(query):
         problem = f"the hit has {is_column.sum()} match columns, the target {len(query)} residues"
-        raise InputError.at(path, f"{problem}; use the hits that were found for this target", record=name)
+        raise InputError.at(path, f"{problem}; pass the hits of this target", record=name)
     if last - first + 1 != is_residue.sum():
-        problem = f"the hit goes from residue {first} to {last} but has {is_residue.sum()}"
+        problem = f"the hit spans residues {first} to {last} but has {is_residue.sum()} residues"
         raise InputError.at(path, f"{problem}; was the file cut or edited?", record=name)
     target = np.full(len(letters), ord("-"), np.uint8)
     target[is_column] = np.frombuffer(query.encode(), np.uint8)

@@ -1,4 +1,4 @@
-"""Read plain or gzip text files of bounded size, with one clear error for each way to fail."""
+"""Read plain or gzip text files up to a maximum size; each failure raises its own `InputError`."""
 
 import gzip
 import zlib
@@ -15,28 +15,28 @@ from data_pipeline.io.files import os_errors_as_input_errors, require_file
 MAX_LINE_BYTES = 2**21
 
 _GZIP_MAGIC = b"\x1f\x8b"
-_UTF8_MARK = b"\xef\xbb\xbf"
-_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+_UTF8_BOM = b"\xef\xbb\xbf"
+_UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 _CHUNK = 2**20
-# Gzip compresses text 1,030-fold at most, and an alignment that is nearly all gaps about a hundredfold.
+# Gzip compresses any text at most 1,030-fold, and an alignment that is nearly all gaps about 100-fold.
 _MAX_RATIO, _HARMLESS_BYTES = 250, 2**22
 
 
 def read_text_bytes(path: str | PathLike[str], max_bytes: int) -> bytes:
-    """Return a file's content with `\\n` line ends, unpacked if it is gzip by content (not by name).
+    """Return a file's content with `\\n` line ends; gzip is recognised by content, not by name, and unpacked.
 
-    Raise `InputError` beyond `max_bytes` of unpacked content, so that a gzip bomb takes no more memory than that.
+    Raise `InputError` if the unpacked content exceeds `max_bytes`, so a gzip bomb cannot use more memory.
     """
     content = b"".join(read_chunks(path, max_bytes))
-    if content.startswith(_UTF16_MARKS):
+    if content.startswith(_UTF16_BOMS):
         raise _utf16(path)
     if b"\r" in content:
         content = content.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    return content.removeprefix(_UTF8_MARK)
+    return content.removeprefix(_UTF8_BOM)
 
 
 def read_text(path: str | PathLike[str], max_bytes: int, advice: str) -> str:
-    """Return the text of a UTF-8 file as `read_text_bytes` reads it; `advice` ends the error for other encodings."""
+    """Return the text of a UTF-8 file, read like `read_text_bytes`; `advice` ends the error for other encodings."""
     try:
         return read_text_bytes(path, max_bytes).decode()
     except UnicodeDecodeError as error:
@@ -44,47 +44,47 @@ def read_text(path: str | PathLike[str], max_bytes: int, advice: str) -> str:
 
 
 def read_lines(path: str | PathLike[str], max_bytes: int) -> Iterator[bytes]:
-    """Yield a file's lines without their ends, unpacked if it is gzip, without holding the whole file."""
+    """Yield the lines of a plain or gzip file without line ends, and without loading the whole file into memory."""
     return split_lines(read_chunks(path, max_bytes), path)
 
 
 def content_lines(content: bytes, path: str | PathLike[str]) -> Iterator[bytes]:
-    """Yield the lines of a text in memory without their ends; `path` names it in errors."""
+    """Yield the lines of `content` without line ends; `path` appears in errors."""
     return split_lines((content[start : start + _CHUNK] for start in range(0, len(content), _CHUNK)), path)
 
 
 def split_lines(chunks: Iterable[bytes], path: str | PathLike[str]) -> Iterator[bytes]:
-    """Yield lines without their ends of any kind; raise `InputError` for one longer than `MAX_LINE_BYTES`."""
-    begun: list[bytes] = []  # parts of a line that continues in the next chunk
-    size, number, after_return, at_start = 0, 1, False, True
+    """Yield lines without their `\\n`, `\\r\\n` or `\\r`; raise `InputError` for a line over `MAX_LINE_BYTES`."""
+    line_parts: list[bytes] = []  # parts of a line that continues in the next chunk
+    size, line_number, after_return, at_start = 0, 1, False, True
     for raw in chunks:
         chunk = raw
         if at_start:
-            if chunk.startswith(_UTF16_MARKS):
+            if chunk.startswith(_UTF16_BOMS):
                 raise _utf16(path)
-            chunk, at_start = chunk.removeprefix(_UTF8_MARK), False
+            chunk, at_start = chunk.removeprefix(_UTF8_BOM), False
         if after_return and chunk:
             chunk, after_return = chunk.removeprefix(b"\n"), False
         after_return = chunk.endswith(b"\r") or (after_return and not chunk)
         if b"\r" in chunk:
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         first, *others = chunk.split(b"\n")
-        begun.append(first)
+        line_parts.append(first)
         size += len(first)
         if size > MAX_LINE_BYTES:
             raise InputError.at(
-                path, f"the line is longer than {MAX_LINE_BYTES:,} bytes; is this a text file?", line=number
+                path, f"the line is longer than {MAX_LINE_BYTES:,} bytes; is this a text file?", line=line_number
             )
         if others:
-            yield b"".join(begun)
+            yield b"".join(line_parts)
             yield from others[:-1]
-            begun, size, number = [others[-1]], len(others[-1]), number + len(others)
+            line_parts, size, line_number = [others[-1]], len(others[-1]), line_number + len(others)
     if size:
-        yield b"".join(begun)
+        yield b"".join(line_parts)
 
 
 def read_chunks(path: str | PathLike[str], max_bytes: int) -> Iterator[bytes]:
-    """Yield a file's unchanged content in chunks, unpacked if it is gzip; raise `InputError` beyond `max_bytes`."""
+    """Yield the content of a plain or gzip file in unpacked chunks; raise `InputError` beyond `max_bytes`."""
     require_file(path)
     size = 0
     with unpacked(path) as stream:
@@ -92,16 +92,16 @@ def read_chunks(path: str | PathLike[str], max_bytes: int) -> Iterator[bytes]:
         while chunk := stream.read(_CHUNK):
             size += len(chunk)
             if size > max_bytes:
-                raise InputError.at(path, f"it holds more than {max_bytes:,} bytes of text, the most that is read")
+                raise InputError.at(path, f"the text is longer than the maximum of {max_bytes:,} bytes")
             if packed is not None and size > _HARMLESS_BYTES and size > _MAX_RATIO * packed.tell():
-                problem = f"it unpacks to more than {_MAX_RATIO} times its size, as no sequences or structures do"
+                problem = f"it unpacks to more than {_MAX_RATIO} times its size, unlike sequences or structures"
                 raise InputError.at(path, f"{problem}; is it a gzip bomb?")
             yield chunk
 
 
 @contextmanager
 def unpacked(path: str | PathLike[str], what: str = "") -> Iterator[BufferedReader | gzip.GzipFile]:
-    """Open a file, unpacked if it is gzip; errors while it is open become `InputError`s that begin with `what`."""
+    """Open a plain or gzip file for reading; errors while it is open become `InputError`s that begin with `what`."""
     with os_errors_as_input_errors(path, f"{what}cannot be read"), Path(path).open("rb") as file:
         try:
             yield gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == _GZIP_MAGIC else file

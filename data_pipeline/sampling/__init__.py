@@ -1,1 +1,1 @@
-"""Transform raw features into the model's input arrays; all randomness comes from a generator argument."""
+"""Sample the model's input arrays from raw features; all randomness comes from a generator argument."""

@@ -1,4 +1,4 @@
-"""Make the alignments of training examples shallow and incomplete, so that the network reads any alignment."""
+"""Make the alignments of training examples shallow and incomplete, so that the network copes with any alignment."""
 
 from dataclasses import dataclass
 
@@ -13,11 +13,11 @@ from data_pipeline.sampling.msa import random_rows
 
 @dataclass(frozen=True, kw_only=True)
 class AlignmentAugmentation(Config):
-    """Settings of the alignments of training examples; with the defaults, nothing is changed.
+    """Settings of the alignments of training examples; the defaults change nothing.
 
-    `alone_fraction` of the examples have the target's row alone. With `random_depth`, the others have a number of rows
-    that is drawn log-uniformly from 1 to all. Of their columns, a share that is drawn uniformly from 0 to
-    `most_dropped_columns` has gaps in all rows but the target's, so that a network cannot learn an alignment by heart.
+    `alone_fraction` of the examples have only the target row. With `random_depth`, the number of rows of the others is
+    log-uniform from 1 to all. A fraction of the columns, uniform from 0 to `most_dropped_columns`, has gaps in all rows
+    except the target, so that a network cannot memorize alignments.
     """
 
     alone_fraction: float = 0.0
@@ -39,7 +39,7 @@ def augmented_alignment(
     settings: AlignmentAugmentation,
     rng: np.random.Generator,
 ) -> tuple[Int8[np.ndarray, "m r"], Int[np.ndarray, "m r"]]:
-    """Return some rows of an alignment, the target's first, with some columns dropped, and their deletion counts."""
+    """Return some rows of an alignment, the target first, with some columns dropped, and their deletion counts."""
     if len(msa) == 1 or not settings.is_on:
         return msa, deletions
     if rng.random() < settings.alone_fraction:

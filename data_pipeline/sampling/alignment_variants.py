@@ -1,7 +1,7 @@
-"""Vary the alignment of a target, so that predictions show other conformations than that from the whole alignment.
+"""Vary the alignment of a target, so that predictions show alternative conformations.
 
-A variant is a cluster of its rows (AF_Cluster, Wayment-Steele et al. 2024), the alignment with the residues of some
-columns replaced (SPEACH_AF, Stein and Mchaourab 2022), or fewer rows for each pass (del Alamo et al. 2022).
+A variant is a cluster of the rows (AF_Cluster, Wayment-Steele et al. 2024), the alignment with replaced residues in
+some columns (SPEACH_AF, Stein and Mchaourab 2022), or fewer rows per recycling iteration (del Alamo et al. 2022).
 """
 
 import hashlib
@@ -21,29 +21,29 @@ from data_pipeline.residues import GAP, RESTYPES, UNKNOWN
 from data_pipeline.sampling.alignment_clusters import AlignmentClusters, ClusterSettings
 
 _RESIDUE_TYPES: dict[Replacement, int] = {"alanine": RESTYPES.index("A"), "unknown": UNKNOWN}
-# Letters of a selection in the name of a variant; a longer one gets a digest.
-_LONGEST_NAME = 40
+# Max length of a selection in the name of a variant; longer ones get a digest.
+_MAX_NAME_LENGTH = 40
 
 
 @dataclass(frozen=True, kw_only=True)
 class AlignmentVariant:
-    """A variant of a target's alignment; without any of its fields it is the whole alignment.
+    """A variant of a target's alignment; with the defaults, the whole alignment.
 
-    `name` is a part of file names, and `description` tells variants of a target from each other in every run.
+    `name` is part of file names; `description` identifies the variant of a target in all runs.
     """
 
     name: str = ""
     description: str = ""
-    rows: tuple[int, ...] | None = None  # of the alignment, the target's own first; None: all
-    columns: tuple[ResidueRange, ...] = ()  # whose residues are replaced in all rows but the target's
+    rows: tuple[int, ...] | None = None  # row indices with the target first; None: all
+    columns: tuple[ResidueRange, ...] = ()  # columns with residues replaced in all rows except the target
     replacement: Replacement = "alanine"
-    max_msa_rows: int | None = None  # drawn as cluster centres in each pass; None: as many as the model's preset says
+    max_msa_rows: int | None = None  # cluster centres per recycling iteration; None: as in the model's preset
     max_extra_rows: int | None = None
 
     def of(self, features: TargetFeatures) -> TargetFeatures:
-        """Return a target's features with this variant of the alignment, templates and all else as they are.
+        """Return a target's features with this variant of the alignment, and everything else unchanged.
 
-        Raise `InputError` if a masked residue is none of the target's.
+        Raise `InputError` if a masked residue is not in the target.
         """
         if self.columns:
             mask = column_mask(features, self.columns)
@@ -64,31 +64,31 @@ WHOLE_ALIGNMENT: Final = AlignmentVariant()
 
 @dataclass(frozen=True, kw_only=True)
 class VariantSettings:
-    """The variants of the alignment from which every target is predicted, beside the whole alignment."""
+    """The variants of the alignment to predict from, in addition to the whole alignment."""
 
     clusters: ClusterSettings | None = None
-    columns: tuple[tuple[ResidueRange, ...], ...] = ()  # a variant for each
-    window: tuple[int, int] | None = None  # residues of a window that slides along the target, and of its steps
+    columns: tuple[tuple[ResidueRange, ...], ...] = ()  # one variant each
+    window: tuple[int, int] | None = None  # size and step in residues of a window that slides along the target
     replacement: Replacement = "alanine"
-    depths: tuple[tuple[int, int], ...] = ()  # rows, and extra rows, that a pass reads: a variant for each
+    depths: tuple[tuple[int, int], ...] = ()  # MSA rows and extra rows per recycling iteration; one variant each
 
     @property
     def is_empty(self) -> bool:
-        """Return whether there is nothing but the whole alignment."""
+        """Return whether there is only the whole alignment."""
         return self == VariantSettings(replacement=self.replacement)
 
     def without_clusters(self, chain_lengths: Sequence[int], chain_names: Sequence[str]) -> list[AlignmentVariant]:
-        """Return all variants of a target but the clusters of its rows, the whole alignment first."""
+        """Return all variants of a target except clusters, with the whole alignment first."""
         windows = [] if self.window is None else _windows(chain_lengths, chain_names, *self.window)
         masked = [masked_columns(ranges, self.replacement) for ranges in dict.fromkeys([*self.columns, *windows])]
         return [WHOLE_ALIGNMENT, *masked, *(shallow(*depth) for depth in dict.fromkeys(self.depths))]
 
 
 def masked_columns(ranges: Sequence[ResidueRange], replacement: Replacement) -> AlignmentVariant:
-    """Return the variant in which residues of these columns are replaced."""
+    """Return the variant with replaced residues in these columns."""
     words = ",".join(map(str, ranges))
     name = words.replace(",", "_").replace(":", "")
-    if len(name) > _LONGEST_NAME:
+    if len(name) > _MAX_NAME_LENGTH:
         name = f"{name[: name.index('_')]}_{hashlib.sha256(words.encode()).hexdigest()[:8]}"
     return AlignmentVariant(
         name=f"{replacement}_{name}",
@@ -99,7 +99,7 @@ def masked_columns(ranges: Sequence[ResidueRange], replacement: Replacement) -> 
 
 
 def shallow(rows: int, extra_rows: int) -> AlignmentVariant:
-    """Return the variant of which a pass reads at most so many rows as cluster centres, and so many beside them."""
+    """Return the variant with at most `rows` cluster centres and `extra_rows` per recycling iteration."""
     return AlignmentVariant(
         name=f"msa_{rows}_{extra_rows}",
         description=f"at most {rows} rows and {extra_rows} extra rows",
@@ -108,45 +108,45 @@ def shallow(rows: int, extra_rows: int) -> AlignmentVariant:
     )
 
 
-def cluster_variant(settings: ClusterSettings, number: int, rows: Sequence[int] | None = None) -> AlignmentVariant:
-    """Return the variant that has the rows of one cluster; without `rows` it only says which one is meant."""
+def cluster_variant(settings: ClusterSettings, index: int, rows: Sequence[int] | None = None) -> AlignmentVariant:
+    """Return the variant with the rows of one cluster; without `rows`, it only identifies the cluster."""
     return AlignmentVariant(
-        name=f"cluster_{number:03d}",
-        description=f"cluster {number} ({settings})",
+        name=f"cluster_{index:03d}",
+        description=f"cluster {index} ({settings})",
         rows=None if rows is None else tuple(rows),
     )
 
 
 def cluster_variants(settings: ClusterSettings, clusters: AlignmentClusters) -> Iterator[AlignmentVariant]:
-    """Yield the variant of each cluster, each of which has the target's row first."""
-    for number in range(clusters.count):
-        yield cluster_variant(settings, number, clusters.rows(number).tolist())
+    """Yield the variant of each cluster, with the target as the first row."""
+    for index in range(clusters.count):
+        yield cluster_variant(settings, index, clusters.rows(index).tolist())
 
 
 def single_chain(features: TargetFeatures) -> Features:
     """Return the features of a single chain; raise `InputError` for a complex, whose rows cannot be clustered."""
     if isinstance(features, ComplexFeatureSet):
         raise InputError(
-            f"{printable(features.domain_name)} is a complex, whose chains have rows of their own: --cluster-msa is "
-            "for single chains; leave it out, or predict the chains one by one"
+            f"{printable(features.domain_name)} is a complex, but --cluster-msa is only supported for single chains; "
+            "remove it, or predict the chains one by one"
         )
     return features
 
 
 def column_mask(features: TargetFeatures, ranges: Sequence[ResidueRange]) -> Bool[np.ndarray, "r"]:
-    """Return a mask of a target's residues in these ranges. Raise `InputError` if it has none of such a number."""
+    """Return a mask of a target's residues in these ranges; raise `InputError` for residues that it does not have."""
     lengths, names = chains_of(features)
     starts = dict(zip(names, np.cumsum([0, *lengths]).tolist(), strict=False))
     sizes = dict(zip(names, lengths, strict=True))
     mask = np.zeros(sum(lengths), bool)
     for each in ranges:
         if each.chain is None and len(names) > 1:
-            raise InputError(f"--mask-columns {each} is of a complex: name the chain, such as {names[0]}:{each}")
+            raise InputError(f"--mask-columns {each} needs a chain for a complex, such as {names[0]}:{each}")
         chain = names[0] if each.chain is None else each.chain
         if chain not in sizes:
-            raise InputError(f"--mask-columns {each} names a chain that is none of {', '.join(names)}")
+            raise InputError(f"--mask-columns {each} has an unknown chain; the chains are {', '.join(names)}")
         if each.last > sizes[chain]:
-            raise InputError(f"--mask-columns {each} goes beyond the last residue, {sizes[chain]}")
+            raise InputError(f"--mask-columns {each} is beyond the last residue, {sizes[chain]}")
         mask[starts[chain] + each.first - 1 : starts[chain] + each.last] = True
     return mask
 
@@ -168,8 +168,8 @@ def _windows(lengths: Sequence[int], names: Sequence[str], size: int, step: int)
 
 
 def _masked(msa: Int8[np.ndarray, "n r"], columns: Bool[np.ndarray, "r"], kind: Replacement) -> Int8[np.ndarray, "n r"]:
-    """Return an alignment with residues of these columns replaced; gaps, and the target's row, stay."""
-    # Differs from SPEACH_AF, which also replaces the target's own residues: what is predicted here is the target.
+    """Return an alignment with replaced residues in these columns; gaps and the target row are unchanged."""
+    # Differs from SPEACH_AF, which also replaces residues of the target, because the target is predicted here.
     replaced = columns & (msa != GAP)
     replaced[0] = False
     return np.where(replaced, msa.dtype.type(_RESIDUE_TYPES[kind]), msa)

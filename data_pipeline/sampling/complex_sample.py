@@ -1,7 +1,8 @@
-"""Draw one random model input from a complex's features.
+"""Sample one model input from the features of a complex.
 
-DeepMind's program draws inside its network; here the random choices are made first (`draw`), by a generator, and the
-rest follows from them (`complex_sample`). AlphaFold-Multimer (Evans et al. 2022), with the features of AlphaFold 2.3.
+DeepMind's code samples inside the network. Here, a generator makes the random choices first (`draw`), and the model
+input is computed from them (`complex_sample`). AlphaFold-Multimer (Evans et al. 2022), with the features of AlphaFold
+2.3.
 """
 
 from dataclasses import dataclass
@@ -15,15 +16,15 @@ from data_pipeline.residues import GAP, MASKED, UNKNOWN
 from data_pipeline.sampling import msa, templates
 from data_pipeline.sampling.sample import SamplingConfig
 
-# Residues whose one-hot rows are in memory at a time.
+# Number of residues with one-hot rows in memory at a time.
 _COLUMNS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComplexSample(Sample):
-    """The model's input for one recycling iteration of a complex: that of `Sample`, and every residue's chain.
+    """Input of the model for one recycling iteration of a complex: the fields of `Sample`, and the chain numbers.
 
-    `target_feat` is the one-hot residue type. All template slots are averaged, whether they hold a template or not.
+    `target_feat` is the one-hot residue type. All template slots are averaged, including empty ones.
     """
 
     target_feat: Float[np.ndarray, "r 21"]
@@ -36,8 +37,8 @@ class ComplexSample(Sample):
 class Draw:
     """The random choices of a sample.
 
-    `order` has the rows of the MSA, of which the first become clusters; `masked` are these clusters after masking and
-    `hidden` the positions that were masked.
+    `order` has the row indices of the MSA, the first of which become cluster centres; `masked` are the cluster centres
+    after masking, and `hidden` the masked positions.
     """
 
     order: Int[np.ndarray, "n"]
@@ -46,7 +47,7 @@ class Draw:
 
 
 def draw(features: ComplexFeatures, config: SamplingConfig, rng: np.random.Generator) -> Draw:
-    """Make the random choices of a sample: row 0, the complex itself, is always the first cluster."""
+    """Make the random choices of a sample; row 0, the complex itself, is always the first cluster centre."""
     order = np.concatenate([[0], 1 + rng.permutation(len(features.msa) - 1)])
     masked, hidden = msa.mask_msa(
         features.msa[order[: config.max_msa_clusters]],
@@ -61,21 +62,21 @@ def draw(features: ComplexFeatures, config: SamplingConfig, rng: np.random.Gener
 
 
 def complex_sample(features: ComplexFeatures, config: SamplingConfig, drawn: Draw) -> ComplexSample:
-    """Return the model's input that follows from the random choices.
+    """Return the model's input for the random choices `drawn`.
 
-    There is always at least one extra row; without one, it is the complex's row or one with mask 0, depending on
-    `config.target_as_extra`.
+    There is always at least one extra row: if the MSA has none, it is the row of the complex or a row with mask 0,
+    depending on `config.target_as_extra`.
     """
     centres, rows = np.split(drawn.order, [len(drawn.masked)])
     deletions, row_deletions = features.deletion_matrix[centres], features.deletion_matrix[rows]
     profile, deletion_mean = summarize_clusters(drawn.masked, deletions, features.msa[rows], row_deletions)
     extra = rows[: config.max_extra_msa]
     extra_msa = features.msa[extra]
-    # Without extra rows, the network takes one that is masked.
+    # Without extra rows, the network gets a masked one.
     extra_mask = np.ones((max(1, len(extra)), len(features.aatype)), np.float32)
     if not len(extra):
         extra = centres[:1]
-        # The masked row, or it would give away the residues to predict.
+        # Use the masked row, because the unmasked one contains the residues to predict.
         extra_msa = drawn.masked[:1] if config.target_as_extra else features.msa[extra]
         extra_mask *= config.target_as_extra
     template_aatype, positions, masks = (
@@ -117,8 +118,8 @@ def summarize_clusters(
 ) -> tuple[Float32[np.ndarray, "s r 23"], Float32[np.ndarray, "s r"]]:
     """Return the residue profile and the mean deletion count of each cluster in each column.
 
-    A row belongs to the centre that agrees with it in most residues, in equal parts if several do. As in DeepMind's
-    program, a row then counts as often as there are residues, and the centre once.
+    A row belongs to the centre with which it agrees in the most residues, in equal parts if there are several. As in
+    DeepMind's code, a row counts as often as there are residues, and the centre once.
     """
     r = centres.shape[1]
     weights = np.float32(r) * _cluster_weights(centres, rows)
@@ -133,7 +134,7 @@ def summarize_clusters(
 
 
 def _cluster_weights(centres: Int8[np.ndarray, "s r"], rows: Int8[np.ndarray, "e r"]) -> Float32[np.ndarray, "s e"]:
-    """Return the part of each row that belongs to each centre; gaps and masked positions never count as agreement."""
+    """Return the weight of each row in each cluster; gaps and masked positions never count as agreement."""
     agreement = np.zeros((len(centres), len(rows)), np.float32)
     for start in range(0, centres.shape[1], _COLUMNS):
         left, right = (_one_hot(each[:, start : start + _COLUMNS])[..., :GAP] for each in (centres, rows))

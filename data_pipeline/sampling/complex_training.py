@@ -1,4 +1,4 @@
-"""Make training examples from an assembly's features and labels: a crop of a complex, with every equal chain's truth.
+"""Create training examples of complexes: a crop of an assembly, with the true atoms of all chains of equal sequence.
 
 AlphaFold-Multimer (Evans et al. 2022), Suppl. Sec. 7.3 and 7.6.
 """
@@ -22,10 +22,10 @@ _CA = ATOM_ORDER["CA"]
 
 @dataclass(frozen=True, kw_only=True)
 class ComplexTruth(GroundTruth):
-    """Labels of the residues of one crop of a complex, and the true atoms of every equal chain.
+    """Labels of the residues of one crop of a complex, and the true atoms of all chains with the same sequence.
 
-    Axis `k` counts the chains of the same sequence in the whole complex, in the order of `sym_id`; positions are in
-    Angstrom, and a copy that a residue's chain does not have has mask 0.
+    Axis `k` is the copy of the sequence in the whole complex, in the order of `sym_id`. Positions are in Å; the mask is
+    0 for copies that a residue's sequence does not have.
     """
 
     copies_positions: Float32[np.ndarray, "k r 37 3"]
@@ -40,26 +40,26 @@ def complex_example(  # noqa: PLR0917  # as `training_example`, with the name of
     rng: np.random.Generator,
     num_passes: int,
 ) -> TrainingExample:
-    """Draw a training example of a complex for `num_passes` recycling iterations.
+    """Sample a training example of a complex for `num_passes` recycling iterations.
 
     With `config.spatial_crop_probability`, the crop is around an interface, if there is one. Equal arguments, with
     generators in the same state, give equal examples. Raise `InputError` if features and labels differ in their number
-    of residues, or if the complex has not as many template slots as `config` asks for.
+    of residues, or if the complex has fewer template slots than `config` requires.
     """
     require_labels(name, len(features.aatype), labels)
     slots = len(features.template_aatype)
     if slots < config.sampling.max_templates:
-        problem = f"{slots} template slots; set example.sampling.max_templates to no more"
+        problem = f"{slots} template slots; set example.sampling.max_templates to at most this number"
         raise InputError(f"'{printable(name)}' has {problem}")
     clamped = bool(rng.random() >= config.unclamped_fraction)
     labels = confident(labels, config.min_confidence)
     crop = _choose_crop(features, labels, config, rng)
-    shown = _cropped(features, crop)
-    shown = _choose_rows_and_templates(shown, config, distilled=labels.is_distillation, rng=rng)
+    example = _cropped(features, crop)
+    example = _choose_rows_and_templates(example, config, distilled=labels.is_distillation, rng=rng)
     return TrainingExample(
         name=name,
         drawn=tuple(
-            complex_sample(shown, config.sampling, draw(shown, config.sampling, rng)) for _ in range(num_passes)
+            complex_sample(example, config.sampling, draw(example, config.sampling, rng)) for _ in range(num_passes)
         ),
         truth=complex_truth(features, labels, crop),
         use_clamped_fape=clamped,
@@ -69,23 +69,23 @@ def complex_example(  # noqa: PLR0917  # as `training_example`, with the name of
 
 
 def complex_truth(features: ComplexFeatures, labels: ChainLabels, crop: Int[np.ndarray, "c"]) -> ComplexTruth:
-    """Return the ground truth of a crop, with the atoms of each equal chain of the whole complex."""
+    """Return the ground truth of a crop, with the atoms of all chains of equal sequence in the whole complex."""
     own = ground_truth(features.aatype[crop], crop_labels(labels, crop))
     starts = np.flatnonzero(np.diff(features.asym_id, prepend=0))
     entity, copy, chain = (each[crop] for each in (features.entity_id, features.sym_id, features.asym_id))
-    # Of each residue, its place in its chain.
+    # Index of each residue in its chain.
     place = crop - starts[chain - 1]
     start_of = {(int(features.entity_id[start]), int(features.sym_id[start])): int(start) for start in starts}
-    # Only the copies of sequences that the crop shows.
+    # Only the copies of sequences in the crop.
     copies = max(int(features.sym_id[np.isin(features.entity_id, entity)].max()), int(copy.max()))
     positions = np.zeros((copies, *own.all_atom_positions.shape), np.float32)
     mask = np.zeros((copies, *own.all_atom_mask.shape), np.float32)
-    for number in range(copies):
-        first = np.array([start_of.get((each, number + 1), -1) for each in entity.tolist()])
+    for copy_index in range(copies):
+        first = np.array([start_of.get((each, copy_index + 1), -1) for each in entity.tolist()])
         present = first >= 0
         source = first[present] + place[present]
-        positions[number, present] = labels.all_atom_positions[source]
-        mask[number, present] = labels.all_atom_mask[source]
+        positions[copy_index, present] = labels.all_atom_positions[source]
+        mask[copy_index, present] = labels.all_atom_mask[source]
     values = {field.name: getattr(own, field.name) for field in fields(own)}
     return ComplexTruth(**values, copies_positions=positions, copies_mask=mask)
 
@@ -103,7 +103,7 @@ def _choose_crop(
 
 
 def _cropped(features: ComplexFeatures, crop: Int[np.ndarray, "c"]) -> ComplexFeatures:
-    """Return the features of a crop, without the rows of the MSA that have nothing in it."""
+    """Return the features of a crop, without MSA rows that are empty in it."""
     filled = (features.msa[:, crop] != GAP).any(axis=1)
     filled[0] = True
     return replace(
@@ -125,20 +125,20 @@ def _choose_rows_and_templates(
     features: ComplexFeatures, config: ExampleConfig, *, distilled: bool, rng: np.random.Generator
 ) -> ComplexFeatures:
     rows = chosen_rows(len(features.msa), config, distilled=distilled, rng=rng)
-    # All slots are averaged, so those that are not used are empty. The network sometimes gets none (Suppl. Sec. 1.2.3
-    # of AlphaFold 2).
+    # All slots are averaged, so unused slots are empty. Sometimes the network gets no templates (AlphaFold 2, Suppl.
+    # Sec. 1.2.3).
     slots = config.sampling.max_templates
-    chosen = rng.permutation(slots)
+    slot_order = rng.permutation(slots)
     used = (np.arange(slots) < rng.integers(slots + 1))[:, None]
-    masks = features.template_all_atom_masks[chosen] * used[..., None]
+    masks = features.template_all_atom_masks[slot_order] * used[..., None]
     return replace(
         features,
         msa=features.msa[rows],
         deletion_matrix=features.deletion_matrix[rows],
         bert_mask=features.bert_mask[rows],
         paired_rows=int((rows < features.paired_rows).sum()),
-        template_aatype=features.template_aatype[chosen] * used,
-        template_all_atom_positions=features.template_all_atom_positions[chosen] * used[..., None, None],
+        template_aatype=features.template_aatype[slot_order] * used,
+        template_all_atom_positions=features.template_all_atom_positions[slot_order] * used[..., None, None],
         template_all_atom_masks=masks,
-        template_names=(),  # those of other slots
+        template_names=(),  # the slots have changed
     )

@@ -1,4 +1,4 @@
-"""Choose the residues of a long chain or a large complex that a training example shows, in their order."""
+"""Crop long chains and large complexes for training examples; residues remain in order."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,8 +13,8 @@ from data_pipeline.residues import ATOM_ORDER
 def contiguous_crop(length: int, size: int, *, clamped: bool, rng: np.random.Generator) -> Int[np.ndarray, "c"]:
     """Return the indices of `size` neighbouring residues, or of the whole chain if it is not longer.
 
-    If the loss of the example is clamped, every start position is equally likely. If not, the largest allowed start is
-    drawn first, so that crops lie nearer to the start of the chain. AlphaFold 2, Suppl. Sec. 1.2.8.
+    If the loss of the example is clamped, all start positions are equally likely. Otherwise, the max start position is
+    sampled first, so crops are closer to the start of the chain. AlphaFold 2, Suppl. Sec. 1.2.8.
     """
     last = max(0, length - size)
     if not clamped:
@@ -26,10 +26,10 @@ def contiguous_crop(length: int, size: int, *, clamped: bool, rng: np.random.Gen
 def spatial_crop(
     positions: Float[np.ndarray, "r 37 3"], mask: Float[np.ndarray, "r 37"], size: int, rng: np.random.Generator
 ) -> Int[np.ndarray, "c"] | None:
-    """Return the sorted indices of the `size` residues nearest to a random resolved one; None if none is resolved.
+    """Return the sorted indices of the `size` residues nearest to a random resolved one, or None if none is resolved.
 
-    Distances are those between C-alpha atoms. Of residues at equal distance the earlier is chosen first, and
-    unresolved residues are chosen last. AlphaFold-Multimer, Suppl. Alg. 2, applied to one chain.
+    Distances are between C-alpha atoms. Ties go to the earlier residue, and unresolved residues come last.
+    AlphaFold-Multimer, Suppl. Alg. 2, applied to one chain.
     """
     alpha, resolved = positions[:, ATOM_ORDER["CA"]], mask[:, ATOM_ORDER["CA"]] > 0
     return _nearest_residues(alpha, resolved, np.flatnonzero(resolved), size, rng)
@@ -42,10 +42,9 @@ def _nearest_residues(
     size: int,
     rng: np.random.Generator,
 ) -> Int[np.ndarray, "c"] | None:
-    """Return the sorted indices of the `size` residues whose C-alphas are nearest to that of a random one of `centres`.
+    """Return the sorted indices of the `size` residues nearest to a random one of `centres`, by C-alpha distance.
 
-    None if there is no centre. Of residues at equal distance the earlier is chosen first, and unresolved residues are
-    chosen last.
+    Return None if there are no centres. Ties go to the earlier residue, and unresolved residues come last.
     """
     if not len(centres):
         return None
@@ -55,37 +54,37 @@ def _nearest_residues(
 
 
 def crop_labels(labels: ChainLabels, residues: Int[np.ndarray, "c"]) -> ChainLabels:
-    """Return the labels of the given residues only: of every array, whose first axis are the residues."""
+    """Return the labels of these residues only, by indexing the first axis of all arrays."""
     arrays = {name: each[residues] for name, each in vars(labels).items() if isinstance(each, np.ndarray)}
     return replace(labels, **arrays)
 
 
-# Angstrom between the C-alphas of residues of two chains that are at an interface.
+# Max distance in Å between C-alphas of two chains at an interface.
 INTERFACE_DISTANCE = 15.0
-# C-alphas whose distances from all others are in memory at a time.
+# Number of C-alphas with distances from all others in memory at a time.
 _ROWS = 512
 
 
 def contiguous_complex_crop(lengths: Sequence[int], size: int, rng: np.random.Generator) -> Int[np.ndarray, "c"]:
-    """Return the indices of `size` residues of a complex, or of all if it has no more: one stretch of each chain.
+    """Return the indices of up to `size` residues of a complex: one contiguous segment of each chain.
 
-    Chains come in random order, and each gets a stretch of random length and place, at least as long as is needed to
-    fill the crop and at most as long as there is room for. `lengths` are the numbers of residues of the chains.
-    AlphaFold-Multimer (Evans et al. 2022), Suppl. Alg. 1.
+    Chains are processed in random order. Each gets a segment of random length and position, long enough to fill the
+    crop and short enough to fit. `lengths` are the numbers of residues of the chains. AlphaFold-Multimer (Evans et al.
+    2022), Suppl. Alg. 1.
     """
     starts = np.cumsum([0, *lengths])
     room, remaining = size, int(starts[-1])
-    found: list[Int[np.ndarray, "n"]] = []
+    segments: list[Int[np.ndarray, "n"]] = []
     for chain in rng.permutation(len(lengths)):
         length = lengths[chain]
         remaining -= length
-        most = min(room, length)
-        least = min(length, max(0, room - remaining))
-        taken = int(rng.integers(least, most + 1))
-        room -= taken
-        first = int(starts[chain] + rng.integers(length - taken + 1))
-        found.append(np.arange(first, first + taken))
-    return np.sort(np.concatenate(found))
+        max_size = min(room, length)
+        min_size = min(length, max(0, room - remaining))
+        crop_size = int(rng.integers(min_size, max_size + 1))
+        room -= crop_size
+        first = int(starts[chain] + rng.integers(length - crop_size + 1))
+        segments.append(np.arange(first, first + crop_size))
+    return np.sort(np.concatenate(segments))
 
 
 def interface_crop(
@@ -95,10 +94,10 @@ def interface_crop(
     size: int,
     rng: np.random.Generator,
 ) -> Int[np.ndarray, "c"] | None:
-    """Return the sorted indices of the `size` residues nearest to a random one at an interface; None without any.
+    """Return the sorted indices of the `size` residues nearest to a random interface residue, or None if there is none.
 
-    A residue is at an interface if a C-alpha of another chain is within 15 Angstrom of its own. Unresolved residues are
-    chosen last. AlphaFold-Multimer (Evans et al. 2022), Suppl. Alg. 2.
+    A residue is at an interface if a C-alpha of another chain is within 15 Å of its own. Unresolved residues come last.
+    AlphaFold-Multimer (Evans et al. 2022), Suppl. Alg. 2.
     """
     return _nearest_residues(alpha, resolved, np.flatnonzero(at_interface(alpha, resolved, asym_id)), size, rng)
 
@@ -106,11 +105,11 @@ def interface_crop(
 def at_interface(
     alpha: Float[np.ndarray, "r 3"], resolved: Bool[np.ndarray, "r"], asym_id: Int[np.ndarray, "r"]
 ) -> Bool[np.ndarray, "r"]:
-    """Return which residues have the C-alpha of another chain within 15 Angstrom of their own."""
-    found = np.zeros(len(alpha), np.bool_)
+    """Return whether each residue has a C-alpha of another chain within 15 Å of its own."""
+    is_near = np.zeros(len(alpha), np.bool_)
     for start in range(0, len(alpha), _ROWS):
         rows = slice(start, start + _ROWS)
         distance = np.linalg.norm(alpha[rows, None] - alpha, axis=-1)
         near = (distance <= INTERFACE_DISTANCE) & (asym_id[rows, None] != asym_id)
-        found[rows] = (near & resolved[rows, None] & resolved).any(axis=1)
-    return found
+        is_near[rows] = (near & resolved[rows, None] & resolved).any(axis=1)
+    return is_near

@@ -1,6 +1,6 @@
 """Reduce an MSA of any depth to the model's input: masked cluster centres with profiles, and extra rows.
 
-AlphaFold 2, Suppl. Sec. 1.2.6 and 1.2.7. Only the choice of rows and the masking are random and take a generator; the
+AlphaFold 2, Suppl. Sec. 1.2.6 and 1.2.7. The selection of rows and the masking are random and take a generator; the
 other functions are deterministic.
 """
 
@@ -15,14 +15,14 @@ from data_pipeline.residues import GAP, MASKED, RESTYPES, UNKNOWN
 
 CLASSES = MASKED + 1  # 20 residues, unknown, gap, masked
 _PROFILE_CLASSES = GAP + 1
-_CHUNK = 2**18  # entries of the working arrays, few enough for the processor's cache
+_CHUNK = 2**18  # entries of the working arrays, which fit into the processor's cache
 _ROWS_AT_ONCE = 8192
 
 
 def replace_with_unknown(
     msa: Int8[np.ndarray, "n r"], aatype: Int[np.ndarray, "r"], fraction: float, rng: np.random.Generator
 ) -> tuple[Int8[np.ndarray, "n r"], Int[np.ndarray, "r"]]:
-    """Replace a random `fraction` of the residues (not gaps) by unknown ones, separately in MSA and target."""
+    """Replace a random `fraction` of the residues (not gaps) by X, independently in the MSA and the target."""
     hidden = (rng.random(msa.shape, np.float32) < fraction) & (msa != GAP)
     return (
         np.where(hidden, msa.dtype.type(UNKNOWN), msa),
@@ -31,18 +31,18 @@ def replace_with_unknown(
 
 
 def msa_profile(msa: Int8[np.ndarray, "n r"]) -> Float32[np.ndarray, "r 22"]:
-    """Return the frequency (0..1) of each residue type, the unknown type and the gap in each column of an MSA."""
+    """Return the frequency (0..1) of each residue type, including unknown and gap, in each column of an MSA."""
     counts = _counts(msa, np.zeros(len(msa), np.int32), 1)[0, :, :_PROFILE_CLASSES]
     return (counts / np.float32(len(msa))).astype(np.float32)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockDeletion(Config):
-    """Settings of MSA block deletion: number and size of the blocks of rows that training removes (Suppl. Alg. 1)."""
+    """Settings of MSA block deletion: number and size of the blocks of rows to remove in training (Suppl. Alg. 1)."""
 
     fraction_per_block: float = 0.3  # of all rows
     blocks: int = 5
-    randomize_blocks: bool = False  # True: the number of blocks is drawn uniformly from 0 to `blocks`
+    randomize_blocks: bool = False  # True: the number of blocks is uniform from 0 to `blocks`
 
     def __post_init__(self) -> None:
         check_fractions(self, "fraction_per_block", error=ConfigError)
@@ -50,19 +50,19 @@ class BlockDeletion(Config):
 
 
 def rows_after_block_deletion(n: int, deletion: BlockDeletion, rng: np.random.Generator) -> Int[np.ndarray, "kept"]:
-    """Return the sorted indices of the rows that remain of an MSA of `n` rows after random blocks are deleted.
+    """Return the sorted indices of the rows of an MSA of `n` rows that remain after deleting random blocks.
 
-    The target, row 0, always remains. Rows are in the order of the search, so a block is often a branch of the family.
-    AlphaFold 2, Suppl. Alg. 1.
+    The target, row 0, always remains. Rows are in search order, so a block is often a branch of the family. AlphaFold
+    2, Suppl. Alg. 1.
     """
     size = int(n * deletion.fraction_per_block)
     blocks = int(rng.integers(deletion.blocks + 1)) if deletion.randomize_blocks else deletion.blocks
     starts = rng.integers(n, size=blocks)
-    kept = np.ones(n, np.bool_)
+    remains = np.ones(n, np.bool_)
     for start in starts:
-        kept[start : start + size] = False
-    kept[0] = True
-    return np.flatnonzero(kept)
+        remains[start : start + size] = False
+    remains[0] = True
+    return np.flatnonzero(remains)
 
 
 def random_rows(n: int, max_rows: int, rng: np.random.Generator) -> Int[np.ndarray, "kept"]:
@@ -81,7 +81,7 @@ def sample_rows(
 
 
 def crop_extra_rows(e: int, max_extra: int, rng: np.random.Generator) -> Int[np.ndarray, "rows"]:
-    """Return indices of at most `max_extra` of the `e` rows that are not cluster centres, for the extra MSA stack."""
+    """Return random indices of at most `max_extra` of the `e` rows that are not cluster centres, for the extra MSA."""
     return rng.permutation(e)[:max_extra]
 
 
@@ -97,40 +97,40 @@ def mask_msa(
 ) -> tuple[Int8[np.ndarray, "s r"], Bool[np.ndarray, "s r"]]:
     """Return an MSA with a random `fraction` of its positions replaced, as in BERT, and the mask of these positions.
 
-    A position becomes a uniformly random residue with `uniform_prob`, a draw from its column's profile with
-    `profile_prob`, stays the same with `same_prob`, and becomes the mask token otherwise.
+    A position becomes a uniformly random residue with `uniform_prob`, a sample from the profile of its column with
+    `profile_prob`, remains unchanged with `same_prob`, and becomes the mask token otherwise.
     """
     r = msa.shape[1]
     hidden = rng.random(msa.shape) < fraction
     places = np.flatnonzero(hidden)
     columns, before = places % r, msa.reshape(-1)[places]
-    # Each class has an interval of the numbers that are drawn, in the order of the classes.
+    # Each class has an interval of the random numbers, in the order of the classes.
     lengths = np.zeros((r, CLASSES))
     lengths[:, : len(RESTYPES)] = uniform_prob / len(RESTYPES)
     lengths[:, :_PROFILE_CLASSES] += profile_prob * profile
     lengths[:, MASKED] = max(0.0, 1 - uniform_prob - profile_prob - same_prob)
     ends = lengths.cumsum(axis=1)
     draws = rng.random(len(places)) * (ends[columns, -1] + same_prob)
-    # `same_prob` lies behind the interval of a position's own class. What is left without it is looked up in the
-    # intervals of all columns at once, of which each begins where no earlier one ends.
+    # The interval of `same_prob` follows the interval of a position's own class. After removing it, the numbers are
+    # looked up in the intervals of all columns at once, which do not overlap.
     beyond = draws - ends[columns, before]
     is_same = (beyond >= 0) & (beyond < same_prob)
     draws[beyond >= same_prob] -= same_prob
     starts = 2.0 * np.arange(r)
-    found = np.searchsorted((ends + starts[:, None]).reshape(-1), draws + starts[columns], side="right")
-    drawn = np.minimum(found - columns * CLASSES, MASKED)
+    classes = np.searchsorted((ends + starts[:, None]).reshape(-1), draws + starts[columns], side="right")
+    drawn = np.minimum(classes - columns * CLASSES, MASKED)
     masked = msa.copy()
     masked.reshape(-1)[places] = np.where(is_same, before, drawn)
     return masked, hidden
 
 
 def nearest_clusters(centres: Int8[np.ndarray, "s r"], rows: Int8[np.ndarray, "e r"]) -> Int32[np.ndarray, "e"]:
-    """Return for each row the index of the cluster centre that agrees with it in most columns; ties go to the first.
+    """Return the index of the cluster centre that agrees with each row in the most columns; ties go to the first.
 
     Gaps and masked positions never count as agreement; unknown residues do.
     """
-    # Comparing bytes column by column and adding up in bytes beats a matrix product over one-hot vectors about
-    # eightfold and is exact; a byte holds the agreement of 255 columns. Rows lie along the fast axis: they are many.
+    # Comparing and adding bytes column by column is exact, and about eight times faster than a matrix product of
+    # one-hot vectors. A byte holds the agreement of 255 columns. Rows are on the fast axis, because there are many.
     s, r = centres.shape
     if not len(rows):
         return np.zeros(0, np.int32)
@@ -160,13 +160,13 @@ def count_members(
     assignment: Int[np.ndarray, "e"],
     clusters: int,
 ) -> tuple[Integer[np.ndarray, "m r 23"], Int[np.ndarray, "m r"], Int[np.ndarray, "s"]]:
-    """Return how many rows of each cluster have each class in each column, their deletions, and their number.
+    """Return the count of each class in each column of each cluster, the summed deletions, and the number of rows.
 
-    Rows are those that `assignment` assigns to a cluster; its centre is not among them. Without any rows the counts and
-    deletions are of no cluster (m = 0).
+    `assignment` has the cluster of each row; centres are not included. Without any rows, counts and deletions are empty
+    (m = 0).
     """
     r = rows.shape[1]
-    if not len(rows):  # a shallow alignment, as most are
+    if not len(rows):  # a shallow alignment, which is common
         return np.zeros((0, r, CLASSES), np.uint8), np.zeros((0, r), np.int64), np.zeros(clusters, np.int64)
     where = np.flatnonzero(row_deletions != 0)
     row, column = np.divmod(where, r)
@@ -184,9 +184,9 @@ def cluster_means(
     deletions: Integer[np.ndarray, "m r"],
     members: Integer[np.ndarray, "s"],
 ) -> tuple[Float32[np.ndarray, "s r 23"], Float32[np.ndarray, "s r"]]:
-    """Return the residue profile and the mean deletion count of each cluster: of its centre, which is masked, and rows.
+    """Return the residue profile and the mean deletion count of each cluster, including its masked centre.
 
-    The last three are what `count_members` returns of the rows.
+    The last three arguments are the results of `count_members` for the rows.
     """
     divisor = 1e-6 + 1 + members[:, None]  # AlphaFold's guard against empty clusters
     profile = np.zeros((*centres.shape, CLASSES), np.float32)
@@ -200,13 +200,13 @@ def cluster_means(
 
 
 def has_deletion(deletions: Integer[np.ndarray, "n r"]) -> Float32[np.ndarray, "n r"]:
-    """Return 1 where a row has residues just before a column that the target lacks, else 0."""
+    """Return 1 where a row has residues before a column that the target lacks, else 0."""
     return (deletions > 0).astype(np.float32)
 
 
 def deletion_value(deletions: Integer[np.ndarray, "n r"] | Float[np.ndarray, "n r"]) -> Float32[np.ndarray, "n r"]:
     """Map deletion counts d to the range 0..1 as 2 / pi * arctan(d / 3) (AlphaFold 2, Suppl. Table 1)."""
-    counts = deletions.astype(np.float32)  # counts may be of any integer type
+    counts = deletions.astype(np.float32)  # counts may have any integer type
     return np.arctan(counts / np.float32(3)) * np.float32(2 / np.pi)
 
 
@@ -216,10 +216,10 @@ def msa_feature(
     cluster_profile: Float[np.ndarray, "s r 23"],
     cluster_deletion_mean: Float[np.ndarray, "s r"],
 ) -> Float32[np.ndarray, "s r 49"]:
-    """Return the channels of the cluster rows that the model embeds (`msa_feat`; AlphaFold 2, Suppl. Table 1).
+    """Return the model's input channels for the cluster rows (`msa_feat`; AlphaFold 2, Suppl. Table 1).
 
-    They are the one-hot residue (23), whether there is a deletion (1), the deletion value (1), the cluster's profile
-    (23) and the deletion value of the cluster's mean deletion count (1).
+    The channels are the one-hot residue (23), whether there is a deletion (1), the deletion value (1), the cluster
+    profile (23) and the deletion value of the cluster's mean deletion count (1).
     """
     feature = np.zeros((*masked_msa.shape, 2 * CLASSES + 3), np.float32)
     np.put_along_axis(feature, masked_msa[..., None].astype(np.int64), 1, axis=-1)
@@ -231,21 +231,21 @@ def msa_feature(
 
 
 def target_feature(aatype: Int[np.ndarray, "r"]) -> Float32[np.ndarray, "r 22"]:
-    """Return the target's channels that the model embeds: 0 (no segment begins here) and the one-hot residue type."""
+    """Return the model's input channels for the target: 0 (no segment begins here) and the one-hot residue type."""
     return np.concatenate([np.zeros((len(aatype), 1)), np.eye(UNKNOWN + 1)[aatype]], axis=1, dtype=np.float32)
 
 
 def _counts(msa: Int8[np.ndarray, "n r"], group: Int[np.ndarray, "n"], groups: int) -> Int[np.ndarray, "groups r 23"]:
-    """Count the rows of each group that have each class in each column."""
+    """Count the rows of each group with each class in each column."""
     r = msa.shape[1]
     column, first = np.arange(r) * CLASSES, group.astype(np.int64) * (r * CLASSES)
-    step = max(1, max(_CHUNK, groups * r * CLASSES) // r)  # adding up takes no longer than counting
+    step = max(1, max(_CHUNK, groups * r * CLASSES) // r)  # adding takes no longer than counting
     counts: np.ndarray | None = None
     for start in range(0, len(msa), step):
         cell = msa[start : start + step].astype(np.int64, order="C")
         cell += column
         cell += first[start : start + step, None]
-        found = np.bincount(cell.ravel(), minlength=groups * r * CLASSES)
-        counts = found if counts is None else counts + found
+        chunk_counts = np.bincount(cell.ravel(), minlength=groups * r * CLASSES)
+        counts = chunk_counts if counts is None else counts + chunk_counts
     assert counts is not None, "an MSA has at least one row"
     return counts.reshape(groups, r, CLASSES)

@@ -1,6 +1,6 @@
-"""Make the templates of a training example imperfect, as relatives are: noised, cut, with gaps and other residues.
+"""Make the templates of training examples as imperfect as homologs: with noise, cuts, gaps and substitutions.
 
-A chain without a known relative gets a corrupted copy of its own structure as its template.
+A chain without known homologs gets a corrupted copy of its own structure as its template.
 """
 
 from dataclasses import dataclass
@@ -20,28 +20,33 @@ from data_pipeline.sampling.templates import choose_templates
 OWN_STRUCTURE = "own structure"  # name of a template that is a corrupted copy of the chain itself
 _BACKBONE = [ATOM_ORDER[name] for name in ("N", "CA", "C", "O")]
 _GLYCINE = RESTYPES.index("G")
-# Residues that move together: a loop or a secondary-structure element of a relative is displaced as a whole.
-_SHORTEST_SEGMENT, _LONGEST_SEGMENT = 1, 15
-_LONGEST_GAP = 12  # residues
+# Residues that move together, because loops and secondary-structure elements of homologs are displaced as a whole.
+_MIN_SEGMENT, _MAX_SEGMENT = 1, 15
+_MAX_GAP = 12  # residues
 _TURN_PER_ANGSTROM = 0.25  # radians
-# The common core of two proteins in which a share h of the residues differs has a root mean square deviation of
-# 0.4 exp(1.87 h) Angstrom (Chothia & Lesk 1986). The spread of its logarithm is ours.
+# The common core of two proteins that differ in a fraction h of their residues has a root mean square deviation of
+# 0.4 exp(1.87 h) Å (Chothia & Lesk 1986). The spread of its logarithm is our choice.
 _RELATIVES_RMSD, _RELATIVES_GROWTH, _RELATIVES_SPREAD = 0.4, 1.87, 0.4
-# Half bits, the unit of BLOSUM62's scores.
+# BLOSUM62 scores are in half bits.
 _BITS_PER_SCORE = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
 class TemplateAugmentation(Config):
-    """Settings of the templates of training examples; with the defaults, examples have those of the feature store.
+    """Settings of the templates of training examples; with the defaults, examples use the feature store's templates.
 
-    `none_fraction` of the examples have no template. Of the others, `own_fraction` of those with templates in the
-    feature store, and all without, have one template, a corrupted copy of their own structure, if `own_fraction` is
-    above 0: its residues are displaced, with a root mean square drawn log-uniformly from `least_noise` to `most_noise`
-    (Angstrom), and turned about their alpha carbons by a quarter of that in radians; a contiguous stretch is left,
-    whose share is drawn uniformly from `least_kept` to 1; of it, a share of up to `most_masked` is deleted in gaps; and
-    a share of up to `most_substituted` of the residues has another type. With `noise_by_identity`, residues are
-    displaced as far as those of relatives with as many substitutions: a network can learn what a template is worth.
+    `none_fraction` of the examples have no template. If `own_fraction` is above 0, this fraction of the other examples
+    with templates in the feature store, and all examples without, get a corrupted copy of their own structure as their
+    only template:
+
+    - residues are displaced, with a root mean square that is log-uniform from `least_noise` to `most_noise` (Å), and
+      rotated about their alpha carbons by a quarter of this value in radians;
+    - one contiguous segment remains, with a fraction of the residues that is uniform from `least_kept` to 1;
+    - a fraction of up to `most_masked` of the segment is deleted in gaps;
+    - a fraction of up to `most_substituted` of the residues has another type.
+
+    With `noise_by_identity`, displacements are as large as in homologs with the same number of substitutions, so that
+    a network can learn how reliable a template is.
     """
 
     none_fraction: float = 0.0
@@ -63,7 +68,7 @@ class TemplateAugmentation(Config):
 
     @property
     def is_on(self) -> bool:
-        """Return whether any template is changed or left out."""
+        """Return whether any template is changed or removed."""
         return self.none_fraction > 0 or self.own_fraction > 0
 
 
@@ -76,10 +81,10 @@ def example_templates(
     max_hits: int,
     max_templates: int,
 ) -> TemplateFeatures:
-    """Draw the templates of a training example, at most `max_templates` of the `max_hits` best, or its own structure.
+    """Sample up to `max_templates` of the `max_hits` best templates of a training example, or its own structure.
 
-    Without augmentation, nothing but `choose_templates` is drawn. With it, an example that is to have templates has at
-    least one, if the chain or its own structure gives any.
+    Without augmentation, the templates are sampled by `choose_templates`. With augmentation, an example with templates
+    has at least one, if the chain or its own structure provides any.
     """
     available, length = len(features.template_aatype), len(features.aatype)
     if not settings.is_on:
@@ -102,10 +107,10 @@ def corrupted_copy(
     settings: TemplateAugmentation,
     rng: np.random.Generator,
 ) -> AlignedTemplate:
-    """Return a template made of a chain's own structure (Angstrom), as `TemplateAugmentation` describes.
+    """Return a template from a chain's own structure (Å), corrupted as described in `TemplateAugmentation`.
 
-    Where nothing is left, the type is a gap and all atoms are masked. A residue of another type keeps its backbone, and
-    its C-beta if both types have one.
+    At deleted residues, the type is a gap and all atoms are masked. A substituted residue keeps its backbone, and its
+    C-beta if both types have one.
     """
     length = len(aatype)
     share = float(rng.uniform(0, settings.most_substituted))
@@ -134,7 +139,7 @@ def corrupted_copy(
 
 
 def _noise(settings: TemplateAugmentation, substituted_share: float, rng: np.random.Generator) -> float:
-    """Draw the root mean square of the displacements of a copy, in Angstrom."""
+    """Sample the root mean square of the displacements of a copy, in Å."""
     if not settings.noise_by_identity:
         return float(np.exp(rng.uniform(np.log(settings.least_noise), np.log(settings.most_noise))))
     typical = _RELATIVES_RMSD * np.exp(_RELATIVES_GROWTH * substituted_share + _RELATIVES_SPREAD * rng.normal())
@@ -142,11 +147,11 @@ def _noise(settings: TemplateAugmentation, substituted_share: float, rng: np.ran
 
 
 def displacements(length: int, size: float, rng: np.random.Generator) -> Float[np.ndarray, "r 3"]:
-    """Draw by how much each residue is displaced: a vector with a root mean square of `size` Angstrom.
+    """Sample a displacement vector for each residue, with a root mean square of `size` Å.
 
-    Neighbours move alike: independent normal vectors are averaged over windows of 1 to 15 residues.
+    Neighbouring residues have similar displacements, because normal vectors are averaged over 1 to 15 residues.
     """
-    window = int(rng.integers(_SHORTEST_SEGMENT, _LONGEST_SEGMENT + 1))
+    window = int(rng.integers(_MIN_SEGMENT, _MAX_SEGMENT + 1))
     steps = rng.normal(size=(length + window - 1, 3))
     summed = np.concatenate([np.zeros((1, 3)), steps.cumsum(axis=0)])
     smooth = summed[window:] - summed[:-window]
@@ -154,26 +159,26 @@ def displacements(length: int, size: float, rng: np.random.Generator) -> Float[n
 
 
 def rotations(vectors: Float[np.ndarray, "r 3"]) -> Float[np.ndarray, "r 3 3"]:
-    """Return the rotations about these vectors by as many radians as they are long."""
+    """Return the rotation matrices of rotation vectors, whose lengths are angles in radians."""
     from scipy.spatial.transform import Rotation  # noqa: PLC0415 (timings of steps need no such package)
 
-    found: np.ndarray = Rotation.from_rotvec(vectors).as_matrix()
-    return found
+    matrices: np.ndarray = Rotation.from_rotvec(vectors).as_matrix()
+    return matrices
 
 
 def substituted(aatype: Int[np.ndarray, "r"], rng: np.random.Generator) -> Int[np.ndarray, "r"]:
-    """Draw another type for every residue, as often as in related proteins (BLOSUM62); unknown ones stay unknown."""
+    """Sample another type for each residue, as often as in homologs (BLOSUM62); unknown residues stay unknown."""
     cumulative = _substitution_probabilities().cumsum(axis=1)
-    known = aatype != UNKNOWN
-    found = aatype.copy()
-    draws = rng.random((len(aatype), 1))[known]
-    found[known] = (draws * cumulative[aatype[known], -1:] >= cumulative[aatype[known], :-1]).sum(axis=1)
-    return found
+    is_known = aatype != UNKNOWN
+    types = aatype.copy()
+    draws = rng.random((len(aatype), 1))[is_known]
+    types[is_known] = (draws * cumulative[aatype[is_known], -1:] >= cumulative[aatype[is_known], :-1]).sum(axis=1)
+    return types
 
 
 @cache
 def _substitution_probabilities() -> Float[np.ndarray, "20 20"]:
-    """Return the probability of each type to be replaced by each other one, with all types equally frequent."""
+    """Return the probability of each residue type to be replaced by each other type, if all are equally frequent."""
     from Bio.Align import substitution_matrices  # noqa: PLC0415 (timings of steps need no such package)
 
     scores = np.array(substitution_matrices.load("BLOSUM62").select(RESTYPES))
@@ -183,28 +188,28 @@ def _substitution_probabilities() -> Float[np.ndarray, "20 20"]:
 
 
 def _stretch(length: int, share: float, rng: np.random.Generator) -> Bool[np.ndarray, "r"]:
-    """Return a mask of a random contiguous stretch with this share of the residues, and at least one."""
+    """Return a mask of a random contiguous segment with this fraction of the residues, and at least one."""
     size = max(1, round(share * length))
     start = int(rng.integers(length - size + 1))
     return (np.arange(length) >= start) & (np.arange(length) < start + size)
 
 
 def _gaps(length: int, share: float, rng: np.random.Generator) -> Bool[np.ndarray, "r"]:
-    """Return a mask of random short gaps that make up at most this share of the residues."""
+    """Return a mask of random short gaps with at most this fraction of the residues."""
     gaps = np.zeros(length, np.bool_)
-    most = int(share * length)
-    while gaps.sum() < most:
-        size = min(int(rng.integers(1, _LONGEST_GAP + 1)), most - int(gaps.sum()))
+    max_residues = int(share * length)
+    while gaps.sum() < max_residues:
+        size = min(int(rng.integers(1, _MAX_GAP + 1)), max_residues - int(gaps.sum()))
         start = int(rng.integers(length - size + 1))
         gaps[start : start + size] = True
     return gaps
 
 
-def _selected(features: Features, chosen: Int[np.ndarray, "t"]) -> TemplateFeatures:
+def _selected(features: Features, indices: Int[np.ndarray, "t"]) -> TemplateFeatures:
     return TemplateFeatures(
-        template_domain_names=tuple(features.template_domain_names[index] for index in chosen),
-        template_aatype=features.template_aatype[chosen],
-        template_all_atom_positions=features.template_all_atom_positions[chosen],
-        template_all_atom_masks=features.template_all_atom_masks[chosen],
-        template_sum_probs=features.template_sum_probs[chosen],
+        template_domain_names=tuple(features.template_domain_names[index] for index in indices),
+        template_aatype=features.template_aatype[indices],
+        template_all_atom_positions=features.template_all_atom_positions[indices],
+        template_all_atom_masks=features.template_all_atom_masks[indices],
+        template_sum_probs=features.template_sum_probs[indices],
     )

@@ -1,4 +1,4 @@
-"""Choose templates for training, and compute their pseudo-beta positions."""
+"""Sample templates for training, and compute their pseudo-beta positions."""
 
 import numpy as np
 from jaxtyping import Float, Float32, Int
@@ -9,9 +9,9 @@ from data_pipeline.residues import ATOM_ORDER, RESTYPES
 def choose_templates(
     available: int, max_hits: int, max_templates: int, rng: np.random.Generator
 ) -> Int[np.ndarray, "t"]:
-    """Draw the templates for a training example, and return their indices in random order.
+    """Sample the templates for a training example, and return their indices in random order.
 
-    They are min(Uniform[0, n], `max_templates`) of the n = min(`available`, `max_hits`) best templates. The network
+    Select min(Uniform[0, n], `max_templates`) of the n = min(`available`, `max_hits`) best templates. The network
     sometimes gets bad templates or none, so that it cannot rely on copying them. AlphaFold 2, Suppl. Sec. 1.2.3.
     """
     n = min(available, max_hits)
@@ -23,7 +23,7 @@ def pseudo_beta(
     positions: Float[np.ndarray, "*t r 37 3"],
     masks: Float[np.ndarray, "*t r 37"],
 ) -> tuple[Float32[np.ndarray, "*t r 3"], Float32[np.ndarray, "*t r"]]:
-    """Return the position (Angstrom) and the mask of each residue's C-beta, or C-alpha for glycine."""
+    """Return the position (Å) and the mask of each residue's C-beta, or C-alpha for glycine."""
     atom = np.where(aatype == RESTYPES.index("G"), ATOM_ORDER["CA"], ATOM_ORDER["CB"])
     mask = np.take_along_axis(masks, atom[..., None], axis=-1)[..., 0]
     position = np.take_along_axis(positions, atom[..., None, None], axis=-2)[..., 0, :]

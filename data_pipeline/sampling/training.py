@@ -1,7 +1,7 @@
-"""Make training examples from a chain's features and labels (AlphaFold 2, Suppl. Sec. 1.2.3 to 1.2.8 and 1.3).
+"""Create training examples from the features and labels of a chain (AlphaFold 2, Suppl. Sec. 1.2.3 to 1.2.8 and 1.3).
 
-Clamping of the loss, crop, templates and deleted MSA rows are drawn once for each example; cluster centres, masking
-and extra rows are drawn again for every recycling iteration.
+Clamping of the loss, crop, templates and deleted MSA rows are sampled once per example; cluster centres, masking and
+extra rows are sampled for each recycling iteration.
 """
 
 from dataclasses import dataclass, field, replace
@@ -28,17 +28,17 @@ class ExampleConfig(Config):
     """Settings of training examples: crop, MSA, templates and clamping. The defaults are for initial training."""
 
     crop_size: int = 256
-    # 128 rows, less four for templates. Differs from AlphaFold: the extra rows are never empty (`target_as_extra`).
+    # 128 rows minus four for templates. Differs from AlphaFold: the extra rows are never empty (`target_as_extra`).
     sampling: SamplingConfig = field(default_factory=lambda: SamplingConfig(max_msa_clusters=124, target_as_extra=True))
     max_template_hits: int = 20
     template_augmentation: TemplateAugmentation = added_setting(TemplateAugmentation())
     block_deletion: msa.BlockDeletion = field(default_factory=msa.BlockDeletion)
     alignment_augmentation: AlignmentAugmentation = added_setting(AlignmentAugmentation())
-    unclamped_fraction: float = 0.1  # fraction of examples whose backbone loss is not clamped (Suppl. Sec. 1.9.2)
+    unclamped_fraction: float = 0.1  # fraction of examples with unclamped backbone loss (Suppl. Sec. 1.9.2)
     spatial_crop_probability: float = 0.0
-    distillation_msa_rows: int = 1000  # most MSA rows of a distillation example (Suppl. Sec. 1.3)
-    min_confidence: float = 0.5  # least pLDDT / 100 with which a predicted residue counts in the loss
-    max_passes: int = 4  # most recycling iterations; the number is drawn for each step (Suppl. Alg. 31)
+    distillation_msa_rows: int = 1000  # max MSA rows of a distillation example (Suppl. Sec. 1.3)
+    min_confidence: float = 0.5  # min pLDDT / 100 of predicted residues that count in the loss
+    max_passes: int = 4  # max recycling iterations; the number is sampled for each step (Suppl. Alg. 31)
     fixed_shapes: bool = True  # pad batches to the sizes above, for stacking and compiled code
 
     def __post_init__(self) -> None:
@@ -48,7 +48,7 @@ class ExampleConfig(Config):
         check_fractions(self, *shares, error=ConfigError)
 
     def sizes(self) -> dict[str, int]:
-        """Return the maximum size of an example along each axis of `SAMPLE_AXES`; fixed shapes are padded to it."""
+        """Return the max size of an example along each axis of `SAMPLE_AXES`; fixed shapes are padded to it."""
         sampling = self.sampling
         return {
             "r": self.crop_size,
@@ -75,10 +75,10 @@ class TrainingExample:
     """One crop of one chain: the model's input for each recycling iteration, and the true structure for the loss."""
 
     name: str
-    drawn: tuple[DrawnSample | Sample, ...]  # one for each recycling iteration; they differ only in the MSA
+    drawn: tuple[DrawnSample | Sample, ...]  # one sample per recycling iteration; they differ only in the MSA
     truth: GroundTruth
     use_clamped_fape: bool
-    resolution: float  # Angstrom, 0 unknown
+    resolution: float  # Å, 0 if unknown
     is_distillation: bool  # the true structure is a prediction, not an experiment
 
     @property
@@ -90,17 +90,17 @@ class TrainingExample:
 def training_example(
     features: Features, labels: ChainLabels, config: ExampleConfig, rng: np.random.Generator, num_passes: int
 ) -> TrainingExample:
-    """Draw a training example of a chain for `num_passes` recycling iterations.
+    """Sample a training example of a chain for `num_passes` recycling iterations.
 
     Equal arguments, with generators in the same state, give equal examples. Raise `InputError` if features and labels
     differ in their number of residues.
     """
     require_labels(features.domain_name, len(features.aatype), labels)
-    # Differs from AlphaFold: drawn for each example, not each mini-batch, so that ranks need not agree.
+    # Differs from AlphaFold: sampled per example, not per mini-batch, so that ranks need not agree.
     clamped = bool(rng.random() >= config.unclamped_fraction)
     labels = confident(labels, config.min_confidence)
     crop = _choose_crop(labels, config, clamped=clamped, rng=rng)
-    # Masked residues are replaced by draws from the profile of the whole MSA, before any row is deleted.
+    # Masked residues are replaced by samples from the profile of the whole MSA, before any row is deleted.
     profile = msa.msa_profile(features.msa)
     features = _choose_rows_and_templates(features, labels, config, rng)
     return TrainingExample(
@@ -113,14 +113,14 @@ def training_example(
     )
 
 
-def confident(labels: ChainLabels, least: float) -> ChainLabels:
-    """Return the labels of a predicted structure without the atoms of residues with a confidence (0..1) below `least`.
+def confident(labels: ChainLabels, min_confidence: float) -> ChainLabels:
+    """Return the labels of a predicted structure without atoms of residues below `min_confidence` (0..1).
 
     Labels of an experimental structure are returned unchanged. AlphaFold 2, Suppl. Sec. 1.3.
     """
     if not labels.is_distillation:
         return labels
-    counts = (labels.confidence >= least).astype(np.float32)
+    counts = (labels.confidence >= min_confidence).astype(np.float32)
     return replace(
         labels,
         all_atom_positions=labels.all_atom_positions * counts[:, None, None],
@@ -129,7 +129,7 @@ def confident(labels: ChainLabels, least: float) -> ChainLabels:
 
 
 def require_labels(name: str, residues: int, labels: ChainLabels) -> None:
-    """Raise `InputError` if the labels are not those of so many residues."""
+    """Raise `InputError` if the labels have another number of residues."""
     if residues != (labelled := len(labels.all_atom_mask)):
         problem = f"{residues} residues and labels for {labelled}; make its features again"
         raise InputError(f"'{printable(name)}' has {problem}")
@@ -148,10 +148,10 @@ def _choose_crop(
 def chosen_rows(
     count: int, config: ExampleConfig, *, distilled: bool, rng: np.random.Generator
 ) -> Int[np.ndarray, "kept"]:
-    """Return the sorted indices of the alignment's rows that an example is drawn from (AlphaFold 2, Suppl. Alg. 1)."""
+    """Return the sorted indices of the alignment rows for a training example (AlphaFold 2, Suppl. Alg. 1)."""
     rows = np.arange(count)
     if distilled:
-        # In addition to all other sampling, because the predictions were made from the whole MSA (Suppl. Sec. 1.3).
+        # In addition to all other sampling, because the predictions used the whole MSA (Suppl. Sec. 1.3).
         rows = msa.random_rows(len(rows), config.distillation_msa_rows, rng)
     return rows[msa.rows_after_block_deletion(len(rows), config.block_deletion, rng)]
 

@@ -1,1 +1,1 @@
-"""Search for homologous sequences and templates: in this process, with installed programs, or on a server."""
+"""Search for homologous sequences and templates: with Python libraries, installed programs, or a server."""

@@ -1,7 +1,7 @@
-"""Ask an MMseqs2 server with ColabFold's interface for alignments.
+"""Client of MMseqs2 servers with ColabFold's interface, which search for alignments.
 
-The client submits numbered sequences, gets a ticket, polls it until the search is complete, and downloads an archive of
-alignments (Mirdita et al., Nat. Methods 2022).
+The client submits numbered sequences, receives a ticket, polls its status until the search is complete, and downloads
+an archive of alignments (Mirdita et al., Nat. Methods 2022).
 """
 
 import io
@@ -32,14 +32,14 @@ from data_pipeline.io.errors import (
 )
 from data_pipeline.search.server_archive import MAX_ROWS, MAX_TEXT_BYTES, DamagedArchiveError, ServerAlignments
 
-PUBLIC_SERVER = "https://api.colabfold.com"  # a shared resource that is not ours: used only if the user asks for it
+PUBLIC_SERVER = "https://api.colabfold.com"  # a shared resource of others: only used on request
 Mode = Literal["env", "all", "env-nofilter", "nofilter"]
-# complete: rows of species that every sequence of a complex has; greedy: of those that at least two of them have.
+# complete: rows of species with a hit for all sequences of a complex; greedy: for at least two sequences.
 PairStrategy = Literal["greedy", "complete"]
-FIRST_NUMBER = 101  # ColabFold's; the server labels its results with these numbers
-_FIRST_PAUSE, _LONGEST_PAUSE, _SHORTEST_PAUSE = 4.0, 60.0, 1.0  # seconds; the upper bound of a pause doubles each time
+FIRST_NUMBER = 101  # as in ColabFold; the server labels results with the numbers of the sequences
+_FIRST_PAUSE, _MAX_PAUSE, _MIN_PAUSE = 4.0, 60.0, 1.0  # seconds; the maximum pause doubles each time
 _MAX_FAILURES_IN_A_ROW = 8
-_MAX_FIRST_FAILURES = 3  # of a server that has never answered
+_MAX_FIRST_FAILURES = 3  # for a server that has never answered
 _MAX_ANSWER_BYTES, _MAX_ARCHIVE_BYTES = 2**16, 2**28
 _TICKET = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _UNFINISHED = ("PENDING", "RUNNING")
@@ -51,19 +51,19 @@ class ServerOptions:
     """Address of the server, databases to search, and time limits."""
 
     url: str
-    mode: Mode = "env"  # with environmental sequences, or "all" without; "...nofilter" keeps nearly equal rows
+    mode: Mode = "env"  # "env": with environmental sequences; "all": without; "...nofilter" keeps near-duplicate rows
     pair_strategy: PairStrategy = "greedy"
-    pair_environmental: bool = False  # also pair environmental rows of complexes, below those of UniRef
-    batch: int = 16  # sequences of one ticket
-    max_wait: float = 3 * 3600.0  # seconds for one ticket, from the first request to the beginning of the last
-    timeout: float = 120.0  # seconds for one request, and one more for each 128 KiB of its answer
-    connect_timeout: float = 10.0  # seconds until a connection is made
-    read_timeout: float = 60.0  # seconds without a byte after which a connection is closed
-    instead: str = "give alignments of your own, or search a database on this machine"  # if it is unavailable
+    pair_environmental: bool = False  # also pair environmental rows of complexes, below the UniRef rows
+    batch: int = 16  # sequences per ticket
+    max_wait: float = 3 * 3600.0  # seconds per ticket, from the first request to the start of the last
+    timeout: float = 120.0  # seconds per request, and one more for each 128 KiB of the response
+    connect_timeout: float = 10.0  # seconds to establish a connection
+    read_timeout: float = 60.0  # seconds without a byte until a connection is closed
+    instead: str = "pass your own alignments, or search a database on this machine"  # advice if it is unavailable
 
     def __post_init__(self) -> None:
         if not is_http_address(self.url) or urlsplit(self.url).query or urlsplit(self.url).fragment:
-            raise InputError(f"an MMseqs2 server is named like {PUBLIC_SERVER}, got '{printable(self.url)}'")
+            raise InputError(f"an MMseqs2 server must be a URL like {PUBLIC_SERVER}, got '{printable(self.url)}'")
         if self.mode not in get_args(Mode):
             raise ValueError(f"mode {choice_problem(self.mode, get_args(Mode))}")
         if self.pair_strategy not in get_args(PairStrategy):
@@ -75,7 +75,7 @@ class ServerOptions:
 
 @dataclass
 class ServerContact:
-    """State of an alignment server in this run: whether it has answered yet, and why it is not asked any more."""
+    """State of an alignment server in this run: whether it has answered, and why it is no longer used."""
 
     has_answered: bool = False
     problem: str | None = None
@@ -83,21 +83,21 @@ class ServerContact:
 
 @dataclass(frozen=True, kw_only=True)
 class TicketKind:
-    """A search that the server offers: where it is submitted, and the files of its archive that are read."""
+    """A kind of search on the server: its endpoint, and the files to read from its archive."""
 
     endpoint: Literal["ticket/msa", "ticket/pair"]
     mode: str
     files: tuple[str, ...]
-    blocks: int = 1  # alignments that a sequence may have in one file
-    with_templates: bool = False  # a table of template hits is read too
+    blocks: int = 1  # max alignments per sequence in one file
+    with_templates: bool = False  # also read the table of template hits
 
 
 @dataclass(frozen=True)
 class AlignmentServer:
-    """An MMseqs2 server, as one run knows it.
+    """An MMseqs2 server, with its state in this run.
 
-    Temporary failures are retried after random pauses of growing length, within `max_wait`; `report` gets a line for
-    each. A server that cannot be reached, is silent or refuses to search is not asked again by the same run.
+    Temporary failures are retried after random pauses of increasing length, within `max_wait`; `report` receives a line
+    for each retry. A server that cannot be reached, does not answer or rejects searches is not used again in this run.
     """
 
     options: ServerOptions
@@ -109,45 +109,44 @@ class AlignmentServer:
 
     @property
     def address(self) -> str:
-        """The address without a slash at its end."""
+        """The address without a trailing slash."""
         return self.options.url.rstrip("/")
 
     @property
     def shown_address(self) -> str:
-        """The address as results and messages show it: without a name and a password."""
+        """The address for results and messages, without user name and password."""
         return without_password(self.address)
 
     def search(self, kind: TicketKind, sequences: Sequence[str]) -> ServerAlignments:
-        """Return the alignments of different sequences (upper-case letters), numbered from `FIRST_NUMBER` on.
+        """Return the alignments of distinct sequences (upper-case letters), numbered from `FIRST_NUMBER`.
 
-        Raise `SearchError` for permanent failures, and for answers that are damaged, hostile or for other sequences.
-        Raise `ServerUnavailableError` if the server cannot be reached, is silent or refuses to search: all later
-        searches then raise it at once.
+        Raise `SearchError` for permanent failures, and for responses that are damaged, malicious or for other
+        sequences. Raise `ServerUnavailableError` if the server cannot be reached, does not answer or rejects searches;
+        all later searches then raise it immediately.
         """
         check_sequences(sequences)
         return _Conversation(self).search(kind, dict(enumerate(sequences, start=FIRST_NUMBER)))
 
     def fetch(self, path: str, read: Callable[[IO[bytes]], Answer]) -> Answer:
-        """Download an archive at a path on the server, and return what `read` makes of it.
+        """Download an archive at a path on the server, and return the result of `read`.
 
-        `read` raises `DamagedArchiveError` for one that another download may replace. Raise `SearchError` as `search`
-        does.
+        `read` raises `DamagedArchiveError` if another download may succeed. Raise `SearchError` as in `search`.
         """
         return _Conversation(self).fetch(path, read)
 
 
 def check_sequences(sequences: Sequence[str]) -> None:
-    """Raise `ValueError` for a sequence that is not of upper-case letters alone, which would change the query."""
+    """Raise `ValueError` unless all sequences consist of upper-case letters, because other text changes the query."""
     for sequence in sequences:
         if not (sequence.isascii() and sequence.isalpha() and sequence.isupper()):
             raise ValueError(f"a sequence must be upper-case letters of residues, got {sequence[:20]!r}")
 
 
 class _TemporaryError(Exception):
-    """Failure that may not happen again after a pause.
+    """Failure that may disappear after a pause.
 
-    Its kind is "connection", "answer" (a wrong one), "busy" (the server takes no search now) or "searching". The last
-    two are not counted: the server may be asked again until the time is over.
+    The kind is "connection", "answer" (an invalid response), "busy" (the server accepts no searches now) or "searching"
+    (not finished). The last two do not count as failures, and are only limited by the time.
     """
 
     def __init__(
@@ -159,11 +158,11 @@ class _TemporaryError(Exception):
     ) -> None:
         super().__init__(problem)
         self.kind = kind
-        self.retry_after = retry_after  # seconds that the server asks us to wait
+        self.retry_after = retry_after  # seconds, requested by the server
 
 
 class _Conversation:
-    """One search on the server, or one download, with its own time limit."""
+    """One search or download on the server, with its own time limit."""
 
     def __init__(self, server: AlignmentServer) -> None:
         self._server, self._options, self._contact = server, server.options, server.contact
@@ -173,19 +172,19 @@ class _Conversation:
 
     def search(self, kind: TicketKind, batch: dict[int, str]) -> ServerAlignments:
         self._check_contact()
-        query = "".join(f">{number}\n{sequence}\n" for number, sequence in batch.items())
+        query = "".join(f">{key}\n{sequence}\n" for key, sequence in batch.items())
         ticket = self._retry(lambda: self._submit(kind, query))
         self._is_accepted = True
         self._retry(lambda: self._poll(ticket))
-        found = self._retry(lambda: self._alignments(ticket, kind, batch))
-        if found.cut:
-            most = f"{MAX_ROWS:,} rows and {MAX_TEXT_BYTES >> 20} MiB"
-            self._server.report(f"of each database, only the first {most} are kept, for {len(found.cut)} sequences")
-        return found
+        alignments = self._retry(lambda: self._alignments(ticket, kind, batch))
+        if alignments.cut:
+            limit = f"{MAX_ROWS:,} rows and {MAX_TEXT_BYTES >> 20} MiB"
+            self._server.report(f"only the first {limit} of each database are kept for {len(alignments.cut)} sequences")
+        return alignments
 
     def fetch(self, path: str, read: Callable[[IO[bytes]], Answer]) -> Answer:
         self._check_contact()
-        self._is_accepted = True  # nothing is searched: what fails is this download, not the server
+        self._is_accepted = True  # a failure concerns this download, not the server
         return self._retry(lambda: self._download(path, read))
 
     def _check_contact(self) -> None:
@@ -196,7 +195,7 @@ class _Conversation:
         answer = self._request_state("POST", kind.endpoint, data={"q": query, "mode": kind.mode})
         ticket = answer.get("id")
         if not isinstance(ticket, str) or not _TICKET.fullmatch(ticket):
-            raise _TemporaryError("it gave no ticket")
+            raise _TemporaryError("it returned no ticket")
         return ticket
 
     def _poll(self, ticket: str) -> None:
@@ -221,14 +220,14 @@ class _Conversation:
             raise _TemporaryError(f"the archive of results is damaged ({error})") from error
         except OSError as error:
             problem = f"the results cannot be written to the temporary directory: {error_reason(error)}"
-            raise SearchError(f"{problem}; set TMPDIR to a folder with space") from error
+            raise SearchError(f"{problem}; set TMPDIR to a folder with free space") from error
 
     def _check_status(self, status: object) -> None:
-        """Raise `SearchError` for a permanent failure, `_TemporaryError` for a state that passes."""
+        """Raise `SearchError` for a permanent failure, and `_TemporaryError` for a temporary state."""
         if status == "ERROR":
             raise self._error("the server could not search for this sequence; try again later, or another server")
         if status == "RATELIMIT":
-            raise _TemporaryError("it has too many requests (RATELIMIT)", "busy")
+            raise _TemporaryError("too many requests (RATELIMIT)", "busy")
         if status in ("MAINTENANCE", "UNKNOWN"):
             raise _TemporaryError(f"its state is {status}")
         if status not in (*_UNFINISHED, "COMPLETE"):
@@ -241,20 +240,20 @@ class _Conversation:
         try:
             answer = json.loads(content)
         except (ValueError, RecursionError) as error:
-            raise _TemporaryError(f"it answered with no JSON: {_shown(content)}") from error
+            raise _TemporaryError(f"its answer is not JSON: {_shown(content)}") from error
         if not isinstance(answer, dict):
-            raise _TemporaryError(f"it answered with something else than a state: {_shown(content)}")
+            raise _TemporaryError(f"its answer has no state: {_shown(content)}")
         self._check_status(answer.get("status"))
         return answer
 
     def _request(
         self, method: str, path: str, body: IO[bytes], max_bytes: int, data: dict[str, str] | None = None
     ) -> None:
-        # Takes long to import, and only runs that ask a server need it.
+        # The import is slow, and only runs with a server need it.
         from data_pipeline.io.http import send  # noqa: PLC0415
 
         try:
-            # Only a GET is redirected: sequences must go to the server that the user named, and to no other.
+            # Only a GET is redirected, because sequences must only go to the server that the user chose.
             with send(
                 method,
                 f"{self._url}/{path}",
@@ -270,7 +269,7 @@ class _Conversation:
         except (RequestTimeoutError, UnusableAnswerError) as error:
             raise self._first_error(str(error)) from error
         except NoNetworkError as error:
-            if not self._contact.has_answered:  # a mistyped address, or no network: no time is lost
+            if not self._contact.has_answered:  # fail fast on a mistyped address or without a network
                 raise self._unavailable(f"it cannot be reached: {error}; check the address and the network") from error
             raise _TemporaryError(str(error), "connection") from error
         except ConnectionFailedError as error:
@@ -286,11 +285,11 @@ class _Conversation:
         raise self._error(f"{problem}; is this the address of an MMseqs2 server?")
 
     def _retry(self, attempt: Callable[[], Answer]) -> Answer:
-        """Repeat `attempt` until it succeeds, the time is over or too many failures follow each other."""
+        """Repeat `attempt` until it succeeds, the time limit is reached, or too many consecutive attempts fail."""
         from data_pipeline.io.http import pause  # noqa: PLC0415
 
         failures = retries = 0
-        shown = ""
+        last_report = ""
         while True:
             try:
                 return attempt()
@@ -298,31 +297,30 @@ class _Conversation:
                 is_failure = error.kind in ("connection", "answer")
                 failures = failures + 1 if is_failure else 0
                 waited, is_first = self._server.clock() - self._start, not self._contact.has_answered
-                most = _MAX_FIRST_FAILURES if is_first else _MAX_FAILURES_IN_A_ROW
-                if failures >= most or (is_first and waited > self._options.timeout):
-                    raise self._given_up(
+                max_failures = _MAX_FIRST_FAILURES if is_first else _MAX_FAILURES_IN_A_ROW
+                if failures >= max_failures or (is_first and waited > self._options.timeout):
+                    raise self._permanent(
                         error, "it failed" if failures == 1 else f"{failures} attempts failed"
                     ) from error
-                wanted = pause(retries, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE, uniform=self._server.rng.uniform)
-                seconds = max(_SHORTEST_PAUSE, error.retry_after, wanted)
+                backoff = pause(retries, first=_FIRST_PAUSE, longest=_MAX_PAUSE, uniform=self._server.rng.uniform)
+                seconds = max(_MIN_PAUSE, error.retry_after, backoff)
                 if waited + seconds > self._options.max_wait:
-                    raise self._given_up(error, f"no answer within {self._options.max_wait:g} s") from error
+                    raise self._permanent(error, f"no answer within {self._options.max_wait:g} s") from error
                 retries += 1
-                if (
-                    is_failure or not self._is_accepted or shown != str(error)
-                ):  # the state of a search only if it is new
-                    shown = str(error)
-                    again = f"{shown}; asked again in {seconds:.0f} s"
-                    self._server.report(f"MMseqs2 server {printable(self._shown)}: {again}")
+                # The state of a search is reported only when it changes.
+                if is_failure or not self._is_accepted or last_report != str(error):
+                    last_report = str(error)
+                    line = f"{last_report}; trying again in {seconds:.0f} s"
+                    self._server.report(f"MMseqs2 server {printable(self._shown)}: {line}")
                 self._server.sleep(seconds)
 
-    def _given_up(self, error: _TemporaryError, problem: str) -> SearchError:
-        """Return the error for a failure that stays: of this search alone, or of the server."""
+    def _permanent(self, error: _TemporaryError, problem: str) -> SearchError:
+        """Return the error for a failure that persists, either of this search only or of the server."""
         is_unavailable = error.kind in ("connection", "busy") or not self._is_accepted
         return (self._unavailable if is_unavailable else self._error)(f"{problem}: {error}")
 
     def _first_error(self, problem: str) -> SearchError:
-        """Return the error for a failure that is the server's if it has never answered, else this search's."""
+        """Return the error for a failure of this search, or of the server if it has never answered."""
         return (self._error if self._contact.has_answered else self._unavailable)(problem)
 
     def _unavailable(self, problem: str) -> SearchError:

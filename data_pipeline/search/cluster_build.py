@@ -1,7 +1,6 @@
-"""Make a database of clusters, as ColabFold's are, from FASTA files of any kind: representatives, members, alignments.
+"""Build a database of clusters in ColabFold's layout from FASTA files: representatives, members and alignments.
 
-Species are read from the headers that UniProt (OX=9606) and UniRef (TaxID=9606) write; rows of complexes are paired by
-them.
+Species, which are needed to pair rows of complexes, are read from headers of UniProt (OX=9606) and UniRef (TaxID=9606).
 """
 
 import os
@@ -16,15 +15,15 @@ from data_pipeline.search.fasta_chunks import read_fasta_chunks
 from data_pipeline.search.process import run_program, working_directory
 
 _SPECIES = re.compile(rb"\b(?:OX|TaxID)=([1-9][0-9]{0,8})\b")
-_ROOT = 1  # of the tree of species
+_ROOT = 1  # of the taxonomy
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterBuild:
-    """Settings of a database of clusters; the defaults are UniRef30's: 30 % identity over 80 % of both sequences.
+    """Builds a database of clusters; the defaults are UniRef30's: 30 % identity over 80 % of both sequences.
 
-    Sequences are clustered in MMseqs2's three steps of growing sensitivity. With `single_step`, only the last one is
-    done, which takes a quarter of the time for few sequences and many times as long for millions.
+    Sequences are clustered in MMseqs2's three steps of increasing sensitivity. With `single_step`, only the last step
+    runs, which takes a quarter of the time for few sequences, but many times longer for millions.
     """
 
     program: Path
@@ -38,17 +37,17 @@ class ClusterBuild:
         check_fractions(self, "min_identity", "coverage")
 
     def sequences(self, fasta_files: Sequence[Path], output: Path) -> int:
-        """Make a database of single sequences, such as ColabFold's pdb100, and return their number.
+        """Build a database of single sequences, such as ColabFold's pdb100, and return the number of sequences.
 
-        Raise `InputError` as `clusters` does.
+        Raise `InputError` as in `clusters`.
         """
         return self._build(fasta_files, output, self._add_nothing)
 
     def clusters(self, fasta_files: Sequence[Path], output: Path) -> int:
-        """Make the database of clusters whose files begin with `output`, and return the number of its sequences.
+        """Build the database of clusters with the path prefix `output`, and return the number of sequences.
 
-        Raise `InputError` if there is a database of this name, or for a file that is no FASTA of proteins, and
-        `SearchError` if MMseqs2 fails. A killed build leaves nothing that could be taken for a database.
+        Raise `InputError` if a database of this name exists or a file is not FASTA of proteins, and `SearchError` if
+        MMseqs2 fails. A killed build leaves no partial database.
         """
         count = self._build(fasta_files, output, self._cluster)
         ClusterDatabase(output)
@@ -56,18 +55,18 @@ class ClusterBuild:
 
     def _build(self, fasta_files: Sequence[Path], output: Path, add: Callable[[Path, Sequence[int]], None]) -> int:
         if with_ending(output, ".dbtype").exists():
-            raise InputError.at(output, "there is a database of this name; choose another name, or delete it first")
+            raise InputError.at(output, "a database of this name exists already; choose another name, or delete it")
         for path in fasta_files:
             count = sum(chunk.content.count(b">") for chunk in read_fasta_chunks(path))
             if count == 0:
-                raise InputError.at(path, "the file holds no sequence; was it unpacked or downloaded to the end?")
+                raise InputError.at(path, "the file has no sequences; was it completely downloaded and unpacked?")
         output.parent.mkdir(parents=True, exist_ok=True)
         with working_directory(output.parent) as directory:
             files = [str(path.absolute()) for path in fasta_files]
             self._run(directory, "createdb", *files, "members", "--dbtype", "1", "--shuffle", "0")
             species = list(_species_in_order(fasta_files))
             add(directory, species)
-            move_database(directory, output.parent, output.name, made_as="new")
+            move_database(directory, output.parent, output.name, source_name="new")
         return len(species)
 
     def _add_nothing(self, directory: Path, species: Sequence[int]) -> None:
@@ -80,10 +79,10 @@ class ClusterBuild:
         self._run(directory, "cluster", "members", "clusters", "steps", *limits, *steps, "--threads", str(self.cpus))
         self._run(directory, "createsubdb", "clusters", "members", "new")
         self._run(directory, "createsubdb", "clusters", "members_h", "new_h")
-        # Every member is aligned to its representative, however little they are alike.
+        # All members are aligned to their representative, however dissimilar they are.
         threads = ["--threads", str(self.cpus)]
         self._run(directory, "align", "new", "members", "clusters", "new_aln", "-a", "-e", "inf", *threads)
-        for name in ("new.lookup", "new.source"):  # links to the working directory; the members have them
+        for name in ("new.lookup", "new.source"):  # links into the working directory; the members have these files
             directory.joinpath(name).unlink(missing_ok=True)
         for path in sorted(directory.glob("members*")):
             path.rename(directory / path.name.replace("members", "new_seq", 1))
@@ -95,34 +94,35 @@ class ClusterBuild:
 
 
 def _species_in_order(fasta_files: Sequence[Path]) -> Iterator[int]:
-    """Yield the species' number of each record, 0 if its header does not say it; the order is that of the keys."""
+    """Yield the taxonomy id of each record in the order of the database keys, 0 if the header has none."""
     for path in fasta_files:
         for chunk in read_fasta_chunks(path):
             for line in chunk.content.split(b"\n"):
                 if line.startswith(b">"):
-                    found = _SPECIES.search(line)
-                    yield 0 if found is None else int(found[1])
+                    match = _SPECIES.search(line)
+                    yield 0 if match is None else int(match[1])
 
 
 def _write_taxonomy(database: Path, species: Sequence[int]) -> None:
-    """Write the species of each sequence, and a tree in which every species is a child of the root."""
-    lines = (f"{key}\t{number}\n" for key, number in enumerate(species) if number)
+    """Write the taxonomy id of each sequence, and a taxonomy in which all species are children of the root."""
+    lines = (f"{key}\t{taxon}\n" for key, taxon in enumerate(species) if taxon)
     with_ending(database, "_mapping").write_text("".join(lines))
-    numbers = sorted(set(species) - {0, _ROOT})
-    nodes = "".join(f"{number}\t|\t{_ROOT}\t|\tspecies\t|\n" for number in numbers)
-    names = "".join(f"{number}\t|\tspecies {number}\t|\t\t|\tscientific name\t|\n" for number in numbers)
+    taxa = sorted(set(species) - {0, _ROOT})
+    nodes = "".join(f"{taxon}\t|\t{_ROOT}\t|\tspecies\t|\n" for taxon in taxa)
+    names = "".join(f"{taxon}\t|\tspecies {taxon}\t|\t\t|\tscientific name\t|\n" for taxon in taxa)
     with_ending(database, "_nodes.dmp").write_text(f"{_ROOT}\t|\t{_ROOT}\t|\tno rank\t|\n{nodes}")
     with_ending(database, "_names.dmp").write_text(f"{_ROOT}\t|\troot\t|\t\t|\tscientific name\t|\n{names}")
     with_ending(database, "_merged.dmp").write_text("")
 
 
-def move_database(directory: Path, target: Path, name: str, *, made_as: str | None = None) -> None:
-    """Move the files of the database `name` to another folder; the last of them makes it a database.
+def move_database(directory: Path, target: Path, name: str, *, source_name: str | None = None) -> None:
+    """Move the files of the database `name` to another folder.
 
-    `made_as` is the name that it has in `directory`, if that is another one.
+    The `.dbtype` file is last, so that an interrupted move leaves no valid database. `source_name` is the name in
+    `directory`, if it differs from `name`.
     """
-    made = name if made_as is None else made_as
-    files = sorted(directory.glob("*"), key=lambda path: (path.name == f"{made}.dbtype", path.name))
+    prefix = name if source_name is None else source_name
+    files = sorted(directory.glob("*"), key=lambda path: (path.name == f"{prefix}.dbtype", path.name))
     for path in files:
-        if path.is_file() and (made_as is None or path.name.startswith(made)):
-            os.replace(path, target / path.name.replace(made, name, 1))
+        if path.is_file() and (source_name is None or path.name.startswith(prefix)):
+            os.replace(path, target / path.name.replace(prefix, name, 1))

@@ -1,6 +1,6 @@
-"""The files of ColabFold's MMseqs2 databases, checked before a search, and where to find them in a directory.
+"""Find and check the files of ColabFold's MMseqs2 databases.
 
-A database of clusters consists of their representatives (`X`), all members (`X_seq`) and the alignments of the members
+A database of clusters consists of the representatives (`X`), all members (`X_seq`), and the alignments of the members
 to their representatives (`X_aln`). A search finds representatives, and replaces each by the members of its cluster.
 """
 
@@ -11,18 +11,18 @@ from pathlib import Path
 from data_pipeline.io.errors import InputError
 from data_pipeline.search.database import AlignmentDatabase, DatabaseProfile, TemplateDatabase
 
-# In a database's `.dbtype`; bits above tell of compression, padding for GPUs and an external header.
+# Types in the `.dbtype` file; higher bits mark compression, padding for GPUs and an external header.
 _TYPE_BITS, _SEQUENCES, _PROFILES, _ALIGNMENTS = 0xFFFF, 0, 2, 5
 _KINDS = {_SEQUENCES: "protein sequences", _PROFILES: "profiles", _ALIGNMENTS: "alignments"}
 _INDEX = ".idx"
-_MADE = "download or unpack it again, or make one with `helixfold databases build`"
+_ADVICE = "download or unpack it again, or build one with `helixfold databases build`"
 
 
 @dataclass(frozen=True)
 class ClusterDatabase:
-    """A database of clusters, checked on construction: `InputError` names a file that is missing or of a wrong kind."""
+    """A database of clusters; the constructor raises `InputError` for a file that is missing or of the wrong kind."""
 
-    path: Path  # without an ending: the prefix of all its files
+    path: Path  # prefix of all its files
 
     def __post_init__(self) -> None:
         check_kind(self.path, _SEQUENCES, _PROFILES)
@@ -34,67 +34,67 @@ class ClusterDatabase:
 
     @property
     def is_indexed(self) -> bool:
-        """Return whether `mmseqs createindex` made an index, which holds members and alignments too."""
+        """Whether there is an index of `mmseqs createindex`, which includes members and alignments."""
         return is_indexed(self.path)
 
     @property
     def members(self) -> str:
-        """The database of all members, or the index that holds it."""
+        """Path of the database of all members, or of the index that includes it."""
         return str(with_ending(self.path, _INDEX if self.is_indexed else "_seq"))
 
     @property
     def alignments(self) -> str:
-        """The database of the members' alignments, or the index that holds it."""
+        """Path of the database of the members' alignments, or of the index that includes it."""
         return str(with_ending(self.path, _INDEX if self.is_indexed else "_aln"))
 
     @property
     def has_taxonomy(self) -> bool:
-        """Return whether the species of the members are known, by which rows of complexes are paired."""
+        """Whether the database has the species of its members, which are needed to pair rows of complexes."""
         taxonomy = (with_ending(self.path, ending).is_file() for ending in ("_taxonomy", "_nodes.dmp"))
         return with_ending(self.path, "_mapping").is_file() and any(taxonomy)
 
     def identity(self) -> str:
-        """Return the name and the sizes of the files; another release of a database has others."""
+        """Return the name and the sizes of the files, which differ between releases of a database."""
         parts = [self.path, with_ending(self.path, "_seq"), with_ending(self.path, "_aln")]
         return f"{self.path.name}:{':'.join(str(database_size(part)) for part in parts)}"
 
 
 def with_ending(path: Path, ending: str) -> Path:
-    """Return a file of a database, which is named by the database's prefix and an ending."""
+    """Return the path of a database file: the prefix of the database with an ending."""
     return path.with_name(f"{path.name}{ending}")
 
 
 def is_indexed(path: Path) -> bool:
-    """Return whether `mmseqs createindex` made an index of a database."""
+    """Return whether a database has an index of `mmseqs createindex`."""
     return with_ending(path, f"{_INDEX}.index").is_file()
 
 
 def database_size(path: Path) -> int:
-    """Return the bytes of a database's data, which may be divided into files X.0, X.1 and so on; 0 if there is none."""
+    """Return the size of a database's data in bytes, including split files X.0, X.1, ...; 0 if it is missing."""
     if path.is_file():
         return path.stat().st_size
     return sum(file.stat().st_size for file in path.parent.glob(f"{path.name}.[0-9]*"))
 
 
 def check_kind(path: Path, *kinds: int) -> None:
-    """Raise `InputError` if one of a database's files is missing, or if the database is of none of these kinds.
+    """Raise `InputError` if a file of a database is missing, or if the database is not of one of `kinds`.
 
-    Without `kinds`, its kind does not matter.
+    Without `kinds`, any kind is accepted.
     """
     for ending in (".dbtype", ".index"):
         if not with_ending(path, ending).is_file():
-            raise InputError.at(with_ending(path, ending), f"this file of the MMseqs2 database is missing; {_MADE}")
+            raise InputError.at(with_ending(path, ending), f"this file of the MMseqs2 database is missing; {_ADVICE}")
     if not path.is_file() and not with_ending(path, ".0").is_file():
-        raise InputError.at(path, f"this file of the MMseqs2 database is missing; {_MADE}")
+        raise InputError.at(path, f"this file of the MMseqs2 database is missing; {_ADVICE}")
     content = with_ending(path, ".dbtype").read_bytes()
     if len(content) != 4:
         raise InputError.at(
-            with_ending(path, ".dbtype"), f"it holds {len(content)} bytes, not 4: not MMseqs2's; {_MADE}"
+            with_ending(path, ".dbtype"), f"not a file of MMseqs2: got {len(content)} bytes, expected 4; {_ADVICE}"
         )
     kind = int.from_bytes(content, "little") & _TYPE_BITS
     if kinds and kind not in kinds:
-        wanted = " or ".join(_KINDS[each] for each in kinds)
-        raise InputError.at(path, f"MMseqs2 needs a database of {wanted} here, and this one is of kind {kind}; {_MADE}")
+        expected = " or ".join(_KINDS[each] for each in kinds)
+        raise InputError.at(path, f"expected an MMseqs2 database of {expected}, got type {kind}; {_ADVICE}")
 
 
 def check_sequences(path: Path) -> None:
@@ -104,10 +104,10 @@ def check_sequences(path: Path) -> None:
 
 
 def colabfold_directory(root: Path) -> DatabaseProfile | None:
-    """Return the databases in a directory that ColabFold's setup script filled; None if it is another directory.
+    """Return the databases in a directory of ColabFold's setup script, or None if it is not such a directory.
 
-    The newest UniRef30 by name is searched, then the environmental sequences, and pdb100 (or pdb70) for templates if
-    the structures are there.
+    The profile has the newest UniRef30 by name, then the environmental sequences, and pdb100 (or pdb70) for templates
+    if the structures are present.
     """
     uniref = _newest(root, "uniref30_*_db")
     if uniref is None:
@@ -129,13 +129,13 @@ def colabfold_directory(root: Path) -> DatabaseProfile | None:
 
 
 def _newest(root: Path, *patterns: str) -> Path | None:
-    """Return the last database by name that fits the first pattern with any match; None if there is none."""
+    """Return the last database by name that matches the first pattern with a match, or None."""
     for pattern in patterns:
-        found: Collection[Path] = [
+        databases: Collection[Path] = [
             path.with_suffix("")
             for path in root.glob(f"{pattern}.dbtype")
             if not path.stem.endswith(("_h", "_seq", "_aln", "_a3m", _INDEX))
         ]
-        if found:
-            return max(found)
+        if databases:
+            return max(databases)
     return None

@@ -1,11 +1,11 @@
-"""Search ColabFold's databases for many targets at once, with the results of `colabfold_search`.
+"""Search ColabFold's databases for many targets at once, with the same results as `colabfold_search`.
 
-Results are kept by their content hash, so that runs and targets with equal sequences share them.
+Results can be cached under a hash of search and query, so runs and targets with equal sequences share them.
 
-The programs that run, in order, are those of `colabfold_search`, with its parameters (ColabFold 1.6; Mirdita et al.,
-Nat. Methods 2022): the representatives of clusters are searched with a profile in three iterations, found clusters are
-replaced by their members, which are aligned to the profile and filtered, and what is left becomes an alignment. In
-their words, names of databases without a folder are those of the working directory; the queries are in `queries`.
+The same programs run in the same order and with the same parameters as in `colabfold_search` (ColabFold 1.6; Mirdita et
+al., Nat. Methods 2022). The representatives of clusters are searched with a profile in three iterations. The clusters
+of the hits are replaced by their members, which are aligned to the profile and filtered. The remaining rows become the
+alignment. In the steps, database names without a folder are in the working directory; `queries` holds the queries.
 """
 
 import gzip
@@ -32,7 +32,7 @@ from data_pipeline.search.tool import FileFormat
 
 UNPAIRED, PAIRED, TEMPLATE_HITS = "final", "pairs", "template_hits"
 Step = list[str]
-# Columns of the table of template hits, as ColabFold's server and `colabfold_search` write it.
+# Columns of the table of template hits, as in ColabFold's server and `colabfold_search`.
 _HIT_FORMAT = [
     "--format-output",
     "query,target,fident,alnlen,mismatch,gapopen,qstart,qend,tstart,tend,evalue,bits,cigar",
@@ -43,17 +43,18 @@ _MAX_ACCEPTED, _MAX_ACCEPTED_UNFILTERED = 100_000, 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class ColabfoldOptions:
-    """Options of a search of ColabFold's databases; the defaults are those of `colabfold_search`.
+    """Options of a search of ColabFold's databases; the defaults are the same as in `colabfold_search`.
 
-    Its default sensitivity is MMseqs2's own: it asks for k-mer thresholds instead, in quotes, which MMseqs2 ignores.
+    The default sensitivity is MMseqs2's default, because `colabfold_search` passes k-mer thresholds in quotes, which
+    MMseqs2 ignores.
     """
 
-    sensitivity: float = 5.7  # 8 is about what ColabFold's server has; the search on a GPU has its own, the highest
+    sensitivity: float = 5.7  # ColabFold's server has about 8; a GPU search always has the maximum
     e_value: float = 0.1
     max_hits: int = 10_000  # clusters that pass the prefilter
-    filtered: bool = True  # drop poor hits where there are over 100, and nearly equal rows where there are over 1,000
-    gpu: bool = False  # databases must be padded for GPUs, as those that ColabFold offers are
-    gpu_server: bool = False  # use the running `mmseqs gpuserver` of each database, which holds it in GPU memory
+    filtered: bool = True  # drop poor hits if there are over 100, and near-duplicate rows if over 1,000
+    gpu: bool = False  # databases must be padded for GPUs, as ColabFold's downloads are
+    gpu_server: bool = False  # use the running `mmseqs gpuserver` of each database, which keeps it in GPU memory
 
     def __post_init__(self) -> None:
         if not 1 <= self.sensitivity <= 10:
@@ -61,31 +62,31 @@ class ColabfoldOptions:
         check_positive(self, "e_value")
         check_at_least(self, max_hits=1)
         if self.gpu_server and not self.gpu:
-            raise ValueError("gpu_server is for searches on a GPU; set gpu = true too")
+            raise ValueError("gpu_server needs gpu = true")
 
     def search(self) -> Step:
-        """Return the words of a profile search."""
+        """Return the command-line arguments of a profile search."""
         limits = f"--num-iterations 3 -a -e {self.e_value:g} --max-seqs {self.max_hits}"
         return [*limits.split(), *self._prefilter(self.sensitivity)]
 
     def template_search(self) -> Step:
-        """Return the words of the search for templates, which has one iteration and MMseqs2's number of hits."""
+        """Return the arguments of the template search, with one iteration and MMseqs2's default number of hits."""
         return ["-a", "-e", "0.1", *self._prefilter(7.5)]
 
     def _prefilter(self, sensitivity: float) -> Step:
         if not self.gpu:
             return ["--prefilter-mode", "0", "-s", f"{sensitivity:.1f}"]
-        # On a GPU all sequences are compared without gaps.
+        # The GPU prefilter compares all sequences without gaps.
         return ["--gpu", "1", "--prefilter-mode", "1", *(["--gpu-server", "1"] if self.gpu_server else [])]
 
 
 def unpaired_steps(
     options: ColabfoldOptions, uniref: ClusterDatabase, environmental: ClusterDatabase | None, templates: Path | None
 ) -> list[Step]:
-    """Return the steps that make the alignments `UNPAIRED`, and `TEMPLATE_HITS` if there is a template database.
+    """Return the steps that produce the alignments `UNPAIRED`, and `TEMPLATE_HITS` if there is a template database.
 
-    Environmental sequences and templates are searched with the profile that the search of UniRef ends with; members
-    of environmental clusters are aligned to the profile of their own search.
+    Environmental sequences and templates are searched with the final profile of the UniRef search. Members of
+    environmental clusters are aligned to the profile of their own search.
     """
     steps = [
         ["search", "queries", str(uniref.path), "clusters", "search", *options.search()],
@@ -119,9 +120,9 @@ def unpaired_steps(
 def _members(
     options: ColabfoldOptions, database: ClusterDatabase, *, aligned_to: str, profile: str, result: str
 ) -> list[Step]:
-    """Return the steps from found clusters to the alignment of their members, `result`."""
+    """Return the steps from the clusters of the hits to the alignment of their members, `result`."""
     members, is_first = database.members, aligned_to == "queries"
-    # `colabfold_search` filters the members of each cluster of UniRef alone.
+    # `colabfold_search` filters the members of each cluster only for UniRef.
     thinned = f"--expand-filter-clusters {int(options.filtered)} --max-seq-id 0.95".split() if is_first else []
     accepted = _MAX_ACCEPTED if options.filtered else _MAX_ACCEPTED_UNFILTERED
     score = "0.8" if options.filtered else "-20.0"
@@ -140,10 +141,10 @@ def _members(
 
 
 def paired_steps(options: ColabfoldOptions, database: ClusterDatabase, *, complete: bool) -> list[Step]:
-    """Return the steps that make the alignments `PAIRED` of complexes, whose rows are paired by species.
+    """Return the steps that produce the alignments `PAIRED` of complexes, whose rows are paired by species.
 
-    Hits are paired twice: to drop those that have no partner, then, after these are aligned, to put gaps where a
-    sequence has none. With `complete`, only species are paired that every sequence of a complex has a hit of.
+    Hits are paired twice: first to drop hits without a partner; then, after the alignment, to add rows of gaps for
+    sequences without a hit. With `complete`, only species with a hit for every sequence of the complex are paired.
     """
     members, mode = database.members, ["--pairing-mode", str(int(complete))]
     expand = ["expandaln", "queries", members, "clusters", database.alignments, "members"]
@@ -162,22 +163,22 @@ def paired_steps(options: ColabfoldOptions, database: ClusterDatabase, *, comple
     ]
 
 
-# Alignments are as small as a fifth even so, and a search of a thousand targets does not wait for the processor.
+# The fastest level still compresses alignments to a fifth, and does not slow down a search of a thousand targets.
 _LEVEL = 1
 
 
 @dataclass(frozen=True)
 class SharedResults:
-    """A folder of results, each in a file named after the hash of its search and its query.
+    """A folder of search results, with files named by the hash of search and query.
 
-    Any number of processes may read and write it at once. What is damaged is searched again; to save space, delete
-    any file.
+    Any number of processes may read and write it at once. Damaged or deleted results are searched again, so any file
+    can be deleted to save space.
     """
 
     directory: Path
 
     def find(self, identity: str, query: str) -> bytes | None:
-        """Return the result of an earlier search with this identity and query; None if there is none."""
+        """Return the result of an earlier search with this identity and query, or None."""
         try:
             packed = self._path(identity, query).read_bytes()
             return gzip.decompress(packed) if packed else None
@@ -185,7 +186,7 @@ class SharedResults:
             return None
 
     def save(self, identity: str, query: str, content: bytes) -> None:
-        """Keep a result; raise `OSError` if it cannot be written."""
+        """Store a result; raise `OSError` if it cannot be written."""
         path = self._path(identity, query)
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path, sync=False) as temporary:
@@ -196,15 +197,15 @@ class SharedResults:
         return self.directory / name[:2] / f"{name[2:]}.gz"
 
 
-_FIRST_NAME = 101  # ColabFold's names of the sequences of a target
-# Steps that have no option for threads.
+_FIRST_NAME = 101  # as in ColabFold; the sequences of a target are named 101, 102, ...
+# Steps without an option for threads.
 _SINGLE = ("mvdb", "lndb", "rmdb", "mergedbs")
 _WITH_LENGTH = ("search", "align")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MmseqsBatch:
-    """A run of MMseqs2's programs over many queries, with one result for each."""
+    """Runs MMseqs2 with many queries at once, and returns one result per query."""
 
     program: Path
     cpus: int = 4
@@ -214,13 +215,13 @@ class MmseqsBatch:
         check_at_least(self, cpus=1)
 
     def version(self) -> str:
-        """Return what the program prints as its version."""
+        """Return the version that the program prints."""
         return program_version(self.program, "version")
 
     def run(self, groups: Sequence[Sequence[str]], steps: Sequence[Step], results: Sequence[str]) -> list[list[bytes]]:
-        """Run the steps for groups of sequences (complexes, or single ones); return each result by sequence.
+        """Run the steps for groups of sequences (complexes or single chains); return each of `results` by sequence.
 
-        Sequences of a group are known to MMseqs2 as those of one file. Raise `SearchError` if a step fails.
+        For MMseqs2, the sequences of a group are in one input file. Raise `SearchError` if a step fails.
         """
         sequences = [sequence for group in groups for sequence in group]
         longest = max(map(len, sequences))
@@ -229,8 +230,8 @@ class MmseqsBatch:
             records = (f">{name}\n{sequence}\n" for name, sequence in zip(names, sequences, strict=True))
             directory.joinpath("queries.fasta").write_text("".join(records))
             self._run(directory, ["createdb", "queries.fasta", "queries", "--shuffle", "0", "--dbtype", "1"])
-            numbers = (number for number, group in enumerate(groups) for _ in group)
-            lines = (f"{key}\t{number}\t{number}\n" for key, number in enumerate(numbers))
+            group_indices = (index for index, group in enumerate(groups) for _ in group)
+            lines = (f"{key}\t{index}\t{index}\n" for key, index in enumerate(group_indices))
             directory.joinpath("queries.lookup").write_text("".join(lines))
             for step in steps:
                 threads = [] if step[0] in _SINGLE else ["--threads", str(self.cpus)]
@@ -252,10 +253,10 @@ class MmseqsBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class ColabfoldSearch:
-    """Search of UniRef30, and of environmental sequences if given, for the homologs of many targets at once.
+    """Search of UniRef30, and optionally of environmental sequences, for homologs of many targets at once.
 
-    Results are those of `colabfold_search` with the same program, byte for byte, but for letters of the target that
-    MMseqs2 replaces. Equal sequences are searched once; with `shared`, results are kept for other runs.
+    Results are byte for byte the same as with `colabfold_search` and the same program, except for letters of the target
+    that MMseqs2 replaces. Equal sequences are searched once; with `shared`, results are stored for other runs.
     """
 
     file_format: ClassVar[FileFormat] = "a3m"
@@ -264,7 +265,7 @@ class ColabfoldSearch:
     batch: MmseqsBatch
     uniref: ClusterDatabase
     environmental: ClusterDatabase | None = None
-    templates: Path | None = None  # database of chains with known structures, searched in the same pass
+    templates: Path | None = None  # database of chains with known structures, searched in the same run
     options: ColabfoldOptions = field(default_factory=ColabfoldOptions)
     shared: SharedResults | None = None
 
@@ -281,13 +282,13 @@ class ColabfoldSearch:
         return f"mmseqs {self.batch.version()} colabfold {search} {filtered} in {names}"
 
     def template_identity(self) -> str:
-        """Return the line of the search for templates, which depends on the profile and thus on UniRef."""
+        """Return the identity of the template search, which includes UniRef because it determines the profile."""
         name = "" if self.templates is None else f"{self.templates.name}:{database_size(self.templates)}"
         search = " ".join([*self.options.search(), *self.options.template_search()])
         return f"mmseqs {self.batch.version()} colabfold {search} in {self.uniref.identity()} then {name}"
 
     def search(self, sequence: str) -> bytes:
-        """Return the a3m of all homologs, first the target under the name "101", as ColabFold has it."""
+        """Return the a3m of all homologs; the first row is the target, named "101" as in ColabFold."""
         (result,) = self.search_many([sequence])
         return result
 
@@ -296,50 +297,50 @@ class ColabfoldSearch:
         return [alignment for alignment, _ in self._results(sequences)]
 
     def template_hits(self, sequence: str) -> bytes:
-        """Return the table of template hits of a sequence (MMseqs2's m8 with CIGAR strings), the best first."""
+        """Return the table of template hits of a sequence (MMseqs2's m8 with CIGAR strings), best first."""
         ((_, hits),) = self._results([sequence])
         return hits
 
     def _results(self, sequences: Sequence[str]) -> list[tuple[bytes, bytes]]:
-        """Return alignment and template hits of each sequence, kept or searched; equal ones are searched once."""
-        found: dict[str, tuple[bytes, bytes]] = {}
+        """Return the alignment and the template hits of each sequence, stored or searched."""
+        results: dict[str, tuple[bytes, bytes]] = {}
         for sequence in dict.fromkeys(sequences):
-            kept = self._kept(sequence)
-            if kept is not None:
-                found[sequence] = kept
-        missing = [sequence for sequence in dict.fromkeys(sequences) if sequence not in found]
+            stored = self._stored(sequence)
+            if stored is not None:
+                results[sequence] = stored
+        missing = [sequence for sequence in dict.fromkeys(sequences) if sequence not in results]
         if missing:
-            found |= zip(missing, self._searched(missing), strict=True)
-        return [found[sequence] for sequence in sequences]
+            results |= zip(missing, self._run_search(missing), strict=True)
+        return [results[sequence] for sequence in sequences]
 
-    def _kept(self, sequence: str) -> tuple[bytes, bytes] | None:
+    def _stored(self, sequence: str) -> tuple[bytes, bytes] | None:
         if self.shared is None:
             return None
         alignment = self.shared.find(self.identity(), sequence)
         hits = b"" if self.templates is None else self.shared.find(self.template_identity(), sequence)
         return None if alignment is None or hits is None else (alignment, hits)
 
-    def _searched(self, sequences: Sequence[str]) -> Iterable[tuple[bytes, bytes]]:
+    def _run_search(self, sequences: Sequence[str]) -> Iterable[tuple[bytes, bytes]]:
         steps = unpaired_steps(self.options, self.uniref, self.environmental, self.templates)
         names = [UNPAIRED] if self.templates is None else [UNPAIRED, TEMPLATE_HITS]
         alignments, *tables = self.batch.run([[sequence] for sequence in sequences], steps, names)
         alignments = list(map(with_own_query, alignments, sequences))
         hits = tables[0] if tables else [b""] * len(sequences)
         for sequence, alignment, table in zip(sequences, alignments, hits, strict=True):
-            self._keep(self.identity, sequence, alignment)
+            self._store(self.identity, sequence, alignment)
             if self.templates is not None:
-                self._keep(self.template_identity, sequence, table)
+                self._store(self.template_identity, sequence, table)
         return zip(alignments, hits, strict=True)
 
-    def _keep(self, identity: Callable[[], str], sequence: str, content: bytes) -> None:
+    def _store(self, identity: Callable[[], str], sequence: str, content: bytes) -> None:
         if self.shared is not None:
-            with suppress(OSError):  # a full disk only means that it is searched again
+            with suppress(OSError):  # with a full disk, other runs search again
                 self.shared.save(identity(), sequence, content)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ColabfoldTemplates:
-    """Search for chains of known structure with the profile of a `ColabfoldSearch`, which names their database."""
+    """Search for chains of known structure with the profile of a `ColabfoldSearch`, in its template database."""
 
     input_format: ClassVar[FileFormat] = "a3m"
     file_format: ClassVar[FileFormat] = "m8"
@@ -351,21 +352,21 @@ class ColabfoldTemplates:
         return self.alignments.template_identity()
 
     def search(self, alignment: bytes) -> bytes:
-        """Return the hits of the target of an a3m, its first row; the other rows are not read.
+        """Return the hits of the target, the first row of an a3m; the other rows are not read.
 
-        The profile is made by the search of UniRef, so this is quick if that search has kept its results.
+        The UniRef search provides the profile, so this is fast if its results are stored.
         """
         return self.alignments.template_hits(alignment.split(b"\n", 2)[1].decode())
 
 
 @dataclass(frozen=True, kw_only=True)
 class ColabfoldPairing:
-    """Search of UniRef30 for rows of all sequences of complexes that are paired by species."""
+    """Search of UniRef30 for rows of all sequences of a complex, paired by species."""
 
     batch: MmseqsBatch
     database: ClusterDatabase
     options: ColabfoldOptions = field(default_factory=ColabfoldOptions)
-    complete: bool = False  # only species that every sequence of the complex has a hit of
+    complete: bool = False  # only species with a hit for every sequence of the complex
     shared: SharedResults | None = None
 
     def identity(self) -> str:
@@ -375,41 +376,41 @@ class ColabfoldPairing:
         return f"mmseqs {self.batch.version()} colabfold pair {mode} {search} in {self.database.identity()}"
 
     def search(self, sequences: Sequence[str]) -> list[bytes]:
-        """Return the a3m of each of these different sequences, first the sequence itself, under "101", "102", ....
+        """Return one a3m per sequence of a complex; the first row is the sequence itself, named "101", "102", ...
 
-        All have equally many rows; rows of one number are of one species, and are gaps alone for a sequence that has
-        none. A sequence alone has its own row, and with `complete` one of each species. Raise `SearchError` if MMseqs2
-        fails.
+        The sequences must differ. All a3ms have the same number of rows. Rows with the same index come from one
+        species, and consist of gaps for sequences without a hit. A single sequence has only its own row, or with
+        `complete` one row per species. Raise `SearchError` if MMseqs2 fails.
         """
         (results,) = self.search_many([sequences])
         return results
 
     def search_many(self, complexes: Sequence[Sequence[str]]) -> list[list[bytes]]:
-        """Return the result of `search` for each complex; they are searched together, equal ones once."""
+        """Return the result of `search` for each complex; all are searched together, and equal complexes once."""
         for sequences in complexes:
             if len(set(sequences)) < max(1, len(sequences)):
-                raise ValueError("rows are paired between different sequences")
+                raise ValueError("the sequences of a complex must differ, because rows are paired between them")
         keys = [":".join(sequences) for sequences in complexes]
         groups = dict(zip(keys, complexes, strict=True))
-        found = {key: kept for key, group in groups.items() if (kept := self._kept(group)) is not None}
-        missing = [group for key, group in groups.items() if key not in found]
+        by_key = {key: stored for key, group in groups.items() if (stored := self._stored(group)) is not None}
+        missing = [group for key, group in groups.items() if key not in by_key]
         if missing:
             steps = paired_steps(self.options, self.database, complete=self.complete)
             (contents,) = self.batch.run(missing, steps, [PAIRED])
             results = iter(contents)
             for group in missing:
                 own = [with_own_query(next(results), sequence) for sequence in group]
-                found[":".join(group)] = own
-                self._keep(group, own)
-        return [found[key] for key in keys]
+                by_key[":".join(group)] = own
+                self._store(group, own)
+        return [by_key[key] for key in keys]
 
-    def _kept(self, sequences: Sequence[str]) -> list[bytes] | None:
+    def _stored(self, sequences: Sequence[str]) -> list[bytes] | None:
         if self.shared is None:
             return None
-        found = [self.shared.find(self.identity(), query) for query in _queries(sequences)]
-        return None if None in found else [content for content in found if content is not None]
+        contents = [self.shared.find(self.identity(), query) for query in _queries(sequences)]
+        return None if None in contents else [content for content in contents if content is not None]
 
-    def _keep(self, sequences: Sequence[str], contents: Sequence[bytes]) -> None:
+    def _store(self, sequences: Sequence[str], contents: Sequence[bytes]) -> None:
         if self.shared is not None:
             with suppress(OSError):
                 for query, content in zip(_queries(sequences), contents, strict=True):
@@ -417,7 +418,7 @@ class ColabfoldPairing:
 
 
 def _queries(sequences: Sequence[str]) -> list[str]:
-    """Return what tells the result of each sequence of a complex from those of other complexes and sequences."""
+    """Return a unique query text for each sequence of a complex."""
     return [f"{index} of {':'.join(sequences)}" for index in range(len(sequences))]
 
 
@@ -426,5 +427,5 @@ def with_own_query(content: bytes, sequence: str) -> bytes:
     header, _, rest = content.partition(b"\n")
     row, newline, rest = rest.partition(b"\n")
     if not header.startswith(b">") or len(row) != len(sequence):
-        raise SearchError("mmseqs wrote an alignment whose first row is not the target")
+        raise SearchError("the first row of an alignment of mmseqs is not the target")
     return header + b"\n" + sequence.encode() + newline + rest

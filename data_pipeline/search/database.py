@@ -1,4 +1,4 @@
-"""Databases, and the tool that searches each."""
+"""Describe sequence and template databases, with the search tool of each."""
 
 import re
 from collections.abc import Mapping
@@ -11,21 +11,21 @@ AlignmentTool = Literal["jackhmmer", "hhblits", "mmseqs", "colabfold"]
 TemplateTool = Literal["hmmsearch", "hhsearch", "mmseqs"]
 _TEMPLATE_RESULTS = {"hmmsearch": "pdb_hits.sto", "hhsearch": "pdb_hits.hhr", "mmseqs": "pdb_hits.m8"}
 Engine = Literal["pyhmmer", "program"]
-HMMER_TOOLS = ("jackhmmer", "hmmsearch")  # run in this process unless the database names the program
-# The month of a release in a file's name, as in mgy_clusters_2022_05.fa, colabfold_envdb_202108_db, uniref30_2302_db
-# and pdb100_230517.
+HMMER_TOOLS = ("jackhmmer", "hmmsearch")  # run with pyhmmer unless the database sets engine = "program"
+# The release month in a file name, as in mgy_clusters_2022_05.fa, colabfold_envdb_202108_db, uniref30_2302_db and
+# pdb100_230517.
 _RELEASE = re.compile(r"(?<=[_-])(20[0-9]{2}_?|[12][0-9])(0[1-9]|1[0-2])([0-3][0-9])?(?![0-9])")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AlignmentDatabase:
-    """A database of sequences or profiles to search for a target's homologs."""
+    """A database of sequences or profiles to search for homologs of a target."""
 
-    name: str  # results are stored as `<name>_hits.sto` or `.a3m`
+    name: str  # of the result file, `<name>_hits.sto` or `<name>_hits.a3m`
     tool: AlignmentTool
-    paths: tuple[Path, ...]  # FASTA file, or prefixes of hh-suite or ColabFold databases, which are searched together
+    paths: tuple[Path, ...]  # a FASTA file, or prefixes of hh-suite or ColabFold databases that are searched together
     engine: Engine = "pyhmmer"  # only for the tools in `HMMER_TOOLS`
-    max_rows: int | None = None  # rows of the result to read, including the target's; None: all
+    max_rows: int | None = None  # rows of the result to read, including the target; None: all
     options: Mapping[str, Any] = field(default_factory=dict)  # tool options that differ from AlphaFold's
 
     @property
@@ -36,13 +36,13 @@ class AlignmentDatabase:
 
 @dataclass(frozen=True, kw_only=True)
 class TemplateDatabase:
-    """A database of sequences or profiles of chains with known structures, and the directory of those structures."""
+    """A database of sequences or profiles of chains with known structures, and the directory of the structures."""
 
     tool: TemplateTool
     paths: tuple[Path, ...]
     structures: Path  # directory of mmCIF (or PDB) files, flat or divided
     obsolete: Path | None = None  # the PDB's list of replaced entries
-    release_dates: Path | None = None  # table of lines `1abc: 2001-02-03`; files that are too new need not be opened
+    release_dates: Path | None = None  # table of lines `1abc: 2001-02-03`, to skip new files without opening them
     latest_release: date | None = None  # newer structures are not used as templates
     engine: Engine = "pyhmmer"
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -55,24 +55,24 @@ class TemplateDatabase:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchedDatabase:
-    """A database as the results of a search tell of it."""
+    """The description of a searched database in the results."""
 
-    name: str  # of its file, or of the prefix of its files; of a server's databases, that of the search
-    version: str | None = None  # the release that the name gives
-    size: int | None = None  # bytes of all its files; None for a server, which does not tell
-    url: str | None = None  # of a server
+    name: str  # file name or prefix of the database; for a server, the name of the search
+    version: str | None = None  # the release in the name
+    size: int | None = None  # bytes of all files; None if unknown, as for a server
+    url: str | None = None  # of the server
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatabaseProfile:
-    """All databases that a target is searched in, in the order in which their rows are merged."""
+    """All databases for the searches of a target, in the order in which the MSA rows are merged."""
 
     alignments: tuple[AlignmentDatabase, ...] = ()
     templates: TemplateDatabase | None = None
-    uniprot: AlignmentDatabase | None = None  # for rows of complexes that are paired by the species in their names
-    complex_templates: TemplateDatabase | None = None  # for chains of complexes; None: `templates` is for them too
-    notes: tuple[str, ...] = ()  # databases that are present but not used, and why
-    complex_notes: tuple[str, ...] = ()  # the same, of databases that only complexes need
+    uniprot: AlignmentDatabase | None = None  # for rows of complexes, paired by the species in the row names
+    complex_templates: TemplateDatabase | None = None  # for chains of complexes; None: use `templates`
+    notes: tuple[str, ...] = ()  # databases that are present but not used, with the reasons
+    complex_notes: tuple[str, ...] = ()  # the same for databases that only complexes need
 
 
 def database_files(database: AlignmentDatabase | TemplateDatabase) -> list[Path]:
@@ -85,15 +85,15 @@ def database_files(database: AlignmentDatabase | TemplateDatabase) -> list[Path]
 
 
 def searched_databases(database: AlignmentDatabase | TemplateDatabase) -> tuple[SearchedDatabase, ...]:
-    """Return what results tell of the files of a database, or of each of several that are searched together."""
-    found = []
+    """Return the description of each file or prefix of a database, for the results."""
+    descriptions = []
     for path in database.paths:
         release = _RELEASE.search(path.name)
         sizes = [file.stat().st_size for file in database_files(replace(database, paths=(path,)))]
-        found.append(SearchedDatabase(name=path.name, version=release and release[0], size=sum(sizes)))
-    return tuple(found)
+        descriptions.append(SearchedDatabase(name=path.name, version=release and release[0], size=sum(sizes)))
+    return tuple(descriptions)
 
 
 def _is_single_file(path: Path) -> bool:
-    """Return whether a database is one file, such as FASTA; those of MMseqs2 have others with longer names."""
+    """Return whether a database is one file, such as FASTA; MMseqs2 databases have further files."""
     return path.is_file() and not path.with_name(f"{path.name}.dbtype").is_file()

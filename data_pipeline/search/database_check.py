@@ -1,4 +1,4 @@
-"""Check the databases of a profile or directory: all files are there, of the right kind, and whole."""
+"""Check that the database files of a profile or directory exist, are complete and have the right format."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +13,9 @@ _FASTA_TOOLS = ("jackhmmer", "hmmsearch")
 
 
 def check_databases(profile: DatabaseProfile) -> Iterator[tuple[str, Problem | None]]:
-    """Yield what each database is, with the problem that makes it useless or None, in the order of the searches.
+    """Yield a description of each database in search order, with the problem that makes it unusable, or None.
 
-    FASTA files are read to the end, and indices of MMseqs2's databases too: a large database takes minutes.
+    FASTA files and the indices of MMseqs2 databases are read completely, so large databases take minutes.
     """
     single = (profile.templates, profile.uniprot, profile.complex_templates)
     for database in (*profile.alignments, *(each for each in single if each is not None)):
@@ -38,7 +38,7 @@ def _problem(database: AlignmentDatabase | TemplateDatabase, path: Path) -> Prob
         elif database.tool == "mmseqs":
             _check_fasta(path)
         elif not any(file.stat().st_size for file in database_files(database)):
-            raise InputError.at(path, "all its files are empty; was it unpacked or downloaded to the end?")
+            raise InputError.at(path, "all its files are empty; was the database completely downloaded and unpacked?")
     except InputError as error:
         return str(error)
     return None
@@ -46,18 +46,20 @@ def _problem(database: AlignmentDatabase | TemplateDatabase, path: Path) -> Prob
 
 def _check_fasta(path: Path) -> None:
     if not sum(chunk.content.count(b">") for chunk in read_fasta_chunks(path)):
-        raise InputError.at(path, "the database holds no sequence; was it unpacked or downloaded to the end?")
+        raise InputError.at(path, "the database has no sequences; was it completely downloaded and unpacked?")
 
 
 def check_index(path: Path) -> None:
-    """Raise `InputError` if a database of MMseqs2 is shorter than its index says, or if the index is none."""
+    """Raise `InputError` if the index of an MMseqs2 database is invalid, or extends beyond the end of the data."""
     index, size, end = with_ending(path, ".index"), database_size(path), 0
     with index.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
+        for line_number, line in enumerate(lines, start=1):
             fields = line.split()
             if len(fields) != 3 or not all(field.isdigit() for field in fields):
-                raise InputError.at(index, "an index has a key, a place and a length in each line", line=number)
+                raise InputError.at(
+                    index, "each line of an index must have a key, an offset and a length", line=line_number
+                )
             end = max(end, int(fields[1]) + int(fields[2]))
     if end > size:
-        problem = f"its index tells of {end:,} bytes and there are {size:,}: it was not unpacked or copied to the end"
+        problem = f"its index needs {end:,} bytes, but the data has {size:,}: it was not completely copied or unpacked"
         raise InputError.at(path, problem)

@@ -1,4 +1,4 @@
-"""Download ColabFold's databases over HTTP, with resumption, and unpack them where `--databases` finds them."""
+"""Download ColabFold's databases over HTTP, resuming interrupted downloads, and unpack them for `--databases`."""
 
 import gzip
 import json
@@ -29,25 +29,25 @@ from data_pipeline.search.mmseqs_program import OLDEST_FOR_CLUSTERS, require_mms
 from data_pipeline.search.process import working_directory
 
 SERVER = "https://opendata.mmseqs.org/colabfold"
-# What is downloaded and unpacked; a download that is not in it goes on or begins.
+# The archives that have been downloaded and unpacked; other downloads are resumed or started.
 RECORD_FILE = "downloads.json"
 _CHUNK = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Download:
-    """A database of ColabFold's and the files that it is unpacked from, in order."""
+    """A database of ColabFold, and its archives in the order in which they are unpacked."""
 
     database: str  # prefix of the database's files
     archives: tuple[str, ...]
     is_clustered: bool = True
 
 
-# Names and files of ColabFold's script setup_databases.sh, which gives no checksums.
+# Names and files in ColabFold's script setup_databases.sh, which has no checksums.
 DOWNLOADS = {
     "uniref30_2302": Download(
         database="uniref30_2302_db",
-        # The second holds the species of 2025, in place of those of the first.
+        # The second archive replaces the species of the first one by species of 2025.
         archives=("uniref30_2302.db.tar.gz", "uniref30_2302_newtaxonomy.tar.gz"),
     ),
     "colabfold_envdb_202108": Download(
@@ -65,60 +65,60 @@ def download_databases(
     retry: RetryPolicy = DEFAULT_RETRY,
     progress: bool = True,
 ) -> list[Path]:
-    """Download and unpack databases that are not in `directory` yet, and return their prefixes.
+    """Download and unpack databases that `directory` lacks, and return the prefixes of all databases.
 
-    Files come from the server at `url`, and an interrupted download is resumed. An archive is checked by its size and
-    the checksum that gzip stores, and deleted after it is unpacked. Raise `DownloadError` if one cannot be fetched or
-    is damaged.
+    Files come from the server at `url`, and interrupted downloads are resumed. Archives are checked by their size and
+    gzip's checksum, and deleted after they are unpacked. Raise `DownloadError` if an archive cannot be downloaded or is
+    damaged.
     """
     require_address(url)
     unknown = [name for name in names if name not in DOWNLOADS]
     if unknown:
-        raise InputError(f"there is no database {printable(unknown[0])}; there are {', '.join(DOWNLOADS)}")
+        raise InputError(f"unknown database {printable(unknown[0])}; the databases are {', '.join(DOWNLOADS)}")
     directory.mkdir(parents=True, exist_ok=True)
     remove_partial_files([directory], rf"{re.escape(RECORD_FILE)}|.+\.part\.json")
-    found = []
+    prefixes = []
     for name in names:
-        wanted = DOWNLOADS[name]
-        for archive in wanted.archives:
+        download = DOWNLOADS[name]
+        for archive in download.archives:
             part = directory / f"{archive}.part"
-            if archive not in _finished(directory):
+            if archive not in _read_record(directory):
                 _fetch(f"{url.rstrip('/')}/{archive}", part, retry, progress)
-                if wanted.is_clustered:
+                if download.is_clustered:
                     _unpack(part, directory, name)
                 else:
-                    _convert(part, directory / wanted.database)
-                _record(directory, archive, part.stat().st_size)
-            _discard(part)  # also of a run that was killed before it did
-        if wanted.is_clustered:
-            ClusterDatabase(directory / wanted.database)
-        found.append(directory / wanted.database)
-    return found
+                    _convert(part, directory / download.database)
+                _add_to_record(directory, archive, part.stat().st_size)
+            _discard(part)  # a killed run may have left it
+        if download.is_clustered:
+            ClusterDatabase(directory / download.database)
+        prefixes.append(directory / download.database)
+    return prefixes
 
 
 def _fetch(url: str, part: Path, retry: RetryPolicy, progress: bool) -> None:
-    """Fetch the whole file of an address, of which an earlier call may have fetched a part."""
+    """Download the file at `url`, resuming an earlier partial download."""
     with closing(RemoteFile(url, retry)) as remote:
         remote.read(1)
         if remote.size is None:
-            raise DownloadError(f"{url}: the server does not say how large the file is")
+            raise DownloadError(f"{url}: the server does not report the size of the file")
         version = {"size": remote.size, "version": remote.version}
-        told = part.with_name(f"{part.name}.json")
+        record = part.with_name(f"{part.name}.json")
         # Version 0.2 used aria2c, whose unfinished files have holes.
         has_holes = part.with_name(f"{part.name}.aria2").is_file()
-        if has_holes or not told.is_file() or read_json(told, "delete it to begin again") != version:
+        if has_holes or not record.is_file() or read_json(record, "delete it to start again") != version:
             _discard(part)
-        with atomic_write(told) as temporary:
+        with atomic_write(record) as temporary:
             temporary.write_text(json.dumps(version) + "\n")
         fetch(remote, 0, remote.size, part, progress=progress)
         if part.stat().st_size != remote.size:
             size = part.stat().st_size
             _discard(part)
-            raise DownloadError(f"{url}: {size:,} of {remote.size:,} bytes came; run the command again")
+            raise DownloadError(f"{url}: received {size:,} of {remote.size:,} bytes; run the command again")
 
 
 def _unpack(part: Path, directory: Path, name: str) -> None:
-    """Unpack the files of a database; nothing is moved to its place before the whole archive was read."""
+    """Unpack the files of a database, and move them to `directory` only after the whole archive was read."""
     with working_directory(directory) as folder:
         try:
             with gzip.open(part) as stream, tarfile.open(fileobj=stream, mode="r:") as archive:
@@ -128,19 +128,19 @@ def _unpack(part: Path, directory: Path, name: str) -> None:
                     if content is not None:
                         with (folder / PurePosixPath(member.name).name).open("wb") as file:
                             shutil.copyfileobj(content, file, _CHUNK)
-                while stream.read(_CHUNK):  # to the end, where the checksum is
+                while stream.read(_CHUNK):  # the checksum is at the end
                     pass
         except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
             _discard(part)
             problem = f"the archive is damaged ({printable(str(error))}) and was deleted; run the command again"
             raise DownloadError(f"{part.with_suffix('')}: {problem}") from error
         except OSError as error:
-            raise DownloadError(f"{part}: it cannot be unpacked: {error.strerror or error}") from error
+            raise DownloadError(f"{part}: cannot be unpacked: {error.strerror or error}") from error
         move_database(folder, directory, f"{name}_db")
 
 
 def _check_member(part: Path, member: tarfile.TarInfo, name: str) -> None:
-    """Raise `DownloadError` for a member that is not a file of the database: an archive could write anywhere."""
+    """Raise `DownloadError` for a member that is not a file of the database, because archives can write anywhere."""
     path = PurePosixPath(member.name)
     is_own = path.name.startswith(name) and ".." not in path.parts and not path.is_absolute()
     if not member.isdir() and not (member.isreg() and is_own):
@@ -150,10 +150,10 @@ def _check_member(part: Path, member: tarfile.TarInfo, name: str) -> None:
 
 
 def _convert(part: Path, output: Path) -> None:
-    """Make a database of single sequences from a FASTA file, unless a run made it that was killed afterwards."""
+    """Build a database of single sequences from a FASTA file, unless a run built it before it was killed."""
     fasta = part.with_name("sequences.fasta.gz")
-    fasta.unlink(missing_ok=True)  # of a run that was killed
-    if with_ending(output, ".dbtype").exists():  # its last file
+    fasta.unlink(missing_ok=True)  # left by a killed run
+    if with_ending(output, ".dbtype").exists():  # the last file of the database
         return
     os.link(part, fasta)
     try:
@@ -167,17 +167,17 @@ def _discard(part: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _finished(directory: Path) -> dict[str, object]:
-    """Return what was downloaded and unpacked here, by file name."""
+def _read_record(directory: Path) -> dict[str, object]:
+    """Return the sizes of the archives that were downloaded and unpacked here, by file name."""
     path = directory / RECORD_FILE
     if not path.is_file():
         return {}
-    record = read_json(path, "delete it to download all again")
+    record = read_json(path, "delete it to download everything again")
     if not isinstance(record, dict):
-        raise InputError.at(path, "not a record of downloads; delete it to download all again")
+        raise InputError.at(path, "not a record of downloads; delete it to download everything again")
     return record
 
 
-def _record(directory: Path, archive: str, size: int) -> None:
+def _add_to_record(directory: Path, archive: str, size: int) -> None:
     with atomic_write(directory / RECORD_FILE) as temporary:
-        temporary.write_text(json.dumps({**_finished(directory), archive: {"size": size}}, indent=1) + "\n")
+        temporary.write_text(json.dumps({**_read_record(directory), archive: {"size": size}}, indent=1) + "\n")

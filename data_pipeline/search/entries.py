@@ -1,6 +1,6 @@
-"""Fetch sequences from UniProt and the RCSB PDB, and structures from AlphaFold DB and the RCSB PDB, by their ids.
+"""Download sequences from UniProt and the RCSB PDB, and structures from AlphaFold DB and the RCSB PDB, by their ids.
 
-What is fetched stays in a cache directory and is read from there the next time.
+Downloads are stored in a cache directory and reused.
 """
 
 import json
@@ -19,18 +19,18 @@ from data_pipeline.io.site_configuration import site_configuration
 from data_pipeline.parse.fasta import kind_problem
 from data_pipeline.parse.mmcif import MAX_MMCIF_BYTES
 
-# https://www.uniprot.org/help/accession_numbers, with the number of an isoform.
+# https://www.uniprot.org/help/accession_numbers, with an isoform number.
 _UNIPROT = re.compile(r"([OPQ][0-9][A-Z0-9]{3}[0-9]|[A-NR-Z][0-9]([A-Z][A-Z0-9]{2}[0-9]){1,2})(-[0-9]{1,3})?")
 _PDB = re.compile(r"[1-9][A-Z0-9]{3}(_[A-Za-z0-9]{1,4})?")
 _MAX_FASTA_BYTES = 2**22
-_ATTEMPTS, _FIRST_PAUSE, _LONGEST_PAUSE, _TIMEOUT = 3, 1.0, 10.0, 60.0
+_ATTEMPTS, _FIRST_PAUSE, _MAX_PAUSE, _TIMEOUT = 3, 1.0, 10.0, 60.0
 _BUSY = (408, 429, 500, 502, 503, 504)
 _MISSING = (400, 404, 410)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EntryServers:
-    """Addresses of the servers; configuration files have keys of the same names."""
+    """Addresses of the servers; the keys of configuration files have the same names."""
 
     uniprot_server: str = "https://rest.uniprot.org"
     pdb_sequence_server: str = "https://www.rcsb.org"
@@ -39,7 +39,7 @@ class EntryServers:
 
     @classmethod
     def configured(cls) -> "EntryServers":
-        """Return the servers of the configuration files, and the public ones for the others."""
+        """Return the servers in the configuration files; the defaults are the public servers."""
         site = site_configuration()
         named = {each.name: getattr(site, each.name) for each in fields(cls)}
         return cls(**{name: address.rstrip("/") for name, address in named.items() if address is not None})
@@ -52,9 +52,10 @@ def is_entry(word: str) -> bool:
 
 
 def fetch_sequence(word: str, cache: Path, servers: EntryServers, say: Callable[[str], object]) -> Path:
-    """Return a FASTA file of a UniProt accession or a PDB id; without a chain, all proteins of an entry as a complex.
+    """Return the path of a FASTA file for a UniProt accession or a PDB id.
 
-    Raise `InputError` if the entry does not exist, or if the server cannot be reached and the cache lacks it.
+    A PDB id without a chain means all proteins of the entry, as a complex. Raise `InputError` if the entry does not
+    exist, or if it is not in the cache and the server cannot be reached.
     """
     entry, _, chain = word.partition("_")
     entry = entry.upper()
@@ -67,14 +68,14 @@ def fetch_sequence(word: str, cache: Path, servers: EntryServers, say: Callable[
 
 
 def fetch_structure(word: str, cache: Path, servers: EntryServers, say: Callable[[str], object]) -> Path:
-    """Return an mmCIF file of a PDB id, or AlphaFold DB's of a UniProt accession.
+    """Return the path of an mmCIF file for a PDB id, or for a UniProt accession from AlphaFold DB.
 
-    Raise `InputError` as for sequences.
+    Raise `InputError` as in `fetch_sequence`.
     """
     entry = word.upper()
     path = cache / f"{entry}.cif"
     if "_" in entry:
-        raise InputError(f"{printable(word)}: a structure is a whole entry; pass {entry.partition('_')[0]}")
+        raise InputError(f"{printable(word)}: expected an entry without a chain; pass {entry.partition('_')[0]}")
     if _PDB.fullmatch(entry) or path.is_file():
         return _cached(
             path, f"{servers.pdb_structure_server}/download/{entry}.cif", MAX_MMCIF_BYTES, say, partial(_mmcif, entry)
@@ -83,14 +84,14 @@ def fetch_structure(word: str, cache: Path, servers: EntryServers, say: Callable
     try:
         place = urlsplit(json.loads(listed)[0]["cifUrl"]).path
     except (ValueError, LookupError, TypeError) as error:
-        raise InputError(f"{entry}: the answer of {servers.alphafold_server} names no structure") from error
-    # The path on the configured server: the answer of a mirror may name another one.
+        raise InputError(f"{entry}: the answer of {servers.alphafold_server} has no structure") from error
+    # Use the configured server, because the answer of a mirror may contain another address.
     return _cached(path, f"{servers.alphafold_server}{place}", MAX_MMCIF_BYTES, say, partial(_mmcif, entry))
 
 
-def _cached(path: Path, url: str, most: int, say: Callable[[str], object], convert: Callable[[bytes], bytes]) -> Path:
+def _cached(path: Path, url: str, limit: int, say: Callable[[str], object], convert: Callable[[bytes], bytes]) -> Path:
     if not path.is_file():
-        content = convert(_get(path.stem, url, most))
+        content = convert(_get(path.stem, url, limit))
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as temporary:
             temporary.write_bytes(content)
@@ -98,18 +99,18 @@ def _cached(path: Path, url: str, most: int, say: Callable[[str], object], conve
     return path
 
 
-def _get(name: str, url: str, most: int) -> bytes:
-    """Return the body of an answer, after retries. Raise `InputError` if there is none."""
-    from data_pipeline.io.http import pause, send  # noqa: PLC0415  loads urllib3, and most runs fetch nothing
+def _get(name: str, url: str, limit: int) -> bytes:
+    """Return the body of a response, with retries; raise `InputError` if there is none."""
+    from data_pipeline.io.http import pause, send  # noqa: PLC0415  loads urllib3, which most runs do not need
 
     for attempt in range(_ATTEMPTS):
         try:
-            with send("GET", url, timeout=_TIMEOUT, max_bytes=most, redirects=True) as response:
+            with send("GET", url, timeout=_TIMEOUT, max_bytes=limit, redirects=True) as response:
                 if response.status == 200:
                     return response.read_all()
                 if response.status in _MISSING:
                     raise InputError(f"{name}: {_host(url)} has no such entry")
-                problem = f"it answers {response.status} {printable(response.reason)}"
+                problem = f"status {response.status} {printable(response.reason)}"
                 if response.status not in _BUSY:
                     break
         except RequestError as error:
@@ -117,7 +118,7 @@ def _get(name: str, url: str, most: int) -> bytes:
             if isinstance(error, NoNetworkError | UnusableAnswerError):
                 break
         if attempt + 1 < _ATTEMPTS:
-            time.sleep(pause(attempt, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE))
+            time.sleep(pause(attempt, first=_FIRST_PAUSE, longest=_MAX_PAUSE))
     raise InputError(
         f"{name}: cannot be fetched from {_host(url)} ({problem}); without a network, download the file elsewhere and "
         "pass its path"
@@ -130,19 +131,19 @@ def _host(url: str) -> str:
 
 def _mmcif(name: str, content: bytes) -> bytes:
     if not content.lstrip().lower().startswith(b"data_"):
-        raise InputError(f"{name}: the server sent something else than an mmCIF file; try again later")
+        raise InputError(f"{name}: the server did not send an mmCIF file; try again later")
     return content
 
 
 def _records(name: str, content: bytes) -> list[tuple[str, str]]:
-    """Return header and sequence of each record. Raise `InputError` for anything but FASTA with letters only."""
-    found = []
+    """Return the header and sequence of each record; raise `InputError` for anything but FASTA of letters."""
+    records = []
     for record in content.decode("utf-8", "replace").split(">")[1:]:
         header, _, lines = record.partition("\n")
-        found.append((" ".join(header.split()), "".join(lines.split()).upper()))
-    if not found or not all(re.fullmatch(r"[A-Z]+", sequence) for _, sequence in found):
+        records.append((" ".join(header.split()), "".join(lines.split()).upper()))
+    if not records or not all(re.fullmatch(r"[A-Z]+", sequence) for _, sequence in records):
         raise InputError(f"{name}: the server has no sequence for it; the entry may be deleted or merged")
-    return found
+    return records
 
 
 def _uniprot_fasta(entry: str, content: bytes) -> bytes:
@@ -151,8 +152,9 @@ def _uniprot_fasta(entry: str, content: bytes) -> bytes:
 
 
 def _pdb_fasta(entry: str, chain: str, content: bytes) -> bytes:
-    """Return the record of an entry's proteins, or of one chain, from records such as
-    `4HHB_1|Chains A, C|HEMOGLOBIN (ALPHA CHAIN)|Homo sapiens (9606)`, where `A[auth X]` is the author's chain X.
+    """Return the FASTA record of all proteins of an entry, or of one chain.
+
+    Headers are like `4HHB_1|Chains A, C|HEMOGLOBIN (ALPHA CHAIN)|Homo sapiens (9606)`; `A[auth X]` is author's chain X.
     """
     chains: dict[str, str] = {}
     proteins: dict[str, str] = {}
@@ -163,11 +165,13 @@ def _pdb_fasta(entry: str, chain: str, content: bytes) -> bytes:
             name = re.sub(r".*\[(.*)\]", r"\1", word)
             chains[name], proteins[name] = sequence, protein
     if chain and chain not in chains:
-        raise InputError(f"{entry}: it has no protein chain {printable(chain)}; its chains are {', '.join(chains)}")
+        raise InputError(
+            f"{entry}: the entry has no protein chain {printable(chain)}; its chains are {', '.join(chains)}"
+        )
     if not chains:
-        raise InputError(f"{entry}: it has no protein")
-    chosen = [chain] if chain else [*chains]
-    ids = f" chain_ids={':'.join(chosen)}" if len(chosen) > 1 else ""
-    described = "; ".join(dict.fromkeys(proteins[name] for name in chosen))
+        raise InputError(f"{entry}: the entry has no protein")
+    chain_ids = [chain] if chain else [*chains]
+    ids = f" chain_ids={':'.join(chain_ids)}" if len(chain_ids) > 1 else ""
+    description = "; ".join(dict.fromkeys(proteins[name] for name in chain_ids))
     name = f"{entry}_{chain}" if chain else entry
-    return f">{name} {described}{ids}\n{':'.join(chains[name] for name in chosen)}\n".encode()
+    return f">{name} {description}{ids}\n{':'.join(chains[name] for name in chain_ids)}\n".encode()

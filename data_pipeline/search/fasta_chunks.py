@@ -1,4 +1,4 @@
-"""Read a FASTA database of any size in chunks of whole, checked records, with memory for one chunk at a time."""
+"""Read a FASTA database of any size in chunks of complete, checked records, with one chunk in memory at a time."""
 
 import gzip
 import re
@@ -16,21 +16,21 @@ CHUNK_BYTES = 2**20
 MAX_RECORD_BYTES = 2**24
 MAX_TARGET_RESIDUES = 100_000  # HMMER's own limit for one database sequence
 
-_DATABASE = "the database "  # in errors
+_DATABASE = "the database "  # begins errors
 _HEADER = re.compile(rb">[^\n]*")
 _NAMELESS = re.compile(rb">[ \t\r]*(?:\n|\Z)")
 _LETTERS = b"ACDEFGHIKLMNPQRSTVWYBJOUXZ*"
 _IN_SEQUENCE = _LETTERS + _LETTERS.lower() + b" \t\r\n"
 _NUCLEIC_WORD = b" mol:na "
-_NUCLEIC = re.compile(rb">\S+ mol:na ")  # how pdb_seqres begins the records of DNA and RNA
+_NUCLEIC = re.compile(rb">\S+ mol:na ")  # headers of DNA and RNA in pdb_seqres
 
 
 @dataclass(frozen=True, kw_only=True)
 class FastaChunk:
-    """Consecutive whole records of a FASTA file."""
+    """Consecutive complete records of a FASTA file."""
 
     content: bytes
-    line: int  # line of the file, from 1, at which the chunk begins
+    line: int  # number of its first line in the file, from 1
 
 
 def database_identity(path: Path) -> str:
@@ -41,17 +41,17 @@ def database_identity(path: Path) -> str:
 
 
 def require_database(path: Path) -> None:
-    """Raise `InputError` unless the file exists and begins as FASTA does."""
+    """Raise `InputError` unless the file exists and begins like FASTA."""
     with unpacked(path, _DATABASE) as stream:
         start = stream.read(CHUNK_BYTES).lstrip()
     if not start:
-        raise InputError.at(path, "the database holds no sequence; was it unpacked or downloaded to the end?")
+        raise InputError.at(path, "the database has no sequences; was it completely downloaded and unpacked?")
     if not start.startswith(b">"):
-        raise InputError.at(path, "the database is not FASTA, which begins with a line '>name'")
+        raise InputError.at(path, "the database is not FASTA: expected a first line '>name'")
 
 
 def is_gzip(path: Path) -> bool:
-    """Return whether the file is gzip, which not every program can read."""
+    """Return whether the file is gzip, which some programs cannot read."""
     with unpacked(path, _DATABASE) as stream:
         return isinstance(stream, gzip.GzipFile)
 
@@ -59,8 +59,8 @@ def is_gzip(path: Path) -> bool:
 def read_fasta_chunks(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[FastaChunk]:
     """Yield the records of a plain or gzip FASTA file in order, in chunks of about `chunk_bytes`.
 
-    Raise `InputError` with line and record for a letter that HMMER does not know, a record without a name, and a
-    record of more than `MAX_RECORD_BYTES`.
+    Raise `InputError` with line and record for letters that HMMER does not support, for records without a name, and for
+    records of more than `MAX_RECORD_BYTES`.
     """
     line, rest = 1, b""
     with unpacked(path, _DATABASE) as stream:
@@ -81,42 +81,42 @@ def read_fasta_chunks(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Fa
 
 
 def has_nucleic_acids(path: Path) -> bool:
-    """Return whether the file is pdb_seqres with its DNA and RNA chains."""
+    """Return whether the file has records of DNA or RNA, as pdb_seqres does."""
     return any(without_nucleic_acids(chunk) is not chunk for chunk in read_fasta_chunks(path))
 
 
 def without_nucleic_acids(chunk: FastaChunk) -> FastaChunk:
-    """Return the chunk without the DNA and RNA chains of pdb_seqres, which AlphaFold's copy of that file lacks too."""
+    """Return the chunk without the DNA and RNA chains of pdb_seqres, which AlphaFold's copy of the file lacks too."""
     if _NUCLEIC_WORD not in chunk.content:
         return chunk
     records = re.split(rb"^(?=>)", chunk.content, flags=re.MULTILINE)
-    kept = [record for record in records if _NUCLEIC.match(record) is None]
-    return chunk if len(kept) == len(records) else replace(chunk, content=b"".join(kept))
+    proteins = [record for record in records if _NUCLEIC.match(record) is None]
+    return chunk if len(proteins) == len(records) else replace(chunk, content=b"".join(proteins))
 
 
 def longest_record(chunk: FastaChunk) -> tuple[str, int]:
-    """Return the name and the number of residues of the chunk's longest record."""
+    """Return the name of the longest record in the chunk, and its number of residues."""
     records = (record.partition(b"\n") for record in chunk.content.split(b">")[1:])
     lengths = [(first_word(header), len(sequence.translate(None, b" \t\r\n"))) for header, _, sequence in records]
     return max(lengths, key=itemgetter(1), default=("", 0))
 
 
 def _checked(path: Path, chunk: FastaChunk) -> FastaChunk:
-    # HMMER itself ends the whole process at gap letters in a database sequence that it aligns.
+    # HMMER aborts the process when it aligns a database sequence with gap letters.
     letters = _HEADER.sub(b"", chunk.content)
     in_order = chunk.content[:1] == b">" and _NAMELESS.search(chunk.content) is None
     if in_order and not letters.translate(None, _IN_SEQUENCE):
         return chunk
     record: str | None = None
-    for number, line in enumerate(chunk.content.split(b"\n"), start=chunk.line):
-        sequence, mark, header = line.partition(b">")  # HMMER begins a record wherever '>' stands
+    for line_number, line in enumerate(chunk.content.split(b"\n"), start=chunk.line):
+        sequence, mark, header = line.partition(b">")  # HMMER starts a record at any '>'
         if sequence.strip() and record is None:
-            raise InputError.at(path, "text before the first '>name' line; is this a FASTA file?", line=number)
+            raise InputError.at(path, "text before the first '>name' line; is this a FASTA file?", line=line_number)
         if wrong := sequence.translate(None, _IN_SEQUENCE):
             problem = f"'{printable(chr(wrong[0]))}' is not an amino acid letter; correct or remove the record"
-            raise InputError.at(path, problem, line=number, column=sequence.index(wrong[:1]) + 1, record=record)
+            raise InputError.at(path, problem, line=line_number, column=sequence.index(wrong[:1]) + 1, record=record)
         if mark:
             record = first_word(header)
             if not record:
-                raise InputError.at(path, "the record has no name; write one after '>'", line=number)
+                raise InputError.at(path, "the record has no name; write one after '>'", line=line_number)
     return chunk

@@ -15,29 +15,29 @@ from data_pipeline.io.errors import InputError, check_at_least
 from data_pipeline.search.process import program_version, read_output, run_program, working_directory
 from data_pipeline.search.tool import FileFormat
 
-# hhsearch and hhblits crash or fail without the first two; profiles that are missing in `_hhm` they compute.
+# hhsearch and hhblits crash or fail without the first two; they compute profiles that `_hhm` lacks.
 _PARTS = ("_a3m", "_cs219", "_hhm")
 _REQUIRED_PARTS = _PARTS[:2]
-_MAX_COLUMNS = 20_001  # of a profile unless -maxres is given; hh-suite cuts off the rest
+_MAX_COLUMNS = 20_001  # of a profile without -maxres; hh-suite drops the rest
 _DATE_LINE = re.compile(rb"^Date .*\n", re.MULTILINE)
 
 
 def check_databases(prefixes: tuple[Path, ...]) -> None:
-    """Raise an `InputError` that names the first missing file; hh-suite itself crashes without a message."""
+    """Raise `InputError` with the first missing file, because hh-suite crashes without a message."""
     if not prefixes:
-        raise InputError("a search with hh-suite needs a database; name its prefix")
+        raise InputError("a search with hh-suite needs a database; pass its prefix")
     for prefix in prefixes:
         for part in _REQUIRED_PARTS:
             for ending in (".ffdata", ".ffindex"):
                 path = prefix.with_name(f"{prefix.name}{part}{ending}")
                 if not path.is_file():
-                    advice = f"name the database by what comes before {part}{ending}, or fetch it again"
-                    raise InputError.at(path, f"there is no such file of the hh-suite database; {advice}")
+                    advice = f"pass the path up to {part}{ending}, or download the database again"
+                    raise InputError.at(path, f"this file of the hh-suite database is missing; {advice}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class HhsuiteSearch:
-    """Search with a program of hh-suite in one or more databases, all at once."""
+    """Search of one or more databases at once with an hh-suite program."""
 
     program: Path
     databases: tuple[Path, ...]  # prefixes
@@ -51,7 +51,7 @@ class HhsuiteSearch:
     def identity_of(self, tool: str, arguments: Sequence[str]) -> str:
         """Return tool, version, options and databases in one line.
 
-        Databases are described by name and size, because their folder may differ on another machine.
+        Databases are identified by name and size, because their folders differ between machines.
         """
         databases = " ".join(f"{prefix.name}:{_size(prefix)}" for prefix in self.databases)
         return f"{tool} {program_version(self.program)} {' '.join(arguments)} in {databases}"
@@ -59,11 +59,11 @@ class HhsuiteSearch:
     def run(
         self, query_file: str, query: bytes, columns: int, arguments: Sequence[str], outputs: Sequence[str]
     ) -> bytes:
-        """Search with a query of so many columns, none of which is cut off; return the content of the first output.
+        """Search with a query of `columns` columns, and return the content of the first output file.
 
         `outputs` lists the options for output files, each followed by a file name.
         """
-        columns += 3  # hh-suite uses two at the ends, and loses the last one
+        columns += 3  # hh-suite uses two columns at the ends, and drops the last one
         length = ["-maxres", str(columns)] if columns > _MAX_COLUMNS else []
         databases: list[str | Path] = [word for prefix in self.databases for word in ("-d", prefix.absolute())]
         with working_directory() as directory:
@@ -84,12 +84,12 @@ class HhblitsOptions:
     """Options of HHblits; the defaults are AlphaFold's."""
 
     iterations: int = 3
-    e_value: float = 0.001  # of hits whose rows enter the alignment
+    e_value: float = 0.001  # max E-value of hits in the alignment
     max_rows: int = 1_000_000  # of an input alignment
     max_realigned: int = 100_000  # hits whose alignment is refined
     max_prefiltered: int = 100_000  # hits that pass the second prefilter
-    min_prefiltered: int = 1_000  # hits that pass the first prefilter whatever their score
-    unfiltered: bool = False  # keep rows that are nearly equal to others
+    min_prefiltered: int = 1_000  # hits that pass the first prefilter, whatever their score
+    unfiltered: bool = False  # keep near-duplicate rows
 
     def __post_init__(self) -> None:
         if not 1 <= self.iterations <= 8:
@@ -99,7 +99,7 @@ class HhblitsOptions:
         check_at_least(self, max_rows=1, max_realigned=1, max_prefiltered=1, min_prefiltered=1)
 
     def arguments(self) -> list[str]:
-        """Return the options as HHblits 3 takes them."""
+        """Return the options as command-line arguments of HHblits 3."""
         arguments = ["-n", str(self.iterations), "-e", f"{self.e_value:g}", "-maxseq", str(self.max_rows)]
         arguments += ["-realign_max", str(self.max_realigned), "-maxfilt", str(self.max_prefiltered)]
         arguments += ["-min_prefilter_hits", str(self.min_prefiltered)]
@@ -108,7 +108,7 @@ class HhblitsOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Hhblits(HhsuiteSearch):
-    """Search of hh-suite databases, all at once, for a sequence's homologs; the result is an a3m."""
+    """HHblits search of one or more databases at once for homologs of a sequence; the result is an a3m."""
 
     file_format: ClassVar[FileFormat] = "a3m"
 
@@ -119,7 +119,7 @@ class Hhblits(HhsuiteSearch):
         return self.identity_of("hhblits", self.options.arguments())
 
     def search(self, sequence: str) -> bytes:
-        """Return the a3m of all homologs, the target first under the name "query"."""
+        """Return the a3m of all homologs; the target is the first row, named "query"."""
         query = f">query\n{sequence}\n".encode()
         outputs = ("-oa3m", "hits.a3m", "-o", "hits.hhr")
         return self.run("query.fasta", query, len(sequence), self.options.arguments(), outputs)
@@ -135,13 +135,13 @@ class HhsearchOptions:
         check_at_least(self, max_rows=1)
 
     def arguments(self) -> list[str]:
-        """Return the options as HHsearch 3 takes them."""
+        """Return the options as command-line arguments of HHsearch 3."""
         return ["-maxseq", str(self.max_rows)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hhsearch(HhsuiteSearch):
-    """Search of hh-suite databases, all at once, for chains that match an alignment; the result is an hhr."""
+    """HHsearch search of one or more databases at once for chains that match an alignment; the result is an hhr."""
 
     input_format: ClassVar[FileFormat] = "a3m"
     file_format: ClassVar[FileFormat] = "hhr"
@@ -153,8 +153,8 @@ class Hhsearch(HhsuiteSearch):
         return self.identity_of("hhsearch", self.options.arguments())
 
     def search(self, alignment: bytes) -> bytes:
-        """Return the hhr of an a3m whose first row is the target, without the date: equal searches give equal bytes."""
+        """Return the hhr of an a3m whose first row is the target; the date is removed to make results reproducible."""
         end = alignment.find(b"\n>", 1)
-        columns = len(alignment) if end < 0 else end  # the target's residues, or somewhat more
+        columns = len(alignment) if end < 0 else end  # residues of the target, or slightly more
         hits = self.run("query.a3m", alignment, columns, self.options.arguments(), ("-o", "hits.hhr"))
         return _DATE_LINE.sub(b"", hits, count=1)

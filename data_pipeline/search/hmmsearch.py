@@ -1,4 +1,4 @@
-"""Search for chains of known structure with hmmbuild and hmmsearch, in this process or with HMMER's programs."""
+"""Search for chains of known structure with hmmbuild and hmmsearch, from pyhmmer or the HMMER programs."""
 
 import io
 from dataclasses import dataclass, field
@@ -39,23 +39,23 @@ _REFERENCE = b"#=GC RF"
 class HmmsearchOptions(HmmerOptions):
     """Thresholds of a template search; the defaults are AlphaFold-Multimer's, which keep distant templates.
 
-    The order of the fields is that of the program's options in `identity`.
+    The options in `identity` have the order of the fields.
     """
 
-    filter_f1: float = 0.1  # largest P-value that passes the MSV filter
-    filter_f2: float = 0.1  # largest P-value that passes the Viterbi filter
-    filter_f3: float = 0.1  # largest P-value that passes the Forward filter
-    e_value: float = 100.0  # of reported chains
-    domain_e_value: float = 100.0  # of reported domains
-    inclusion_e_value: float = 100.0  # of chains that enter the alignment
-    domain_inclusion_e_value: float = 100.0  # of domains that enter the alignment
+    filter_f1: float = 0.1  # max P-value to pass the MSV filter
+    filter_f2: float = 0.1  # max P-value to pass the Viterbi filter
+    filter_f3: float = 0.1  # max P-value to pass the Forward filter
+    e_value: float = 100.0  # max E-value of reported chains
+    domain_e_value: float = 100.0  # max E-value of reported domains
+    inclusion_e_value: float = 100.0  # max E-value of chains in the alignment
+    domain_inclusion_e_value: float = 100.0  # max E-value of domains in the alignment
 
 
 @dataclass(frozen=True)
 class InProcessHmmsearch(HmmerSearch):
-    """Template search with pyhmmer; the database is streamed, and the hits equal those of HMMER's programs.
+    """Template search with pyhmmer; the database is streamed, and the hits are the same as with the HMMER programs.
 
-    Chains of nucleic acids (`mol:na` in pdb_seqres) are left out, as AlphaFold's download scripts do.
+    Nucleic acids (`mol:na` in pdb_seqres) are left out, as in AlphaFold's download scripts.
     """
 
     input_format: ClassVar[FileFormat] = "sto"
@@ -68,9 +68,9 @@ class InProcessHmmsearch(HmmerSearch):
         return f"hmmsearch of pyhmmer {PYHMMER_VERSION} {arguments} {database_identity(self.database)}"
 
     def search(self, alignment: bytes) -> bytes:
-        """Return the Stockholm alignment of the hits, without the target; empty if there are none.
+        """Return the Stockholm alignment of the hits without the target, or no content if there are no hits.
 
-        `alignment` is Stockholm with the target's columns marked in `#=GC RF`.
+        `alignment` is in Stockholm format, with the target's columns marked in `#=GC RF`.
         """
         [hits] = search_profiles(
             [build_profile(alignment)],
@@ -88,7 +88,7 @@ class InProcessHmmsearch(HmmerSearch):
 
 @dataclass(frozen=True)
 class HmmsearchProgram(HmmerSearch):
-    """Template search with HMMER's installed programs hmmbuild and hmmsearch."""
+    """Template search with the installed HMMER programs hmmbuild and hmmsearch."""
 
     input_format: ClassVar[FileFormat] = "sto"
 
@@ -114,11 +114,11 @@ class HmmsearchProgram(HmmerSearch):
             command = (self.program, *outputs, *self.options.arguments(), profile, self._proteins(directory))
             run_program(command, timeout=self.timeout, directory=directory)
             if not result.exists():
-                raise SearchError(f"{printable(self.program.name)} ended well but wrote no {result.name}")
+                raise SearchError(f"{printable(self.program.name)} succeeded but did not write {result.name}")
             return result.read_bytes()
 
     def _proteins(self, directory: Path) -> Path:
-        """Return the database in a form that the program can read: unpacked and without nucleic acids."""
+        """Return the path of the database unpacked and without nucleic acids, as the program needs it."""
         if not is_gzip(self.database) and not has_nucleic_acids(self.database):
             return self.database.absolute()
         proteins = directory / "proteins.fasta"
@@ -129,19 +129,19 @@ class HmmsearchProgram(HmmerSearch):
 
 
 def build_profile(alignment: bytes) -> ProteinProfile:
-    """Return hmmbuild's profile of a Stockholm alignment; its match states are the columns marked in `#=GC RF`."""
+    """Build a profile from a Stockholm alignment as hmmbuild does, with match states at columns marked in `#=GC RF`."""
     rows = stockholm_rows(alignment, "the alignment for the template search")
     reference = _reference(alignment)
     width = len(next(iter(rows.values())))
     if len(reference) != width:
-        raise InputError(f"the alignment has {width} columns, and its line '#=GC RF' has {len(reference)}")
+        raise InputError(f"the alignment has {width} columns, but its line '#=GC RF' has {len(reference)}")
     try:
-        # Rows are passed one by one, because HMMER's own reader ends the process at some malformed files.
+        # Rows are passed one by one, because HMMER's reader aborts the process on some malformed files.
         sequences = [TextSequence(name=str(i), sequence=row.decode("ascii")) for i, row in enumerate(rows.values())]
         table = TextMSA(name=_NAME, sequences=sequences)
         table.reference = reference.decode("ascii")
         profile = Builder(AMINO, architecture="hand").build_msa(table.digitize(AMINO), Background(AMINO))[0]
-        # Through the text of a profile file, as the program reads it: it rounds probabilities to five digits.
+        # The program reads the profile from a text file, which rounds probabilities to five digits.
         text = io.BytesIO()
         profile.write(text)
         text.seek(0)
@@ -149,7 +149,7 @@ def build_profile(alignment: bytes) -> ProteinProfile:
             rounded = file.read()
     except (ValueError, EaselError, UnexpectedError) as error:
         reason = " ".join(str(error).split())
-        raise InputError(f"no profile can be made of the alignment for the template search: {reason}") from error
+        raise InputError(f"cannot build a profile from the alignment for the template search: {reason}") from error
     assert rounded is not None
     return rounded
 
@@ -159,6 +159,6 @@ def _reference(alignment: bytes) -> bytes:
     reference = b"".join(parts)
     marks = reference.translate(None, b"-._~")
     if not marks or b" " in marks or b"\t" in marks:
-        problem = "has no line '#=GC RF' that marks the target's columns ('x') and the others ('.')"
+        problem = "has no line '#=GC RF', which marks the target's columns ('x') and other columns ('.')"
         raise InputError(f"the alignment for the template search {problem}")
     return reference

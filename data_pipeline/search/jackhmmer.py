@@ -1,4 +1,4 @@
-"""Search a FASTA database for a target's homologs with jackhmmer, in this process or with HMMER's program."""
+"""Search a FASTA database for homologs of a target with jackhmmer, from pyhmmer or the HMMER program."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ from data_pipeline.search.profile_search import (
 )
 
 _DOMAIN_E_VALUES = {"domE": 10.0, "incdomE": 1e-3}  # jackhmmer's defaults, which AlphaFold uses
-_NAME = "query"  # of the target's row, as in AlphaFold's files
+_NAME = "query"  # of the target row, as in AlphaFold's files
 _OWNER = "the target's sequence"  # in errors
 
 
@@ -32,28 +32,28 @@ _OWNER = "the target's sequence"  # in errors
 class JackhmmerOptions(HmmerOptions):
     """Iterations and thresholds of jackhmmer; the defaults are AlphaFold's (AlphaFold 2, Suppl. Sec. 1.2.2).
 
-    The order of the fields is that of the program's options in `identity`.
+    The options in `identity` have the order of the fields.
     """
 
     iterations: int = 1
-    e_value: float = 1e-4  # of reported sequences
-    inclusion_e_value: float = 1e-4  # of sequences that enter the alignment
-    filter_f1: float = 0.0005  # largest P-value that passes the MSV filter
-    filter_f2: float = 0.00005  # largest P-value that passes the Viterbi filter
-    filter_f3: float = 0.0000005  # largest P-value that passes the Forward filter
-    z_value: float | None = None  # number of sequences in E-values; None: that of the database
+    e_value: float = 1e-4  # max E-value of reported sequences
+    inclusion_e_value: float = 1e-4  # max E-value of sequences in the alignment
+    filter_f1: float = 0.0005  # max P-value to pass the MSV filter
+    filter_f2: float = 0.00005  # max P-value to pass the Viterbi filter
+    filter_f3: float = 0.0000005  # max P-value to pass the Forward filter
+    z_value: float | None = None  # database size for E-values; None: the number of sequences in the database
 
     def __post_init__(self) -> None:
         check_at_least(self, iterations=1)
         super().__post_init__()
 
     def arguments(self) -> list[str]:
-        """Return iterations and thresholds as options of the program."""
+        """Return the iterations and thresholds as command-line options of the program."""
         return ["-N", str(self.iterations), *super().arguments()]
 
 
 class _TargetSearch:
-    """The iterations of one target: its present alignment, and whether it has converged."""
+    """The search state of one target: its current alignment, and whether it has converged."""
 
     def __init__(self, sequence: str) -> None:
         self._target = TextSequence(name=_NAME, sequence=sequence).digitize(AMINO)
@@ -64,13 +64,13 @@ class _TargetSearch:
         self.converged = False
 
     def profile(self) -> ProteinProfile:
-        """Return the profile of the next iteration."""
+        """Return the profile for the next iteration."""
         if self.alignment is None:
             return self._builder.build(self._target, Background(AMINO))[0]
         return self._builder.build_msa(self.alignment, Background(AMINO))[0]
 
     def update(self, hits: Hits, iteration: int) -> None:
-        """Align an iteration's hits, and find out whether they are new."""
+        """Align the hits of an iteration, and check for convergence."""
         new = hits.compare_ranking(self._ranking)
         alignment = hits.to_msa(
             AMINO,
@@ -88,9 +88,9 @@ class _TargetSearch:
 
 @dataclass(frozen=True)
 class InProcessJackhmmer(HmmerSearch):
-    """jackhmmer search with pyhmmer; the database is streamed, and the rows equal those of HMMER's program."""
+    """jackhmmer search with pyhmmer; the database is streamed, and the rows are the same as with the HMMER program."""
 
-    targets_per_pass = 16  # each takes memory for a profile and its hits
+    targets_per_pass = 16  # each target needs memory for a profile and its hits
 
     options: JackhmmerOptions
 
@@ -104,7 +104,7 @@ class InProcessJackhmmer(HmmerSearch):
         return self.search_many([sequence])[0]
 
     def search_many(self, sequences: Sequence[str]) -> list[bytes]:
-        """Return the result of `search` for each target, from one pass over the database for all."""
+        """Return the result of `search` for each target; the database is read once for all targets."""
         for sequence in sequences:
             check_sequence(sequence, _OWNER)
         searches = [_TargetSearch(sequence) for sequence in sequences]
@@ -123,7 +123,7 @@ class InProcessJackhmmer(HmmerSearch):
 
 @dataclass(frozen=True)
 class JackhmmerProgram(HmmerSearch):
-    """jackhmmer search with HMMER's installed program, which cannot read gzip files."""
+    """jackhmmer search with the installed HMMER program, which cannot read gzip files."""
 
     options: JackhmmerOptions
     program: Path
@@ -133,7 +133,8 @@ class JackhmmerProgram(HmmerSearch):
         super().__post_init__()
         if is_gzip(self.database):
             raise InputError.at(
-                self.database, "the jackhmmer program reads no gzip files; unpack it, or search in process"
+                self.database,
+                "the jackhmmer program cannot read gzip files; unpack it, or search with pyhmmer",
             )
 
     def identity(self) -> str:

@@ -1,4 +1,4 @@
-"""Run MMseqs2 on this machine: search for homologs of a sequence, and cluster a training set's sequences."""
+"""Run MMseqs2 on this machine to search for homologs of a sequence, and to cluster the sequences of training sets."""
 
 import hashlib
 import os
@@ -13,13 +13,13 @@ from data_pipeline.search.mmseqs_program import MAX_RESIDUES, require_mmseqs
 from data_pipeline.search.process import program_version, read_output, run_program, working_directory
 from data_pipeline.search.tool import FileFormat
 
-_SEQUENCES, _TYPE_BITS = 0, 0xFFFF  # in a database's `.dbtype`: amino acids, not profiles, nucleotides or clusters
-# ColabFold's rows, from most to least like the target: of more than 1,000, the 3,000 most different of each block of 50
-# columns at each of these identities, none nearly equal to another.
+_SEQUENCES, _TYPE_BITS = 0, 0xFFFF  # in the `.dbtype` file: amino acids, not profiles, nucleotides or clusters
+# As in ColabFold: if there are more than 1,000 rows, keep the 3,000 most diverse rows of each block of 50 columns at
+# each of these identities to the target, without near-duplicates.
 _ROW_FILTER = (
     "--filter-msa 1 --filter-min-enable 1000 --diff 3000 --qid 0.0,0.2,0.4,0.6,0.8,1.0 --qsc 0 --max-seq-id 0.95"
 )
-# MMseqs2 fails where no sequence has a word that it can index: all are very short, repeats or unknown. This one has.
+# MMseqs2 fails if no sequence has a k-mer that it can index (all are very short, repeats or unknown), so add this one.
 _INDEXABLE = "ACDEFGHIKLMNPQRSTVWYYWVTSRQPNMLKIHGFEDCA"
 _HIT_FILTER = "--qid 0 --qsc 0.8 --diff 0 --max-seq-id 1.0 --filter-min-enable 100"
 
@@ -28,14 +28,14 @@ _HIT_FILTER = "--qid 0 --qsc 0.8 --diff 0 --max-seq-id 1.0 --filter-min-enable 1
 class MmseqsOptions:
     """Options of an MMseqs2 search; the defaults are ColabFold's (Mirdita et al., Nat. Methods 2022).
 
-    ColabFold's databases hold clusters, which it expands and realigns; databases of plain sequences have none.
+    Unlike ColabFold's databases, databases of plain sequences have no clusters to expand and realign.
     """
 
     sensitivity: float = 8.0
     iterations: int = 3
     e_value: float = 0.1
     max_hits: int = 10_000  # hits that pass the prefilter
-    filtered: bool = True  # drop poor hits where there are over 100, and nearly equal rows where there are over 1,000
+    filtered: bool = True  # drop poor hits if there are over 100, and near-duplicate rows if over 1,000
 
     def __post_init__(self) -> None:
         if not 1 <= self.sensitivity <= 10:
@@ -46,20 +46,20 @@ class MmseqsOptions:
         check_at_least(self, max_hits=1)
 
     def arguments(self) -> list[str]:
-        """Return the options as `mmseqs search` takes them."""
+        """Return the options as command-line arguments of `mmseqs search`."""
         arguments = ["-s", f"{self.sensitivity:g}", "--num-iterations", str(self.iterations)]
         return [*arguments, "-e", f"{self.e_value:g}", "--max-seqs", str(self.max_hits)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mmseqs:
-    """Search of a database of plain sequences for a sequence's homologs; the result is an a3m."""
+    """Search of a database of plain sequences for homologs of a sequence; the result is an a3m."""
 
     file_format: ClassVar[FileFormat] = "a3m"
 
     program: Path
-    database: Path  # FASTA (plain or gzip), or a database that `mmseqs createdb` made
-    # Folder in which a FASTA file is converted to a database, once, or for each process if it cannot be written.
+    database: Path  # FASTA (plain or gzip), or a database of `mmseqs createdb`
+    # Folder for databases converted from FASTA. If it is not writable, each process converts the file again.
     cache: Path
     options: MmseqsOptions = field(default_factory=MmseqsOptions)
     cpus: int = 4
@@ -68,10 +68,10 @@ class Mmseqs:
     def __post_init__(self) -> None:
         check_at_least(self, cpus=1)
         if not self.database.is_file():
-            raise InputError.at(self.database, "there is no such database; name a FASTA file or what createdb made")
+            raise InputError.at(self.database, "no such database; pass a FASTA file or a database of mmseqs createdb")
         table = self.database.with_name(f"{self.database.name}.dbtype")
         if table.is_file() and int.from_bytes(table.read_bytes()[:4], "little") & _TYPE_BITS != _SEQUENCES:
-            raise InputError.at(self.database, "not a database of protein sequences; make one with mmseqs createdb")
+            raise InputError.at(self.database, "not a database of protein sequences; create one with mmseqs createdb")
 
     def identity(self) -> str:
         """Return tool, version, options and database in one line; equal lines give equal results."""
@@ -81,8 +81,8 @@ class Mmseqs:
         return f"mmseqs {version} {' '.join(self.options.arguments())} {filters} in {database}"
 
     def search(self, sequence: str) -> bytes:
-        """Return the a3m of all homologs, the target first under the name "query"."""
-        database = str(self._made_database())
+        """Return the a3m of all homologs; the target is the first row, named "query"."""
+        database = str(self._database_path())
         length = ["--max-seq-len", str(len(sequence))] if len(sequence) > MAX_RESIDUES else []
         with working_directory() as directory:
             directory.joinpath("query.fasta").write_text(f">query\n{sequence}\n")
@@ -100,8 +100,8 @@ class Mmseqs:
     def _run(self, directory: Path, *words: str) -> None:
         run_program([self.program, *words, "-v", "2"], timeout=self.timeout, directory=directory)
 
-    def _made_database(self) -> Path:
-        """Return the database, or the one converted from a FASTA file, which is made now unless it exists."""
+    def _database_path(self) -> Path:
+        """Return the path of the database, after converting it from FASTA if necessary."""
         if self.database.with_name(f"{self.database.name}.dbtype").is_file():
             return self.database.absolute()
         stat = self.database.stat()
@@ -120,7 +120,7 @@ class Mmseqs:
                     os.rename(new, folder)
                 except OSError as error:
                     if not folder.is_dir():  # else another process was faster
-                        raise SearchError(f"{folder} cannot be made: {error}") from error
+                        raise SearchError(f"cannot create {folder}: {error}") from error
         return folder / "sequences"
 
 
@@ -128,7 +128,7 @@ def _with_own_query(content: bytes, sequence: str) -> bytes:
     """Return the a3m with the target's own letters: MMseqs2 writes D for B, E for Z and L for J."""
     header, row, rest = content.split(b"\n", 2)
     if not header.startswith(b">query") or len(row) != len(sequence):
-        raise SearchError("mmseqs wrote an alignment whose first row is not the target")
+        raise SearchError("the first row of an alignment of mmseqs is not the target")
     return b">query\n" + sequence.encode() + b"\n" + rest
 
 
@@ -140,11 +140,11 @@ def cluster_sequences(
     cpus: int = 4,
     timeout: float | None = None,
 ) -> dict[str, str]:
-    """Cluster sequences by similarity, and return the name of each one's cluster representative.
+    """Cluster sequences by similarity, and return the name of each sequence's cluster representative by its name.
 
-    Members have at least `min_identity` to their representative over `coverage` of both (AlphaFold 2, Suppl. Sec.
-    1.2.5: MMseqs2 clusters at 40 % identity). Equal sequences are always in one cluster. The result does not depend
-    on the order of `sequences`.
+    Members have at least `min_identity` to their representative over the fraction `coverage` of both sequences
+    (AlphaFold 2, Suppl. Sec. 1.2.5: MMseqs2 clusters at 40 % identity). Equal sequences are always in one cluster. The
+    result does not depend on the order of `sequences`.
     """
     for name, value in (("min_identity", min_identity), ("coverage", coverage)):
         if not 0 < value <= 1:
@@ -157,16 +157,16 @@ def cluster_sequences(
         names.setdefault(sequence.upper(), []).append(name)
     if not names:
         return {}
-    # MMseqs2 breaks ties by order, so order by the sequences alone.
+    # MMseqs2 breaks ties by order, so sort by sequence.
     unique = sorted(names, key=lambda sequence: (-len(sequence), sequence))
     program = require_mmseqs()
     length = ["--max-seq-len", str(len(unique[0]))] if len(unique[0]) > MAX_RESIDUES else []
     with working_directory() as directory:
-        # Numbers, because the names might clash with the program's own rules.
-        records = (f">{number}\n{sequence}\n" for number, sequence in enumerate([*unique, _INDEXABLE]))
+        # Indices instead of names, because MMseqs2 may interpret names.
+        records = (f">{index}\n{sequence}\n" for index, sequence in enumerate([*unique, _INDEXABLE]))
         directory.joinpath("all.fasta").write_text("".join(records))
-        # One step, because MMseqs2's cascade does not guarantee the identity of members to their representative; and
-        # more than its 20 neighbours, because protein families are larger.
+        # A single step, because MMseqs2's cascade does not guarantee the identity of members to their representative,
+        # and more neighbours than the default of 20, because protein families are larger.
         options = f"--min-seq-id {min_identity:g} -c {coverage:g} --cov-mode 0 --single-step-clustering 1"
         limits = f"--max-seqs 1000 --threads {cpus}"
         for step in (
@@ -176,13 +176,13 @@ def cluster_sequences(
         ):
             run_program([program, *step, "-v", "2"], timeout=timeout, directory=directory)
         table = read_output(program, directory / "clusters.tsv").decode()
-    representatives = {number: number for number in range(len(unique))}
+    representatives = {index: index for index in range(len(unique))}
     for line in table.splitlines():
         representative, member = line.split("\t")
         if max(int(representative), int(member)) < len(unique):
             representatives[int(member)] = int(representative)
     return {
-        name: names[unique[representatives[number]]][0]
-        for number, sequence in enumerate(unique)
+        name: names[unique[representatives[index]]][0]
+        for index, sequence in enumerate(unique)
         for name in names[sequence]
     }

@@ -1,4 +1,4 @@
-"""Choose the tools that search a profile's databases."""
+"""Select the tools that search the databases of a profile."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -37,7 +37,7 @@ from data_pipeline.templates.structure_directory import StructureDirectory, read
 
 SERVER_RESULT, PAIRED_RESULT, SERVER_TEMPLATES = "server_hits.a3m", "paired_hits.a3m", "server_templates.m8"
 _NEEDED = (
-    "mmseqs searches templates with the profile of a search of UniRef30; "
+    "mmseqs needs the profile of a UniRef30 search to search for templates; "
     'add [[alignments]] with tool = "colabfold", or search the templates with hmmsearch or hhsearch'
 )
 Options = TypeVar("Options")
@@ -45,17 +45,17 @@ Options = TypeVar("Options")
 
 @dataclass(frozen=True, kw_only=True)
 class AlignmentStep:
-    """One search for a target's homologs."""
+    """One search for homologs of a target."""
 
     result_file: str
     tool: SequenceSearch
-    max_rows: int | None  # rows of the result to read, including the target's; None: all
+    max_rows: int | None  # rows of the result to read, including the target; None: all
     databases: tuple[SearchedDatabase, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairingStep:
-    """The search for paired rows of the different sequences of a complex; each sequence has its own result file."""
+    """The search for paired rows of the distinct sequences of a complex; each sequence has its own result file."""
 
     result_file: str
     tool: PairingSearch
@@ -64,7 +64,7 @@ class PairingStep:
 
 @dataclass(frozen=True, kw_only=True)
 class TemplateStep:
-    """The search for a target's templates."""
+    """The search for templates of a target."""
 
     result_file: str
     tool: TemplateSearch
@@ -75,17 +75,17 @@ class TemplateStep:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchPlan:
-    """All searches of a target, in the order in which their rows are merged."""
+    """All searches of a target, in the order in which the MSA rows are merged."""
 
     alignments: tuple[AlignmentStep, ...] = ()
     templates: TemplateStep | None = None
-    user_templates: UserTemplateOptions = field(default_factory=UserTemplateOptions)  # for the user's structure files
-    pairing: PairingStep | None = None  # for complexes of different sequences
-    uniprot: AlignmentStep | None = None  # for complexes of different sequences, to be paired by species
-    complex_templates: TemplateStep | None = None  # for chains of complexes, in place of `templates`
+    user_templates: UserTemplateOptions = field(default_factory=UserTemplateOptions)  # for the user's files
+    pairing: PairingStep | None = None  # for heteromers
+    uniprot: AlignmentStep | None = None  # for heteromers, whose rows are paired by species
+    complex_templates: TemplateStep | None = None  # for chains of complexes, instead of `templates`
 
     def of_chains(self) -> "SearchPlan":
-        """Return the searches of each chain of a complex; those of pairs are for the complex as a whole."""
+        """Return the searches for each chain of a complex, without the searches for paired rows."""
         templates = self.complex_templates or self.templates
         return replace(self, templates=templates, pairing=None, uniprot=None, complex_templates=None)
 
@@ -100,36 +100,36 @@ def plan_searches(
     latest_template: date | None = None,
     with_server_templates: bool = False,
 ) -> SearchPlan:
-    """Return the searches of a profile's databases, each with `cpus` threads, followed by the server's.
+    """Return the searches of a profile's databases, each with `cpus` threads, followed by the searches on a server.
 
-    `cache` is a directory for files that a tool derives from a database once; None if the user has none. `report` gets
-    a line whenever the server is asked again, for the user to see. With a server, or with ColabFold's UniRef30 and its
-    taxonomy, rows of complexes are its pairs, and UniProt is not searched. `latest_template` applies to the user's own
-    templates too, and overrides the profile's date. Templates may be those that the server finds, whose structure files
-    are kept in the cache. Raise `InputError` if a program is not installed, or a tool does not have an option or needs
-    a cache that is not there.
+    `cache` is a directory for files that a tool derives once from a database; None if the user has none. `report`
+    receives a line for the user whenever a request to the server is retried. With a server, or with ColabFold's
+    UniRef30 and its taxonomy, these provide the paired rows of complexes, and UniProt is not searched.
+    `latest_template` overrides the date of the profile, and applies to the user's own templates too. With
+    `with_server_templates`, the templates are the server's hits, and their structure files are stored in the cache.
+    Raise `InputError` if a program is not installed, an option is unknown, or a tool needs a cache and there is none.
     """
     colabfold = _colabfold_search(profile, cpus, cache)
     steps = [_alignment_step(database, cpus, cache, colabfold) for database in profile.alignments]
     pairing = template_step = None
     if colabfold is not None and colabfold.uniref.has_taxonomy:
-        # Only UniRef30 says the species of its sequences, which comes before environmental ones.
+        # Only UniRef30, the first database, has species; environmental sequences have none.
         uniref = next(step.databases[:1] for step in steps if step.tool is colabfold)
         tool = ColabfoldPairing(
             batch=colabfold.batch, database=colabfold.uniref, options=colabfold.options, shared=colabfold.shared
         )
         pairing = PairingStep(result_file=PAIRED_RESULT, tool=tool, databases=uniref)
     if server is not None:
-        known = AlignmentServer(server, report)
-        search, pairs = ServerSearch(known, with_templates=with_server_templates), ServerPairing(known)
-        found = _searched_on(known, search.mode)
-        steps.append(AlignmentStep(result_file=SERVER_RESULT, tool=search, max_rows=None, databases=found))
-        pairing = PairingStep(result_file=PAIRED_RESULT, tool=pairs, databases=_searched_on(known, pairs.mode))
+        server_client = AlignmentServer(server, report)
+        search, pairs = ServerSearch(server_client, with_templates=with_server_templates), ServerPairing(server_client)
+        databases = _searched_on(server_client, search.mode)
+        steps.append(AlignmentStep(result_file=SERVER_RESULT, tool=search, max_rows=None, databases=databases))
+        pairing = PairingStep(result_file=PAIRED_RESULT, tool=pairs, databases=_searched_on(server_client, pairs.mode))
         if with_server_templates:
             template_step = _server_template_step(search, cache, latest_template)
     uniprot, templates, others = profile.uniprot, profile.templates, profile.complex_templates
     if template_step is not None and not (templates is None and others is None):
-        raise InputError("templates are those of the server or those of the databases; leave one of them out")
+        raise InputError("templates from the server cannot be combined with a template database; remove one of them")
     if templates is not None:
         template_step = _template_step(templates, cpus, latest_template, colabfold)
     return SearchPlan(
@@ -143,20 +143,20 @@ def plan_searches(
 
 
 def _colabfold_search(profile: DatabaseProfile, cpus: int, cache: Path | None) -> ColabfoldSearch | None:
-    """Return the search of the profile's ColabFold databases; None if it has none.
+    """Return the search of the profile's ColabFold databases, or None if it has none.
 
-    Results are shared between runs in a folder of `cache`, unless that is None. Raise `InputError` if a file is
-    missing or of a wrong kind, MMseqs2 is missing or too old, or if templates need a search that is not there.
+    Results are shared between runs in a folder of `cache`, unless it is None. Raise `InputError` if a file is missing
+    or of the wrong kind, if MMseqs2 is missing or too old, or if the template search needs a search of UniRef30.
     """
     databases = [database for database in profile.alignments if database.tool == "colabfold"]
     if len(databases) > 1:
         names = " and ".join(f"'{database.name}'" for database in databases)
-        raise InputError(f"databases {names}: give ColabFold's databases in one table, UniRef30 first")
+        raise InputError(f"databases {names}: list ColabFold's databases in one table, UniRef30 first")
     options = [_options(ColabfoldOptions, each.options, f"database '{each.name}'") for each in databases]
     templates = profile.templates
     path = templates.paths[0] if templates is not None and templates.tool == "mmseqs" else None
     if profile.complex_templates is not None and profile.complex_templates.tool == "mmseqs":
-        raise InputError("[complex_templates]: mmseqs searches the [templates] alone; choose hmmsearch or hhsearch")
+        raise InputError("[complex_templates]: mmseqs is only supported for [templates]; use hmmsearch or hhsearch")
     if not databases:
         if path is not None:
             raise InputError(f"[templates]: {_NEEDED}")
@@ -186,7 +186,7 @@ def _alignment_step(
 
 
 def _searched_on(server: AlignmentServer, mode: str) -> tuple[SearchedDatabase, ...]:
-    """Return what results tell of a server's databases, which are known by the mode of the search alone."""
+    """Return the description of a server's databases, for which only the mode of the search is known."""
     return (SearchedDatabase(name=f"MMseqs2 server, mode {mode}", url=server.shown_address),)
 
 
@@ -208,7 +208,7 @@ def _template_step(
 
 def _server_template_step(search: ServerSearch, cache: Path | None, latest: date | None) -> TemplateStep:
     if cache is None:
-        raise InputError(f"structures of a server's templates are kept: {NO_CACHE}")
+        raise InputError(f"structures of a server's templates need a cache: {NO_CACHE}")
     directory = writable_cache(cache) / "structures"
     return TemplateStep(
         result_file=SERVER_TEMPLATES,
@@ -235,7 +235,7 @@ def _alignment_tool(
     (path,) = database.paths
     if database.tool == "mmseqs":
         if cache is None:
-            raise InputError(f"{where} is converted for MMseqs2 once and kept: {NO_CACHE}")
+            raise InputError(f"{where} must be converted for MMseqs2, which needs a cache: {NO_CACHE}")
         return Mmseqs(
             program=require_mmseqs(),
             database=path,
@@ -243,7 +243,7 @@ def _alignment_tool(
             options=_options(MmseqsOptions, database.options, where),
             cpus=cpus,
         )
-    # Imports pyhmmer, which takes long, and which only these searches need.
+    # Importing pyhmmer is slow, and only these searches need it.
     from data_pipeline.search.jackhmmer import (  # noqa: PLC0415
         InProcessJackhmmer,
         JackhmmerOptions,
@@ -280,12 +280,12 @@ def _template_tool(database: TemplateDatabase, cpus: int, colabfold: ColabfoldSe
     return InProcessHmmsearch(path, hmmsearch, cpus=cpus)
 
 
-def _options(kind: type[Options], given: Mapping[str, Any], where: str) -> Options:
-    """Return a tool's options from a profile's table."""
-    known = tuple(kind.__dataclass_fields__)  # type: ignore[attr-defined]  # all tools' options are dataclasses
-    if unknown := sorted(set(given) - set(known)):
-        raise InputError(f"{where}: unknown option {', '.join(unknown)}; there are {', '.join(known)}")
+def _options(kind: type[Options], values: Mapping[str, Any], where: str) -> Options:
+    """Return the options of a tool from a table of the profile; `where` begins the errors."""
+    names = tuple(kind.__dataclass_fields__)  # type: ignore[attr-defined]  # all tools' options are dataclasses
+    if unknown := sorted(set(values) - set(names)):
+        raise InputError(f"{where}: unknown option {', '.join(unknown)}; the options are {', '.join(names)}")
     try:
-        return kind(**given)
+        return kind(**values)
     except (TypeError, ValueError) as error:
         raise InputError(f"{where}: {error}") from error

@@ -1,7 +1,7 @@
-"""Run external programs with bounded time and memory, and leave nothing of them behind.
+"""Run external programs with limits on time and memory, and clean up after them.
 
-A program runs without a shell and without input, in a process group of its own. However the call ends (normally, by the
-time limit, an error, or Ctrl-C), every process of that group is killed and the program is reaped.
+A program runs without a shell and without input, in its own process group. However the call ends (normally, at the time
+limit, with an error, or by Ctrl-C), all processes of the group are killed and the program is reaped.
 """
 
 import logging
@@ -23,10 +23,10 @@ from typing import IO
 from data_pipeline.io.errors import InputError, SearchError, error_reason, printable
 
 _LOG = logging.getLogger(__name__)  # `helixfold --verbose` prints its records
-_KEPT_BYTES = 2**16  # at the end of each stream
+_TAIL_BYTES = 2**16  # of each stream that are returned
 _CHUNK_BYTES = 2**16
-_SHOWN_CHARACTERS = 400  # of a stream or a command, in an error
-_LAST_OUTPUT_SECONDS = 0.5  # to wait for the end of the streams, which a child outside the group may hold open
+_MAX_CHARACTERS = 400  # of a stream or a command in an error
+_LAST_OUTPUT_SECONDS = 0.5  # to wait for the end of the streams; a child outside the group may keep them open
 _VERSION_SECONDS = 60.0
 _REMOVAL_ATTEMPTS, _REMOVAL_PAUSE = 40, 0.05
 # The package that installs each search program.
@@ -34,19 +34,19 @@ PACKAGES = {
     **dict.fromkeys(("jackhmmer", "hmmsearch", "hmmbuild"), "hmmer"),
     **dict.fromkeys(("hhblits", "hhsearch"), "hhsuite"),
 }
-# What programs need to start and to find their libraries and hh-suite's data; they get no other variables.
+# Programs get only these variables: they need them to start, and to find their libraries and the data of hh-suite.
 _ENVIRONMENT = ("PATH", "HOME", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "HHLIB")
 
 
 def run_program(
-    command: Sequence[str | Path], *, timeout: float | None, directory: Path, kept_bytes: int = _KEPT_BYTES
+    command: Sequence[str | Path], *, timeout: float | None, directory: Path, kept_bytes: int = _TAIL_BYTES
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a program in `directory`, with its temporary files, for at most `timeout` seconds (None: no limit).
+    """Run a program in `directory` for at most `timeout` seconds (None: no limit).
 
-    Return the last `kept_bytes` of each stream; results of a program that writes files are read from these.
+    `directory` also receives its temporary files. Return the last `kept_bytes` of each stream.
 
-    Raise `SearchError` with the command, the exit code or signal and the end of the output if the program cannot start,
-    fails, is killed by a signal or takes too long.
+    Raise `SearchError` with the command, the exit code or signal, and the end of the output if the program cannot
+    start, fails, is killed by a signal, or exceeds the time limit.
     """
     words = [str(word) for word in command]
     _LOG.debug("search command: %s", shlex.join(words))
@@ -63,7 +63,7 @@ def run_program(
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-    except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
+    except (OSError, ValueError) as error:  # ValueError: NUL in an argument
         reason = error_reason(error)
         raise SearchError(f"{_name(words)} cannot be started: {reason}; command: {_shown_command(words)}") from error
     tails = (bytearray(), bytearray())
@@ -94,26 +94,26 @@ def read_output(program: Path, path: Path) -> bytes:
     except FileNotFoundError:
         content = b""
     if not content:
-        raise SearchError(f"{printable(program.name)} ended well but wrote no {printable(path.name)}")
+        raise SearchError(f"{printable(program.name)} succeeded but did not write {printable(path.name)}")
     return content
 
 
 def _keep_end(stream: IO[bytes], tail: bytearray, kept_bytes: int) -> None:
-    """Read all that a program prints, and keep the last bytes in `tail`."""
-    with suppress(OSError, ValueError):  # the stream was closed because a child outside the group holds it open
+    """Read all output of a program, and keep the last bytes in `tail`."""
+    with suppress(OSError, ValueError):  # the stream is closed below if a child outside the group keeps it open
         while chunk := stream.read(_CHUNK_BYTES):
             tail += chunk
             del tail[:-kept_bytes]
 
 
 def _kill(process: subprocess.Popen[bytes], readers: Sequence[threading.Thread]) -> None:
-    """Kill every process of the program's group, reap the program and wait for the last of its output."""
-    # A group's number is not reused while it has members. macOS forbids signals to a group of zombies.
+    """Kill all processes of the program's group, reap the program, and wait for the end of its output."""
+    # The id of a group is not reused while it has members. macOS forbids signals to a group of zombies.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     for reader in readers:
-        if reader.is_alive():  # a thread that was interrupted before its start cannot be joined
+        if reader.is_alive():  # an interrupt before the start leaves a thread that cannot be joined
             reader.join(_LAST_OUTPUT_SECONDS)
 
 
@@ -124,7 +124,7 @@ def _ending(returncode: int) -> str:
         name = signal.Signals(-returncode).name
     except ValueError:
         name = f"signal {-returncode}"
-    hint = " (what the system does when memory runs out)" if returncode == -signal.SIGKILL else ""
+    hint = " (the system does this when memory runs out)" if returncode == -signal.SIGKILL else ""
     return f"was killed by {name}{hint}"
 
 
@@ -133,25 +133,25 @@ def _name(words: list[str]) -> str:
 
 
 def _shown_command(words: list[str]) -> str:
-    return printable(shlex.join(words), _SHOWN_CHARACTERS)
+    return printable(shlex.join(words), _MAX_CHARACTERS)
 
 
 def _shown_end(content: bytes) -> str:
     """Return the last lines of a stream as one line."""
     lines = [line.strip() for line in content.decode("utf-8", "replace").splitlines()]
     text = " | ".join(line for line in lines if line)
-    end = text if len(text) <= _SHOWN_CHARACTERS else f"...{text[-_SHOWN_CHARACTERS:]}"
-    return printable(end, 2 * _SHOWN_CHARACTERS)
+    end = text if len(text) <= _MAX_CHARACTERS else f"...{text[-_MAX_CHARACTERS:]}"
+    return printable(end, 2 * _MAX_CHARACTERS)
 
 
 @contextmanager
 def working_directory(parent: Path | None = None) -> Iterator[Path]:
-    """Yield an empty directory for a program's files, in `parent` or the system's temporary folder; remove it after."""
+    """Yield an empty temporary directory in `parent` or the system's temporary folder, and remove it afterwards."""
     try:
         directory = Path(tempfile.mkdtemp(prefix="helixfold-", dir=parent)).resolve()
     except OSError as error:
         raise SearchError(
-            f"no temporary directory could be made: {error}; set TMPDIR to a folder with space"
+            f"cannot create a temporary directory: {error}; set TMPDIR to a folder with free space"
         ) from error
     try:
         yield directory
@@ -160,7 +160,7 @@ def working_directory(parent: Path | None = None) -> Iterator[Path]:
 
 
 def _remove(directory: Path) -> None:
-    # A killed process may write for a moment longer, and put files into a folder that was just emptied.
+    # A killed process may still write for a moment, and add files to a folder that was just emptied.
     for _ in range(_REMOVAL_ATTEMPTS):
         shutil.rmtree(directory, ignore_errors=True)
         if not directory.exists():
@@ -170,17 +170,17 @@ def _remove(directory: Path) -> None:
 
 
 def find_program(name: str) -> Path | None:
-    """Return the program of this name on the PATH, or None; `name` may also be a path."""
+    """Return the path of a program on the PATH, or None; `name` may also be a path."""
     path = shutil.which(name)
     return None if path is None else Path(path).absolute()
 
 
 def require_program(name: str) -> Path:
-    """Return the program on the PATH; raise an `InputError` that says which package to install if there is none."""
+    """Return the path of a program on the PATH; raise `InputError` with the package to install if it is missing."""
     program = find_program(name)
     if program is None:
         raise InputError(
-            f"the program {name} was not found; install {PACKAGES[name]} and see that {name} is on the PATH"
+            f"the program {name} was not found; install {PACKAGES[name]} and make sure that {name} is on the PATH"
         )
     return program
 
@@ -192,9 +192,9 @@ def program_version(program: Path, argument: str = "-h") -> str:
         output = run_program([program, argument], timeout=_VERSION_SECONDS, directory=directory)
     printed = (output.stdout + b"\n" + output.stderr).decode("utf-8", "replace")
     words = printed.split()
-    if len(words) == 1:  # mmseqs, some builds of which are named by a commit
+    if len(words) == 1:  # mmseqs prints only the version, which may be a commit
         return words[0]
-    number = re.search(r"(?<![\w.])\d+(?:\.\d+)+", printed)
-    if number is None:
-        raise SearchError(f"{printable(str(program))} {argument} printed no version: {_shown_end(output.stdout)}")
-    return number.group()
+    version = re.search(r"(?<![\w.])\d+(?:\.\d+)+", printed)
+    if version is None:
+        raise SearchError(f"{printable(str(program))} {argument} did not print a version: {_shown_end(output.stdout)}")
+    return version.group()

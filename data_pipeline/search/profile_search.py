@@ -1,4 +1,4 @@
-"""Search a FASTA database of any size with HMM profiles in this process, with the results of HMMER's programs."""
+"""Search a FASTA database of any size with HMM profiles by pyhmmer, with the same results as HMMER's programs."""
 
 import io
 from collections import deque
@@ -48,25 +48,25 @@ _HMMER_NAMES = {
 
 @dataclass(frozen=True, kw_only=True)
 class HmmerOptions:
-    """Options that HMMER's programs share; fields of subclasses that are no thresholds have other names."""
+    """Base of the options of HMMER's programs; fields with the names in `_HMMER_NAMES` are thresholds."""
 
     def __post_init__(self) -> None:
         check_positive(self, *vars(self))
 
     def thresholds(self) -> Thresholds:
-        """Return the thresholds by HMMER's own names."""
-        given = {name: value for name, value in vars(self).items() if value is not None}
-        return {_HMMER_NAMES[name]: value for name, value in given.items() if name in _HMMER_NAMES}
+        """Return the thresholds by their names in HMMER."""
+        values = {name: value for name, value in vars(self).items() if value is not None}
+        return {_HMMER_NAMES[name]: value for name, value in values.items() if name in _HMMER_NAMES}
 
     def arguments(self) -> list[str]:
-        """Return the thresholds as options of HMMER's programs."""
+        """Return the thresholds as command-line options of HMMER's programs."""
         options = self.thresholds().items()
         return [word for name, value in options for word in ("-" * min(2, len(name)) + name, repr(value))]
 
 
 @dataclass(frozen=True)
 class HmmerSearch:
-    """Search of a database with HMMER, in this process or by a program; the result is a Stockholm alignment."""
+    """Base of searches with HMMER (pyhmmer or a program); the result is a Stockholm alignment."""
 
     file_format: ClassVar[FileFormat] = "sto"
 
@@ -79,11 +79,11 @@ class HmmerSearch:
 
 
 class _MergedHits:
-    """The hits of all chunks so far, equal to those of one search of these chunks.
+    """The merged hits of all chunks so far, equal to the hits of a single search of these chunks.
 
-    Merging copies, so only results of equally many chunks are merged, and every hit is copied log2(chunks) times. Each
-    merge computes E-values again for the sequences of both parts. No hit is lost before: E-values grow with the number
-    of sequences, so that a chunk by itself lets more hits pass than the whole database.
+    Merging copies the hits, so only results with the same number of chunks are merged, and every hit is copied
+    log2(chunks) times. Each merge recomputes the E-values for the sequences of both parts. This loses no hits, because
+    E-values grow with the number of sequences, so a chunk passes at least the hits that the whole database passes.
     """
 
     def __init__(self) -> None:
@@ -110,10 +110,10 @@ def search_profiles(
     cpus: int | None,
     select: Callable[[FastaChunk], FastaChunk] | None = None,
 ) -> list[Hits]:
-    """Return the hits of each profile in the database, sorted by score, from one pass over the file.
+    """Return the hits of each profile in the database, sorted by score; the database is read once.
 
-    The file is read in chunks that `cpus` threads search (None: all processors of this process). Memory holds a few
-    chunks and the hits. `select` may drop records of a chunk, which then do not count in E-values.
+    `cpus` threads search the file in chunks (None: one per processor available to this process). Only a few chunks and
+    the hits are in memory. Records that `select` drops from a chunk do not count in E-values.
     """
     threads = cpus or available_processors()
     merged = [_MergedHits() for _ in profiles]
@@ -126,12 +126,12 @@ def search_profiles(
     waiting: deque[Future[list[Hits]]] = deque()
     with working_directory() as directory, ThreadPoolExecutor(threads) as executor:
         try:
-            for number, chunk in enumerate(read_fasta_chunks(database)):
+            for index, chunk in enumerate(read_fasta_chunks(database)):
                 content = chunk if select is None else select(chunk)
                 if not content.content.strip():
                     continue
                 is_empty = False
-                path = directory / f"{number}.fasta"
+                path = directory / f"{index}.fasta"
                 waiting.append(executor.submit(_search_chunk, profiles, database, content, thresholds, path))
                 if len(waiting) > 2 * threads:
                     merge(waiting.popleft().result())
@@ -141,12 +141,12 @@ def search_profiles(
             for future in waiting:
                 future.cancel()
     if is_empty:
-        raise InputError.at(database, "the database holds no sequence; was it unpacked or downloaded to the end?")
+        raise InputError.at(database, "the database has no sequences; was it completely downloaded and unpacked?")
     return [hits.total() for hits in merged]
 
 
 def to_stockholm(alignment: MSA, author: str) -> bytes:
-    """Return the alignment in Stockholm format, as HMMER's programs write it."""
+    """Return the alignment in Stockholm format, as written by HMMER's programs."""
     alignment.author = author
     buffer = io.BytesIO()
     alignment.write(buffer, "stockholm")
@@ -156,31 +156,31 @@ def to_stockholm(alignment: MSA, author: str) -> bytes:
 def _search_chunk(
     profiles: Sequence[ProteinProfile], database: Path, chunk: FastaChunk, thresholds: Thresholds, path: Path
 ) -> list[Hits]:
-    """Return the hits of each profile in the chunk, which is written to the temporary file `path`."""
+    """Return the hits of each profile in the chunk; `path` is a temporary file."""
     hits = []
     try:
-        # HMMER reads and searches a file without holding Python's lock; with single records, threads would wait.
+        # HMMER releases Python's global lock when it searches a file, but not with single records.
         path.write_bytes(chunk.content)
         for profile in profiles:
-            # A new pipeline for each profile: it counts the sequences, and adapts the profile to their lengths.
+            # Each profile needs its own pipeline, which counts the sequences and adapts the profile to their lengths.
             pipeline = Pipeline(AMINO, **thresholds)
             with SequenceFile(str(path), format="fasta", digital=True, alphabet=AMINO) as targets:
                 hits.append(pipeline.search_hmm(profile, targets))
     except ValueError as error:
-        raise _refused(database, chunk, error) from error
+        raise _hmmer_error(database, chunk, error) from error
     except OSError as error:
         raise SearchError(
-            f"a temporary file cannot be written and read: {error}; set TMPDIR to a folder with space"
+            f"a temporary file cannot be written and read: {error}; set TMPDIR to a folder with free space"
         ) from error
     finally:
         path.unlink(missing_ok=True)
     return hits
 
 
-def _refused(database: Path, chunk: FastaChunk, error: ValueError) -> InputError:
+def _hmmer_error(database: Path, chunk: FastaChunk, error: ValueError) -> InputError:
     """Return the error for a well-formed chunk that HMMER cannot search."""
     name, length = longest_record(chunk)
     if length > MAX_TARGET_RESIDUES:
-        problem = f"{length:,} residues, and HMMER takes at most {MAX_TARGET_RESIDUES:,}; remove the record"
+        problem = f"{length:,} residues, but HMMER supports at most {MAX_TARGET_RESIDUES:,}; remove the record"
         return InputError.at(database, problem, record=name)
-    return InputError.at(database, f"HMMER cannot search the records from here on: {error}", line=chunk.line)
+    return InputError.at(database, f"HMMER cannot search the records starting here: {error}", line=chunk.line)

@@ -1,4 +1,4 @@
-"""Store search results beside a target's features, so that no search is run twice."""
+"""Store search results next to the features of a target, so that no search runs twice."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ Parsed = TypeVar("Parsed")
 
 @dataclass(frozen=True, kw_only=True)
 class ResultFiles:
-    """A target's directory of search results; `searches.json` records the search that each file comes from.
+    """A target's directory of search results; `searches.json` records the search of each file.
 
     Two searches are the same if the tool's identity and the query (a sequence or an alignment) are equal.
     """
@@ -29,18 +29,18 @@ class ResultFiles:
     def find(self, file: str, identity: str, query: bytes) -> bytes | None:
         """Return the content of `file` if it is the unchanged result of this search, else None."""
         path = self.directory / file
-        known = self._record().get(file)
-        if known is None or not path.is_file():
+        entry = self._record().get(file)
+        if entry is None or not path.is_file():
             return None
         content = read_text_bytes(path, MAX_RESULT_BYTES)
-        return content if known == _entry(identity, query, content) else None
+        return content if entry == _entry(identity, query, content) else None
 
     def find_or_search(
         self, file: str, identity: str, query: bytes, search: Callable[[], bytes], parse: Callable[[bytes], Parsed]
     ) -> tuple[bytes, Parsed]:
-        """Return the content of `file`, and what `parse` makes of it.
+        """Return the content of `file` and the parsed content; run the search if necessary.
 
-        If it is not the result of this search, or cannot be parsed, run `search` and store its result. Raise
+        If `file` is not the result of this search, or cannot be parsed, run `search` and store its result. Raise
         `SearchError`, and store nothing, for a result that cannot be parsed.
         """
         content = self.find(file, identity, query)
@@ -49,23 +49,23 @@ class ResultFiles:
                 return content, parse(content)
             except TooLargeError:
                 raise
-            except InputError:  # earlier versions stored whatever a server sent
+            except InputError:  # earlier versions stored invalid results of servers
                 pass
         content = search()
         return content, self.save(file, identity, query, content, parse)
 
     def save(self, file: str, identity: str, query: bytes, content: bytes, parse: Callable[[bytes], Parsed]) -> Parsed:
-        """Write a search's result to `file`, record the search in `searches.json`, and return the parsed result.
+        """Write the result of a search to `file`, record it in `searches.json`, and return the parsed result.
 
         Raise `SearchError`, and write nothing, for a result that cannot be parsed.
         """
         try:
             parsed = parse(content)
         except TooLargeError:
-            self._write(file, identity, query, content)  # for the same command with fewer rows
+            self._write(file, identity, query, content)  # to reuse it if the command is repeated with fewer rows
             raise
         except InputError as error:
-            raise SearchError(f"the result of a search is not kept, for it cannot be read: {error}") from error
+            raise SearchError(f"the result of a search cannot be read and is not stored: {error}") from error
         self._write(file, identity, query, content)
         return parsed
 

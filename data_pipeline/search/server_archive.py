@@ -1,8 +1,7 @@
-"""Read the archive of alignments that an MMseqs2 server sends, whatever it unpacks to.
+"""Read the archive of alignments that an MMseqs2 server sends, without trusting its content.
 
-The archive is a tar.gz with an a3m file for each database, which has a part for each sequence, and with a table of
-template hits where the server searches for these. It is not trusted: it is unpacked into a temporary file within
-limits, and one alignment is in memory at a time.
+The archive is a tar.gz with one a3m file per database, which has a part for each sequence, and optionally with a table
+of template hits. It is unpacked into a temporary file within limits, and only one alignment is in memory at a time.
 """
 
 import contextlib
@@ -22,13 +21,13 @@ PAIRED_FILE = "pair.a3m"
 ENVIRONMENTAL_FILE = "bfd.mgnify30.metaeuk30.smag30.a3m"
 TEMPLATE_FILE = "pdb70.m8"
 MAX_UNPACKED_BYTES = 2**29
-# What a run keeps of a sequence's rows in one database, the best first: AlphaFold keeps 10,000 at most.
+# Of each sequence in each database, only the best rows within these limits are used; AlphaFold uses at most 10,000.
 MAX_ROWS, MAX_TEXT_BYTES = 100_000, 2**25
-_MAX_TEXT_LINES = 2**20  # of these rows, which may be broken into lines
-_MAX_FILES = 64  # a server sends about six
-_MAX_GZIP_MEMBERS = 10_000  # programs that pack in parallel begin one for each 64 KiB
+_MAX_TEXT_LINES = 2**20  # of these rows, which may have line breaks
+_MAX_FILES = 64  # servers send about six
+_MAX_GZIP_MEMBERS = 10_000  # parallel compressors write one member per 64 KiB
 _MAX_EXTENDED_HEADER = 2**12
-_MAX_NUL_BYTES = 1000  # beside one after each sequence's rows
+_MAX_NUL_BYTES = 1000  # in addition to one after the rows of each sequence
 _BLOCK = 512  # bytes; a tar file consists of such blocks
 _CHUNK = 2**20
 _PACKED_CHUNK = 2**16
@@ -37,25 +36,25 @@ _WITHOUT_CONTENT = (tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.B
 
 
 class DamagedArchiveError(Exception):
-    """Error for an archive that was cut off or changed on its way; another download may succeed."""
+    """Error for an archive that was truncated or changed in transit; another download may succeed."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """Bytes of a file, from `start` up to `stop`."""
+    """Range of bytes in a file, from `start` to `stop` (exclusive)."""
 
     start: int
     stop: int
 
 
 class ServerAlignments:
-    """The alignments of numbered sequences in a server's archive, which are read one at a time.
+    """The alignments of numbered sequences in a server's archive, read one at a time.
 
-    A file has one alignment of each sequence, or up to `blocks` where the server has put the results of several
-    databases behind each other. With `with_templates`, the archive must hold the table of template hits too.
+    A file has one alignment per sequence, or up to `blocks` if it contains the results of several databases one after
+    the other. With `with_templates`, the archive must also have the table of template hits.
 
-    Raise `DamagedArchiveError` for an archive that another download may replace, `SearchError` for any other problem,
-    and `OSError` if there is no room for the unpacked archive.
+    Raise `DamagedArchiveError` if another download may succeed, `SearchError` for any other problem, and `OSError` if
+    the disk is too full for the unpacked archive.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class ServerAlignments:
         with_templates: bool = False,
     ) -> None:
         self._sequences, self._blocks = sequences, blocks
-        self.cut = set[str]()  # sequences with more rows than are kept
+        self.cut = set[str]()  # sequences with more rows than the limits
         with contextlib.ExitStack() as on_error:
             self._tar = on_error.enter_context(tempfile.TemporaryFile())
             unpack(archive, self._tar)
@@ -85,129 +84,129 @@ class ServerAlignments:
     def __exit__(self, *_: object) -> None:
         self._tar.close()
 
-    def a3m(self, number: int) -> bytes:
-        """Return the a3m of a sequence: the target ("query") and the rows of each file, in the order of their names."""
-        rows = (_rows(_read_part(self._tar, span)) for parts in self._parts.values() for span in parts[number])
-        return b"".join([self._target(number), *rows])
+    def a3m(self, key: int) -> bytes:
+        """Return the a3m of the sequence with number `key`: the target ("query"), then the rows of each file."""
+        rows = (_rows(_read_part(self._tar, span)) for parts in self._parts.values() for span in parts[key])
+        return b"".join([self._target(key), *rows])
 
     def paired_a3ms(self) -> Iterator[bytes]:
-        """Yield the a3m of each sequence; all have equally many rows, those of one number belong together.
+        """Yield the a3m of each sequence; all have the same number of rows, and rows with the same index are paired.
 
-        Raise `SearchError` if the server paired more rows of one sequence than of another.
+        Raise `SearchError` if the server returned different numbers of rows.
         """
         ((name, parts),) = self._parts.items()
-        counts = {number: [self._row_count(span) for span in spans] for number, spans in parts.items()}
+        counts = {key: [self._row_count(span) for span in spans] for key, spans in parts.items()}
         first, *others = counts
-        different = next((number for number in others if counts[number] != counts[first]), None)
+        different = next((key for key in others if counts[key] != counts[first]), None)
         if different is not None and not self.cut:
-            given, other = ("+".join(f"{count:,}" for count in counts[number]) for number in (first, different))
+            expected, other = ("+".join(f"{count:,}" for count in counts[key]) for key in (first, different))
             raise SearchError(
-                f"{name} of the server's answer has {given} rows for sequence {first} and {other} for sequence "
-                f"{different}; paired rows belong together by their numbers"
+                f"{name} of the server's answer has {expected} rows for sequence {first} but {other} for sequence "
+                f"{different}; paired rows need equal numbers"
             )
-        # What is cut off one sequence has no rows to be paired with.
-        kept = [min(each) for each in zip(*counts.values(), strict=False)]
-        for number, spans in parts.items():
-            rows = (_rows(_read_part(self._tar, span), most) for span, most in zip(spans, kept, strict=False))
-            yield b"".join([self._target(number), *rows])
+        # All sequences need the same number of rows, also if some are cut.
+        row_counts = [min(each) for each in zip(*counts.values(), strict=False)]
+        for key, spans in parts.items():
+            rows = (_rows(_read_part(self._tar, span), count) for span, count in zip(spans, row_counts, strict=False))
+            yield b"".join([self._target(key), *rows])
 
     def template_table(self) -> bytes:
         """Return the table of template hits of all sequences, cut after `MAX_TEXT_BYTES`."""
         return b"" if self._table is None else _read_part(self._tar, self._table)
 
-    def _target(self, number: int) -> bytes:
-        return f">query\n{self._sequences[number]}\n".encode()
+    def _target(self, key: int) -> bytes:
+        return f">query\n{self._sequences[key]}\n".encode()
 
     def _row_count(self, span: Span) -> int:
-        """Return the number of rows that are kept of a part, without the target's."""
+        """Return the number of rows of a part within the limits, without the target."""
         return min(_read_part(self._tar, span).count(b"\n>"), MAX_ROWS)
 
     def _find_parts(self, name: str, file: Span) -> dict[int, list[Span]]:
-        """Return where each sequence's parts of a file lie; parts begin with the target and end in NUL bytes."""
+        """Return the spans of each sequence's parts in a file; a part begins with the target and ends with NUL."""
         sequences = self._sequences
-        parts: dict[int, list[Span]] = {number: [] for number in sequences}
+        parts: dict[int, list[Span]] = {key: [] for key in sequences}
         for span in _split(self._tar, name, file, self._blocks * len(sequences) + _MAX_NUL_BYTES):
             text = _read_part(self._tar, span)
             if not text:
                 continue
             header, _, body = text[: 2 * MAX_LINE_BYTES].partition(b"\n")
-            shown = printable(header.decode("utf-8", "replace"))
-            number = _number(header)
-            if number is None or number not in sequences or len(parts[number]) == self._blocks:
-                problem = "which was not asked for, or comes too often"
-                raise SearchError(f"{name} of the server's answer is for '{shown}', {problem}")
+            header_text = printable(header.decode("utf-8", "replace"))
+            key = _sequence_key(header)
+            if key is None or key not in sequences or len(parts[key]) == self._blocks:
+                problem = "which was not requested, or occurs too often"
+                raise SearchError(f"{name} of the server's answer is for '{header_text}', {problem}")
             row = body.partition(b"\n>")[0]
-            if not _is_target(row.translate(None, b"\r\n"), sequences[number]):
+            if not _is_target(row.translate(None, b"\r\n"), sequences[key]):
                 raise SearchError(
-                    f"{name} of the server's answer is for another sequence than was asked for ('{shown}')"
+                    f"{name} of the server's answer is for another sequence than requested ('{header_text}')"
                 )
             if _rows(text).count(b"\n") > _MAX_TEXT_LINES:
-                raise SearchError(f"{name} of the server's answer has rows of too many lines for '{shown}'")
-            parts[number].append(span)
+                raise SearchError(f"{name} of the server's answer has rows of too many lines for '{header_text}'")
+            parts[key].append(span)
             if _is_cut(span) or text.count(b"\n>") > MAX_ROWS:
-                self.cut.add(sequences[number])
-        if missing := [number for number, spans in parts.items() if not spans]:
+                self.cut.add(sequences[key])
+        if missing := [key for key, spans in parts.items() if not spans]:
             raise SearchError(f"{name} of the server's answer lacks {len(missing)} of {len(sequences)} sequences")
         return parts
 
 
-def unpack(archive: IO[bytes], tar: IO[bytes], *, most: int = MAX_UNPACKED_BYTES) -> None:
-    """Write the unpacked content of a gzip file, at most so many bytes; raise `DamagedArchiveError` or `SearchError`.
+def unpack(archive: IO[bytes], tar: IO[bytes], *, max_bytes: int = MAX_UNPACKED_BYTES) -> None:
+    """Unpack a gzip file of at most `max_bytes`; raise `DamagedArchiveError` or `SearchError`.
 
-    Empty members of the file cost time and unpack to nothing, so that their number is limited too.
+    The number of gzip members is limited too, because empty members take time but add no bytes.
     """
     size, members, packed = 0, 0, archive.read(_PACKED_CHUNK)
     while packed or not members:
         members += 1
         if members > _MAX_GZIP_MEMBERS:
-            raise SearchError(f"the server's archive is packed in more than {_MAX_GZIP_MEMBERS:,} pieces; not read")
+            raise SearchError(f"the server's archive has more than {_MAX_GZIP_MEMBERS:,} gzip members; not read")
         member = zlib.decompressobj(_GZIP)
         while not member.eof:
             try:
                 chunk = member.decompress(packed, _CHUNK)
             except zlib.error as error:
-                raise DamagedArchiveError("it is not gzip, or changed") from error
+                raise DamagedArchiveError("not gzip, or changed in transit") from error
             size += len(chunk)
-            if size > most:
-                raise SearchError(f"the server's archive unpacks to more than {most:,} bytes; not read")
+            if size > max_bytes:
+                raise SearchError(f"the server's archive unpacks to more than {max_bytes:,} bytes; not read")
             tar.write(chunk)
             packed = member.unconsumed_tail or (b"" if member.eof else archive.read(_PACKED_CHUNK))
             if not (packed or chunk or member.eof):
-                raise DamagedArchiveError("it is cut")
+                raise DamagedArchiveError("truncated")
         packed = member.unused_data.lstrip(b"\0") or archive.read(_PACKED_CHUNK).lstrip(b"\0")
 
 
 def locate_files(tar: IO[bytes], names: Collection[str]) -> dict[str, Span]:
-    """Return where the files of these names lie in a tar file; extended headers (pax, GNU) are passed over."""
-    found: dict[str, Span] = {}
-    place, end, number = 0, tar.seek(0, 2), 0
+    """Return the spans of the files with these names in a tar file; extended headers (pax, GNU) are skipped."""
+    spans: dict[str, Span] = {}
+    place, end, count = 0, tar.seek(0, 2), 0
     while place < end:
         tar.seek(place)
         block = tar.read(_BLOCK)
         if block == bytes(_BLOCK):
             break
-        number += 1
-        if number > _MAX_FILES:
+        count += 1
+        if count > _MAX_FILES:
             raise SearchError(f"the server's archive holds more than {_MAX_FILES} files; not read")
         try:
             member = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
         except tarfile.HeaderError as error:
-            raise DamagedArchiveError("it holds no tar file, or a changed one") from error
+            raise DamagedArchiveError("not a tar file, or changed in transit") from error
         name, size = member.name.removeprefix("./"), 0 if member.type in _WITHOUT_CONTENT else member.size
         is_plain = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE)
-        if name in names and (not is_plain or name in found):
-            raise SearchError(f"the server's archive holds {name} twice or as something else than a plain file")
+        if name in names and (not is_plain or name in spans):
+            raise SearchError(f"the server's archive has {name} twice, or not as a regular file")
         if not is_plain and size > _MAX_EXTENDED_HEADER:
             raise SearchError(f"the server's archive has a header of {size:,} bytes; not read")
         start = place + _BLOCK
         if not 0 <= size <= end - start:
-            raise DamagedArchiveError("a file of it is cut")
+            raise DamagedArchiveError("a file in it is truncated")
         if name in names:
-            found[name] = Span(start, start + size)
+            spans[name] = Span(start, start + size)
         place = start + -(-size // _BLOCK) * _BLOCK
-    if not number:
-        raise DamagedArchiveError("it is empty")
-    return found
+    if not count:
+        raise DamagedArchiveError("empty")
+    return spans
 
 
 def check_all_there(files: Mapping[str, Span], names: Collection[str]) -> None:
@@ -216,9 +215,9 @@ def check_all_there(files: Mapping[str, Span], names: Collection[str]) -> None:
         raise SearchError(f"the server's answer lacks {', '.join(missing)}")
 
 
-def _split(tar: IO[bytes], name: str, file: Span, most: int) -> Iterator[Span]:
-    """Yield what lies between the NUL bytes of a file; raise `SearchError` for more than `most`, or for a long line."""
-    start, place, line, number = file.start, file.start, 0, 0
+def _split(tar: IO[bytes], name: str, file: Span, max_nuls: int) -> Iterator[Span]:
+    """Yield the spans between the NUL bytes of a file; raise `SearchError` for too many NUL bytes or a long line."""
+    start, place, line, nuls = file.start, file.start, 0, 0
     while place < file.stop:
         tar.seek(place)
         chunk = tar.read(min(_CHUNK, file.stop - place))
@@ -226,9 +225,9 @@ def _split(tar: IO[bytes], name: str, file: Span, most: int) -> Iterator[Span]:
         if line + (len(chunk) if line_end < 0 else line_end) > MAX_LINE_BYTES:
             raise SearchError(f"{name} of the server's answer has a line of more than {MAX_LINE_BYTES:,} bytes")
         line = line + len(chunk) if line_end < 0 else len(chunk) - chunk.rfind(b"\n") - 1
-        number += chunk.count(b"\0")
-        if number > most:
-            raise SearchError(f"{name} of the server's answer is full of NUL bytes")
+        nuls += chunk.count(b"\0")
+        if nuls > max_nuls:
+            raise SearchError(f"{name} of the server's answer has too many NUL bytes")
         nul = chunk.find(b"\0")
         while nul >= 0:
             yield Span(start, place + nul)
@@ -239,7 +238,7 @@ def _split(tar: IO[bytes], name: str, file: Span, most: int) -> Iterator[Span]:
 
 
 def _read_part(tar: IO[bytes], span: Span) -> bytes:
-    """Return the text of a part without blanks around it, up to its last whole row within `MAX_TEXT_BYTES`."""
+    """Return the stripped text of a part, up to its last complete row within `MAX_TEXT_BYTES`."""
     tar.seek(span.start)
     text = tar.read(min(span.stop - span.start, MAX_TEXT_BYTES))
     if _is_cut(span) and (last := text.rfind(b"\n>")) > 0:
@@ -253,27 +252,27 @@ def _is_cut(span: Span) -> bool:
     return span.stop - span.start > MAX_TEXT_BYTES
 
 
-def _rows(text: bytes, most: int | None = None) -> bytes:
-    """Return the rows below the target in the text of a part, at most so many (None: `MAX_ROWS`)."""
-    most = MAX_ROWS if most is None else most
+def _rows(text: bytes, max_rows: int | None = None) -> bytes:
+    """Return up to `max_rows` rows below the target in the text of a part (None: `MAX_ROWS`)."""
+    max_rows = MAX_ROWS if max_rows is None else max_rows
     start = stop = text.find(b"\n>") + 1
     if not start:
         return b""
-    if text.count(b"\n>") > most:
-        for _ in range(most):
+    if text.count(b"\n>") > max_rows:
+        for _ in range(max_rows):
             stop = text.index(b"\n>", stop) + 1
         return text[start:stop]
     return text[start:].rstrip(b"\n") + b"\n"
 
 
-def _number(header: bytes) -> int | None:
-    """Return the number in a header such as ">101", or None."""
+def _sequence_key(header: bytes) -> int | None:
+    """Return the sequence number in a header such as ">101", or None."""
     word = header.removeprefix(b">").split(maxsplit=1)[:1]
     return int(word[0]) if header.startswith(b">") and word and word[0].isdigit() and len(word[0]) < 10 else None
 
 
 def _is_target(row: bytes, sequence: str) -> bool:
-    """Return whether a row is the target's, apart from ambiguous letters, for which MMseqs2 writes others."""
+    """Return whether a row is the target, apart from ambiguous letters, which MMseqs2 replaces."""
     return len(row) == len(sequence) and all(
         letter == own or own in AMBIGUOUS_LETTERS for letter, own in zip(row.decode("latin-1"), sequence, strict=True)
     )

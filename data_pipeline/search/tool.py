@@ -1,7 +1,7 @@
-"""Interfaces of search tools: a tool takes a sequence or an alignment and returns the content of a result file.
+"""Interfaces of search tools, which take a sequence or an alignment and return the content of a result file.
 
-Results are stored as the tool writes them (Stockholm, a3m, hhr or m8), under AlphaFold's file names, so that results of
-other machines and of AlphaFold itself can be read too.
+Results are stored in the format of the tool (Stockholm, a3m, hhr or m8) under AlphaFold's file names, so results from
+other machines and from AlphaFold itself can be used too.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,38 +22,38 @@ class SequenceSearch(Protocol):
         """Return one line that names tool, version, every option and the database; equal lines give equal results."""
 
     def search(self, sequence: str) -> bytes:
-        """Return the alignment of all hits, the target ("query") first; raise `SearchError` if the tool fails."""
+        """Return the alignment of all hits, with the target ("query") first; raise `SearchError` on failure."""
 
 
 @runtime_checkable
 class BatchSearch(SequenceSearch, Protocol):
-    """A tool that searches for several targets in hardly more time than for one."""
+    """A tool that searches for several targets in little more time than for one."""
 
     @property
     def targets_per_pass(self) -> int:
-        """The most targets that one call should be given; their results are in memory together."""
+        """Maximum number of targets per call; their results are in memory at the same time."""
 
     def search_many(self, sequences: Sequence[str]) -> Iterable[bytes]:
-        """Return the result of `search` for each sequence, which may be made when it is asked for."""
+        """Return the result of `search` for each sequence; the iterable may search lazily."""
 
 
 @runtime_checkable
 class PairingSearch(Protocol):
-    """A tool that searches for rows of all sequences of a complex at once, which it pairs."""
+    """A tool that searches with all sequences of a complex at once and pairs the rows."""
 
     def identity(self) -> str:
         """Return one line that names tool, version, every option and the database; equal lines give equal results."""
 
     def search(self, sequences: Sequence[str]) -> Iterable[bytes]:
-        """Return an a3m for each of these different sequences, which is its first row; rows of one number are paired.
+        """Return one a3m per sequence, with the sequence as its first row; rows with the same index are paired.
 
-        Raise `SearchError` if the tool fails.
+        The sequences must differ. Raise `SearchError` if the tool fails.
         """
 
 
 @runtime_checkable
 class BatchPairing(PairingSearch, Protocol):
-    """A tool that pairs rows of several complexes in hardly more time than of one."""
+    """A tool that pairs the rows of several complexes in little more time than of one."""
 
     def search_many(self, complexes: Sequence[Sequence[str]]) -> Sequence[Sequence[bytes]]:
         """Return the result of `search` for each complex."""
@@ -65,7 +65,7 @@ class TemplateSearch(Protocol):
 
     @property
     def input_format(self) -> FileFormat:
-        """Format of the alignment: Stockholm with aligned insertions and marked reference columns, or a3m."""
+        """Format of the alignment: a3m, or Stockholm with aligned insertions and reference columns (`#=GC RF`)."""
 
     @property
     def file_format(self) -> FileFormat:
@@ -75,7 +75,7 @@ class TemplateSearch(Protocol):
         """Return one line that names tool, version, every option and the database; equal lines give equal results."""
 
     def search(self, alignment: bytes) -> bytes:
-        """Return the hits of an alignment whose first row is the target; raise `SearchError` if the tool fails."""
+        """Return the hits of an alignment whose first row is the target; raise `SearchError` on failure."""
 
 
 @runtime_checkable

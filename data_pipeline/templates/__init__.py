@@ -1,1 +1,1 @@
-"""Make template features from the hits of a template search, or from structure files that the user gives."""
+"""Compute template features from the hits of a template search, or from the user's structure files."""

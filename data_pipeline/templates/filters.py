@@ -1,4 +1,4 @@
-"""Checks that decide which template hits and which structures may become templates of a target."""
+"""Checks that reject template hits and structures."""
 
 from dataclasses import dataclass
 from datetime import date
@@ -12,19 +12,19 @@ from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.structure import Chain, Structure
 from data_pipeline.templates.result import RejectionReason, UnusableHitError
 
-_MAX_CA_CA = 150.0  # Angstrom between neighbours; a generous limit, which only impossible chains exceed
+_MAX_CA_CA = 150.0  # Å between neighbouring residues; only impossible chains exceed this generous limit
 _MIN_ATOMS = 5  # alanine has five heavy atoms
 
 
 @dataclass(frozen=True, kw_only=True)
 class TemplateOptions:
-    """Settings that decide which hits become templates; the defaults are those of AlphaFold 2, Suppl. Sec. 1.2.3."""
+    """Settings of the selection of template hits; the defaults are AlphaFold's (AlphaFold 2, Suppl. Sec. 1.2.3)."""
 
-    latest_release: date | None = None  # templates must not be newer; None: any date, even an unknown one
+    latest_release: date | None = None  # max release date of templates; None: any date, including unknown ones
     max_templates: int = 20
     min_align_ratio: float = 0.1  # aligned columns per target residue must exceed this
-    max_subsequence_ratio: float = 0.95  # longest allowed piece of the target itself, per target residue
-    min_residues: int = 10  # in the hit's aligned stretch, without gaps
+    max_subsequence_ratio: float = 0.95  # max length of a hit that is part of the target itself, per target residue
+    min_residues: int = 10  # in the aligned segment of the hit, without gaps
 
     def __post_init__(self) -> None:
         check_at_least(self, max_templates=0, min_residues=1)
@@ -34,7 +34,7 @@ class TemplateOptions:
 def check_hit(query: str, hit: TemplateHit, letters: str, options: TemplateOptions) -> None:
     """Raise `UnusableHitError` if a hit covers too little of the target, is the target itself, or is too short.
 
-    `query` is the target's sequence, `letters` are the hit's aligned residues without gaps.
+    `query` is the target sequence; `letters` are the aligned residues of the hit without gaps.
     """
     ratio = hit.aligned_columns / len(query)
     if ratio <= options.min_align_ratio:
@@ -49,40 +49,40 @@ def check_hit(query: str, hit: TemplateHit, letters: str, options: TemplateOptio
 
 
 def check_release_date(entry: str, released: date | None, latest: date | None) -> None:
-    """Raise `UnusableHitError` if the PDB entry was released after `latest`; None is an unknown date or no limit."""
+    """Raise `UnusableHitError` if a PDB entry was released after `latest`; None is an unknown date or no limit."""
     if released is not None and latest is not None and released > latest:
         raise UnusableHitError(RejectionReason.RELEASED_LATER, f"{entry} was released on {released}, after {latest}")
 
 
-def check_structure_date(structure: Structure, entry: str, known: date | None, latest: date | None) -> None:
-    """Raise `UnusableHitError` if a structure was released after `latest` or if its release date is unknown.
+def check_structure_date(structure: Structure, entry: str, table_date: date | None, latest: date | None) -> None:
+    """Raise `UnusableHitError` if a structure was released after `latest`, or if its release date is unknown.
 
-    `known` is the date of the entry from a table, if there is one; the caller has already compared it with `latest`.
+    `table_date` is the entry's date in the table of release dates, which the caller has already compared with `latest`.
     """
-    if latest is not None and structure.release_date is None and known is None:
+    if latest is not None and structure.release_date is None and table_date is None:
         raise UnusableHitError(
             RejectionReason.DATE_UNKNOWN,
-            f"neither its file nor a table says when {entry} was released, and it must not be after {latest}",
+            f"the release date of {entry} is in neither its file nor a table, and must not be after {latest}",
         )
     check_release_date(entry, structure.release_date, latest)
 
 
 def check_distances(chain: Chain) -> None:
-    """Raise `UnusableHitError` if the C-alpha atoms of two neighbouring residues are more than 150 Angstrom apart."""
+    """Raise `UnusableHitError` if the C-alpha atoms of two neighbouring residues are more than 150 Å apart."""
     alpha = ATOM_ORDER["CA"]
-    known = chain.atom_mask[:, alpha] > 0
+    has_alpha = chain.atom_mask[:, alpha] > 0
     steps = np.linalg.norm(np.diff(chain.atom_positions[:, alpha], axis=0), axis=-1)
-    far = np.flatnonzero((steps > _MAX_CA_CA) & known[1:] & known[:-1])
+    far = np.flatnonzero((steps > _MAX_CA_CA) & has_alpha[1:] & has_alpha[:-1])
     if len(far):
         raise UnusableHitError(
             RejectionReason.BROKEN_CHAIN,
             f"residues {far[0] + 1} and {far[0] + 2} of chain {printable(chain.name)}"
-            f" are {steps[far[0]]:.0f} A apart, and {_MAX_CA_CA:.0f} A is the most",
+            f" are {steps[far[0]]:.0f} A apart; the maximum is {_MAX_CA_CA:.0f} A",
         )
 
 
 def check_atoms(template: AlignedTemplate) -> None:
-    """Raise `UnusableHitError` if a template has fewer than five atoms at the target's positions."""
+    """Raise `UnusableHitError` if a template has fewer than five atoms at aligned positions."""
     atoms = int(template.masks.sum())
     if atoms < _MIN_ATOMS:
         raise UnusableHitError(

@@ -1,4 +1,4 @@
-"""Make templates from the user's own structure files, by aligning each chain's sequence to the target."""
+"""Compute templates from the user's structure files by aligning the sequence of each chain to the target."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -18,18 +18,18 @@ from data_pipeline.templates.pairwise_alignment import align, identity
 from data_pipeline.templates.result import RejectedHit, RejectionReason, TemplateResult, UnusableHitError, UsedTemplate
 from data_pipeline.templates.structure_directory import STRUCTURE_SUFFIXES, is_structure_name
 
-# Pairwise alignments with less identity than this are often wrong: Rost, Protein Eng. 12, 85 (1999).
+# Pairwise alignments below this identity are often wrong (Rost, Protein Eng. 12, 85, 1999).
 _DOUBTFUL_IDENTITY = 0.25
-_MOST_REASONS = 3  # in one sentence
+_MAX_REASONS = 3  # in one sentence
 
 
 @dataclass(frozen=True, kw_only=True)
 class UserTemplateOptions:
-    """Settings that decide which chains of the user's own structures become templates."""
+    """Settings of the selection of templates from the chains of the user's structures."""
 
     max_templates: int = 20  # the model reads only the first four
-    latest_release: date | None = None  # templates must not be newer; None: any date, even an unknown one
-    # An unrelated chain, such as a binding partner in the same file, passes this by chance once in a thousand.
+    latest_release: date | None = None  # max release date of templates; None: any date, including unknown ones
+    # One in a thousand unrelated chains, such as binding partners in the same file, passes this by chance.
     max_e_value: float = 1e-3
     min_residues: int = 10  # aligned residues; AlphaFold's value for hits
     min_coverage: float = 0.1  # aligned residues per target residue must exceed this; AlphaFold's value for hits
@@ -51,19 +51,19 @@ def templates_from_files(
     paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     options: UserTemplateOptions,
 ) -> TemplateResult:
-    """Make templates for a target from structure files, or from directories of such files (subdirectories are ignored).
+    """Compute templates for a target from structure files or directories of structure files, without subdirectories.
 
-    Every protein chain is aligned to the target sequence `query` (Smith-Waterman, BLOSUM62), and the chains with the
+    All protein chains are aligned to the target sequence `query` (Smith-Waterman, BLOSUM62), and the chains with the
     best scores become templates; chains with equal scores are ordered by file and chain. If chains of one file have
-    the same sequence, only the one with the most atoms is used. The result lists every other file and chain with the
-    reason why it was rejected. Raise `InputError` if a file cannot be read or no path is or contains a structure file.
+    the same sequence, only the one with the most atoms is used. The result lists all other files and chains with the
+    reasons why they were rejected. Raise `InputError` if a file cannot be read, or if there is no structure file.
     """
-    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    sources = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     candidates: list[_Candidate] = []
     rejected: list[RejectedHit] = []
     files = 0
     with input_problems() as problems:
-        for path in _files(given, rejected):
+        for path in _files(sources, rejected):
             files += 1
             with problems.collected():
                 candidates += _candidates(query, _stem(path), read_structure(path), options, rejected)
@@ -73,9 +73,9 @@ def templates_from_files(
                 rejected.append(RejectedHit.of(worse.template.name, RejectionReason.ENOUGH, why))
             del candidates[options.max_templates :]
     if not files:
-        names = printable(", ".join(str(path) for path in given) or "(nothing)")
+        names = printable(", ".join(str(path) for path in sources) or "(nothing)")
         raise InputError(
-            f"{names}: no structure file to take templates from; they end in {', '.join(STRUCTURE_SUFFIXES)}"
+            f"{names}: no structure files for templates; their names end in {', '.join(STRUCTURE_SUFFIXES)}"
         )
     return TemplateResult(
         features=stack_templates([candidate.template for candidate in candidates], len(query)),
@@ -85,7 +85,7 @@ def templates_from_files(
 
 
 def unused_files(paths: Sequence[str | os.PathLike[str]], results: Sequence[TemplateResult]) -> tuple[str, ...]:
-    """Return a sentence with the reasons for each file or directory that gave no template."""
+    """Return a sentence with the reasons for each file or directory without a usable template."""
     used, rejected = [hit for each in results for hit in each.used], [hit for each in results for hit in each.rejected]
     sentences: list[str] = []
     for path in map(Path, paths):
@@ -95,23 +95,21 @@ def unused_files(paths: Sequence[str | os.PathLike[str]], results: Sequence[Temp
         if any(hit.name in names for hit in used):
             continue
         reasons = list(dict.fromkeys(hit.sentence for hit in rejected if hit.name in names))
-        more = f"; and {len(reasons) - _MOST_REASONS} more" if len(reasons) > _MOST_REASONS else ""
-        sentences.append(f"{printable(str(path))} gives no template: {'; '.join(reasons[:_MOST_REASONS])}{more}")
+        more = f"; and {len(reasons) - _MAX_REASONS} more" if len(reasons) > _MAX_REASONS else ""
+        sentences.append(f"{printable(str(path))} gives no template: {'; '.join(reasons[:_MAX_REASONS])}{more}")
     return tuple(sentences)
 
 
-def _files(given: Sequence[str | os.PathLike[str]], rejected: list[RejectedHit]) -> Iterator[Path]:
-    """Yield each structure file once, from the given files and directories; those of a directory are sorted by name."""
+def _files(sources: Sequence[str | os.PathLike[str]], rejected: list[RejectedHit]) -> Iterator[Path]:
+    """Yield each structure file of some files and directories once, sorted by name within a directory."""
     seen: set[str] = set()
-    for path in map(Path, given):
+    for path in map(Path, sources):
         with os_errors_as_input_errors(path, "cannot be listed"):
             inside = sorted(path.iterdir()) if path.is_dir() else [path]
         for file in inside:
-            # A file that the user names is read whatever its suffix is.
+            # A file that the user passes is read whatever its suffix is.
             if file != path and (os.path.isdir(file) or not is_structure_name(file.name)):
-                kind = (
-                    "a directory, and only files are read" if os.path.isdir(file) else "not named as a structure file"
-                )
+                kind = "a directory, not a file" if os.path.isdir(file) else "not named as a structure file"
                 rejected.append(RejectedHit.of(printable(file.name), RejectionReason.NOT_A_STRUCTURE, f"it is {kind}"))
             elif os.path.abspath(file) not in seen:
                 seen.add(os.path.abspath(file))
@@ -121,7 +119,7 @@ def _files(given: Sequence[str | os.PathLike[str]], rejected: list[RejectedHit])
 def _candidates(
     query: str, stem: str, structure: Structure, options: UserTemplateOptions, rejected: list[RejectedHit]
 ) -> Iterator[_Candidate]:
-    """Yield a candidate for each chain of a structure that can be a template; add the other chains to `rejected`."""
+    """Yield a candidate for each usable chain of a structure; add the other chains to `rejected`."""
     best: dict[str, Chain] = {}
     for chain in sorted(structure.chains, key=lambda chain: -chain.atom_mask.sum()):  # stable
         best.setdefault(chain.sequence, chain)
@@ -141,7 +139,7 @@ def _candidates(
 
 
 def _candidate(query: str, name: str, structure: Structure, chain: Chain, options: UserTemplateOptions) -> _Candidate:
-    """Align one chain to the target; raise `UnusableHitError` if it cannot be a template."""
+    """Align one chain to the target; raise `UnusableHitError` if it is not usable as a template."""
     check_structure_date(structure, structure.name, None, options.latest_release)
     alignment = align("local", query, chain.sequence)
     partner = alignment.partner
@@ -178,5 +176,5 @@ def _candidate(query: str, name: str, structure: Structure, chain: Chain, option
 
 
 def _stem(path: Path) -> str:
-    """Return the file's name without suffixes; the entry id would not do, because two files may hold the same entry."""
+    """Return the file name without suffixes, because the entry id may not be unique among files."""
     return printable(without_suffix(path, STRUCTURE_SUFFIXES))

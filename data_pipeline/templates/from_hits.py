@@ -1,4 +1,4 @@
-"""Make templates of a target from the hits of a template search."""
+"""Compute the templates of a target from the hits of a template search."""
 
 import re
 from collections.abc import Sequence
@@ -24,9 +24,9 @@ from data_pipeline.templates.pairwise_alignment import align, identity
 from data_pipeline.templates.result import RejectedHit, RejectionReason, TemplateResult, UnusableHitError, UsedTemplate
 from data_pipeline.templates.structure_directory import StructureDirectory
 
-# Entry: four characters, the PDB's future long form, or any name in a user's own database. Chain "." is unknown.
+# Entry: a PDB id of four characters, in the future long form, or any name in a user's database. Chain ".": unknown.
 _NAME = re.compile(r"((?:pdb_)?[A-Za-z0-9-]{4,64})_([A-Za-z0-9.]+)")
-# With less identity, the hit and the file hold two different proteins, not two versions of one.
+# Below this identity, hit and file are different proteins, not two versions of one protein.
 _MIN_IDENTITY = 0.9
 _AMBIGUOUS_TO_X = str.maketrans(AMBIGUOUS_LETTERS, "X" * len(AMBIGUOUS_LETTERS))
 
@@ -34,12 +34,12 @@ _AMBIGUOUS_TO_X = str.maketrans(AMBIGUOUS_LETTERS, "X" * len(AMBIGUOUS_LETTERS))
 def templates_from_hits(
     query: str, hits: Sequence[TemplateHit], source: StructureDirectory, options: TemplateOptions
 ) -> TemplateResult:
-    """Make templates for a target from the hits of hhsearch, hmmsearch or MMseqs2, chosen and ordered as in AlphaFold.
+    """Compute templates for a target from hits of hhsearch, hmmsearch or MMseqs2, selected and sorted as in AlphaFold.
 
-    Hits of hhsearch are used in order of descending sum of probabilities. Hits of the others, which have no such sum,
-    are used in file order, and only the first of several with the same aligned sequence (AlphaFold 2, Suppl. Sec.
-    1.2.3, and AlphaFold 2.3). The result lists every hit that is not used with the reason. Raise `InputError` if all
-    hits are aligned to another target than `query`.
+    Hits of hhsearch are sorted by descending sum of probabilities. Hits of the other programs, which have no such sum,
+    remain in file order, and only the first of several with the same aligned sequence is used (AlphaFold 2, Suppl. Sec.
+    1.2.3, and AlphaFold 2.3). The result lists all unused hits with the reasons. Raise `InputError` if all hits are
+    aligned to another target than `query`.
     """
     from_hhsearch = all(hit.sum_probs is not None for hit in hits)
     ordered = sorted(hits, key=lambda hit: -(hit.sum_probs or 0.0)) if from_hhsearch else hits
@@ -56,7 +56,7 @@ def templates_from_hits(
             template, description = template_from_hit(query, hit, source, options)
             look = template.aatype.tobytes()
             if not from_hhsearch and look in seen:
-                raise UnusableHitError(RejectionReason.REPEATED, "its aligned sequence is that of a template before it")
+                raise UnusableHitError(RejectionReason.REPEATED, "an earlier template has the same aligned sequence")
         except UnusableHitError as problem:
             name = printable(hit.name.split(maxsplit=1)[0], 40) if hit.name.strip() else "(no name)"
             rejected.append(RejectedHit.of(name, problem.reason, problem.sentence, hit.index))
@@ -66,8 +66,8 @@ def templates_from_hits(
             used.append(description)
     if hits and all(rejection.reason is RejectionReason.OTHER_TARGET for rejection in rejected) and not used:
         raise InputError(
-            f"the template hits are those of another target: hit {rejected[0].rank}, "
-            f"{rejected[0].sentence}; search templates with this target's alignment"
+            f"the template hits are for another target: hit {rejected[0].rank}, "
+            f"{rejected[0].sentence}; search for templates with the alignment of this target"
         )
     return TemplateResult(features=stack_templates(templates, len(query)), used=tuple(used), rejected=tuple(rejected))
 
@@ -75,7 +75,7 @@ def templates_from_hits(
 def template_from_hit(
     query: str, hit: TemplateHit, source: StructureDirectory, options: TemplateOptions
 ) -> tuple[AlignedTemplate, UsedTemplate]:
-    """Make a template from one hit, with its description; raise `UnusableHitError` if the hit cannot be used."""
+    """Return the template of a hit and its description; raise `UnusableHitError` if the hit cannot be used."""
     match = _NAME.match(hit.name)
     if match is None:
         raise UnusableHitError(
@@ -115,27 +115,27 @@ def template_from_hit(
 
 
 def _letters_in_chain(structure: Structure, chain_name: str, letters: str, start: int) -> str:
-    """Return the residues of a hit that MMseqs2's table does not hold, from the chain that the hit names."""
-    found = "".join(chain.sequence for chain in structure.chains if chain.name == chain_name)
-    if not found:
+    """Return the residues of a hit from the structure of its chain, because MMseqs2's table does not contain them."""
+    sequence = "".join(chain.sequence for chain in structure.chains if chain.name == chain_name)
+    if not sequence:
         problem = f"{structure.name} has no protein chain {printable(chain_name)}{_why(structure, chain_name)}"
         raise UnusableHitError(RejectionReason.NO_CHAIN, problem)
-    if start + len(letters) > len(found):
+    if start + len(letters) > len(sequence):
         stretch = f"residues {start + 1} to {start + len(letters)}"
-        problem = f"it is aligned to {stretch} of chain {printable(chain_name)}, which has {len(found)} in the file"
+        problem = f"it is aligned to {stretch} of chain {printable(chain_name)}, which has {len(sequence)} in the file"
         raise UnusableHitError(RejectionReason.OTHER_SEQUENCE, problem)
-    return found[start : start + len(letters)]
+    return sequence[start : start + len(letters)]
 
 
 def _columns_on_target(query: str, hit: TemplateHit) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"], int]:
     """Return the columns of a hit in which both the target and the hit have a residue.
 
-    They are indices in the target, and among the residues of the hit. The third value is the index of the hit's first
-    residue in its chain, as the hit states it.
+    The columns are returned as indices in the target, and as indices among the residues of the hit. The third value is
+    the index of the hit's first residue in its chain according to the hit.
 
-    The target's row must be a stretch of the target (letters for unknown residues match any letter). It is looked for
-    at the index that the hit states, then anywhere, since the target may have been cut after the search. Raise
-    `UnusableHitError` if it is not found or the hit's rows and residue numbers contradict each other.
+    The target row must be a segment of the target (letters for unknown residues match any letter). It is searched at
+    the index in the hit, then anywhere, because the target may have been cut after the search. Raise `UnusableHitError`
+    if it is not found, or if the rows and residue numbers of the hit are inconsistent.
     """
     rows, indices = (hit.query, hit.hit_sequence), (hit.indices_query, hit.indices_hit)
     length = len(hit.query)
@@ -171,36 +171,36 @@ def _first_index(indices: Int[np.ndarray, "columns"], residue: Bool[np.ndarray, 
 
 def _difference(query: str, piece: str, stated: int) -> str:
     if stated + len(piece) > len(query):
-        return f"it is aligned to residues {stated + 1} to {stated + len(piece)}, and the target has {len(query)}"
+        return f"it is aligned to residues {stated + 1} to {stated + len(piece)}, but the target has {len(query)}"
     index = next(i for i, letter in enumerate(piece) if letter != query[stated + i])
-    found, own = printable(piece[index]), query[stated + index]
-    return f"it is aligned to '{found}' at residue {stated + index + 1}, where the target has '{own}'"
+    letter, own = printable(piece[index]), query[stated + index]
+    return f"it is aligned to '{letter}' at residue {stated + index + 1}, where the target has '{own}'"
 
 
 @dataclass(frozen=True, kw_only=True)
 class HitLocation:
-    """Location of a hit's residues in a chain of its structure file."""
+    """Location of the residues of a hit in a chain of its structure file."""
 
     chain: Chain
-    residues: Int[np.ndarray, "n"]  # for each residue of the hit its index in the chain, -1 if it has none
+    residues: Int[np.ndarray, "n"]  # index in the chain of each residue of the hit, -1 if it is missing
     letters: str  # one-letter code of each residue of the hit, "-" if the chain lacks it
-    note: str  # how the location differs from what the hit states, else ""
+    note: str  # how the location differs from the hit, else ""
 
 
 def locate_hit(structure: Structure, chain_name: str, letters: str, stated: int, min_residues: int) -> HitLocation:
-    """Find a hit's residues `letters` in a structure; the hit states that they begin at index `stated` of `chain_name`.
+    """Locate the residues `letters` of a hit in a structure, where they should begin at index `stated` of a chain.
 
-    The order is AlphaFold's. First choice is a chain with exactly these residues, the named chain before the others;
-    then a chain with these residues where X on either side matches any residue; then the named chain (or the only
-    chain) if it can be aligned with at least 90 % identity. Raise `UnusableHitError` if no chain fits.
+    The order is AlphaFold's. The first choice is a chain with exactly these residues, with `chain_name` before the
+    others; then a chain with these residues if X on either side matches any residue; then `chain_name` (or the only
+    chain) if it can be aligned with at least 90 % identity. Raise `UnusableHitError` if no chain matches.
     """
-    # The named chain comes first, then the others in file order.
+    # `chain_name` comes first, then the others in file order.
     chains = sorted(structure.chains, key=lambda chain: chain.name != chain_name)
     if not chains:
         raise UnusableHitError(
             RejectionReason.NO_CHAIN, f"{structure.name} has no protein chain{_why(structure, chain_name)}"
         )
-    # Differs from AlphaFold: also with X the named chain is tried first. AlphaFold begins with the file's first chain.
+    # Differs from AlphaFold: with X, too, `chain_name` is tried first. AlphaFold starts with the first chain.
     for find, how in ((find_exact, ""), (find_with_unknown, "up to unknown residues")):
         for chain in chains:
             start = find(chain.sequence, letters, stated)
@@ -218,33 +218,33 @@ def find_exact(sequence: str, piece: str, stated: int) -> int:
 
     This is `stated` if the piece begins there, else the index of its first occurrence.
 
-    Differs from AlphaFold, which always takes the first occurrence: the wrong one for the later of two repeats.
+    Differs from AlphaFold, which always uses the first occurrence, although it is wrong for the second of two repeats.
     """
     return stated if sequence.startswith(piece, stated) else sequence.find(piece)
 
 
 def find_with_unknown(sequence: str, piece: str, stated: int) -> int:
     """Return the same index as `find_exact`, but let letters for unknown residues on either side match any letter."""
-    known = (f"[{letter}X]" if letter != "X" else "." for letter in map(re.escape, piece.translate(_AMBIGUOUS_TO_X)))
-    pattern = re.compile("".join(known))
+    letters = (f"[{letter}X]" if letter != "X" else "." for letter in map(re.escape, piece.translate(_AMBIGUOUS_TO_X)))
+    pattern = re.compile("".join(letters))
     sequence = sequence.translate(_AMBIGUOUS_TO_X)
-    found = pattern.match(sequence, stated) or pattern.search(sequence)
-    return -1 if found is None else found.start()
+    match = pattern.match(sequence, stated) or pattern.search(sequence)
+    return -1 if match is None else match.start()
 
 
 def _realigned(structure: Structure, chain_name: str, letters: str, min_residues: int) -> HitLocation:
-    """Locate a hit by aligning it to the sequence that its chain has in the file."""
+    """Locate a hit by aligning it to the sequence of its chain in the file."""
     named = [chain for chain in structure.chains if chain.name == chain_name]
     if not named and len(structure.chains) > 1:
         names = printable(", ".join(chain.name for chain in structure.chains))
         problem = f"{structure.name} has chains {names} and no protein chain {printable(chain_name)}"
         raise UnusableHitError(RejectionReason.NO_CHAIN, problem + _why(structure, chain_name))
-    # Differs from AlphaFold, which aligns to an only chain of another name, then looks for atoms under the hit's name.
+    # Differs from AlphaFold, which aligns to a single chain of another name, but looks for atoms under the hit's name.
     chain = named[0] if named else structure.chains[0]
     alignment = align("global", letters, chain.sequence)
     identity = alignment.identities / min(len(letters), len(chain.sequence))
     if identity < _MIN_IDENTITY:
-        problem = f"only {identity:.0%} of its residues are those of chain {printable(chain.name)} in the file"
+        problem = f"only {identity:.0%} of its residues match chain {printable(chain.name)} in the file"
         raise UnusableHitError(RejectionReason.OTHER_SEQUENCE, f"{problem}, and {_MIN_IDENTITY:.0%} are needed")
     aligned = alignment.partner >= 0
     if aligned.sum() < min_residues:
@@ -256,11 +256,11 @@ def _realigned(structure: Structure, chain_name: str, letters: str, min_residues
         chain=chain,
         residues=alignment.partner,
         letters="".join(chain.sequence[index] if index >= 0 else "-" for index in alignment.partner),
-        note=f"realigned to chain {printable(chain.name)} of the file, of which it is {identity:.0%}",
+        note=f"realigned to chain {printable(chain.name)} of the file, with {identity:.0%} identity",
     )
 
 
 def _why(structure: Structure, chain_name: str) -> str:
-    """Return, in brackets, the reason why a chain of the file is not in the structure; empty if none is known."""
+    """Return the reason why a chain of the file is not in the structure, in brackets, or "" if it is unknown."""
     why = structure.skipped.get(chain_name)
     return "" if why is None else f" ({printable(why)})"

@@ -1,4 +1,4 @@
-"""Pairwise alignment of protein sequences: match the residues of one sequence to those of the other."""
+"""Pairwise alignment of protein sequences."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -11,9 +11,9 @@ from jaxtyping import Int
 from data_pipeline.residues import AMBIGUOUS_LETTERS, RESTYPES, RESTYPES_WITH_X
 from data_pipeline.templates.result import RejectionReason, UnusableHitError
 
-# The aligner takes two bytes of memory per pair of residues.
+# The aligner needs two bytes of memory per pair of residues.
 _MAX_CELLS = 2 * 10**8
-# A gap of n residues costs 11 + n, as BLAST counts it.
+# A gap of n residues costs 11 + n, as in BLAST.
 _FIRST_GAP, _NEXT_GAP = -12, -1
 # Extreme-value statistics of local alignments with BLOSUM62 and these gaps: Altschul & Gish, Methods Enzymol. 266
 # (1996), table of gapped parameters.
@@ -26,22 +26,22 @@ _TO_X = {**dict.fromkeys(range(128), "X"), **{ord(letter): letter for letter in 
 class PairAlignment:
     """Alignment of a first sequence to a second."""
 
-    partner: Int[np.ndarray, "n"]  # index in the second sequence of each residue's partner, -1 for none
+    partner: Int[np.ndarray, "n"]  # index of each residue's partner in the second sequence, or -1
     identities: int  # aligned residues that are equal; unknown residues never count as equal
     score: float  # BLOSUM62 with affine gap costs
 
     def e_value(self, partner_length: int) -> float:
         """Return the E-value of a local alignment to a sequence of `partner_length` residues.
 
-        This is the number of local alignments with at least this score expected between two unrelated sequences.
+        This is the expected number of local alignments with at least this score between two unrelated sequences.
         """
         return _K * len(self.partner) * partner_length * exp(-_LAMBDA * self.score)
 
 
 def identity(query: str, letters: np.ndarray) -> float:
-    """Return the fraction (0..1) of a template's residues that equal the target's; 0 if it has none.
+    """Return the fraction (0..1) of a template's residues that match the target, or 0 if it has no residues.
 
-    `letters` has one character for each residue of the target `query`, '-' where the template has no residue.
+    `letters` has one character per residue of the target `query`, or '-' where the template has no residue.
     """
     aligned = letters != "-"
     return float(np.mean(letters[aligned] == np.array(list(query))[aligned])) if aligned.any() else 0.0
@@ -50,8 +50,8 @@ def identity(query: str, letters: np.ndarray) -> float:
 def align(mode: Mode, first: str, second: str) -> PairAlignment:
     """Align two protein sequences; raise `UnusableHitError` if they are too long to align.
 
-    Mode "global" aligns two versions of one sequence over their whole length (Needleman-Wunsch), without cost for gaps
-    at the ends. "local" aligns the best-scoring stretch that two sequences share (Smith-Waterman), which may be empty.
+    Mode "global" aligns two versions of one sequence over their full lengths (Needleman-Wunsch), without cost for gaps
+    at the ends. "local" aligns the best-scoring segments of two sequences (Smith-Waterman), which may be empty.
     """
     if len(first) * len(second) > _MAX_CELLS:
         lengths = f"{len(first):,} and {len(second):,} residues"
@@ -59,7 +59,7 @@ def align(mode: Mode, first: str, second: str) -> PairAlignment:
     partner = np.full(len(first), -1, np.int64)
     identities, score = 0, 0.0
     alignments = _aligner(mode).align(first.translate(_TO_X), second.translate(_TO_X))
-    # Take the first of equally good alignments; counting all of them may take for ever.
+    # Use the first of equally good alignments, because counting them can take extremely long.
     alignment = next(iter(alignments), None)
     if alignment is not None:
         score = float(alignment.score)
@@ -67,8 +67,8 @@ def align(mode: Mode, first: str, second: str) -> PairAlignment:
             partner[start:end] = np.arange(partner_start, partner_start + end - start)
         aligned = np.flatnonzero(partner >= 0)
         letters, partner_letters = _letters(first)[aligned], _letters(second)[partner[aligned]]
-        known = ~np.isin(letters, np.frombuffer(AMBIGUOUS_LETTERS.encode(), np.uint8))
-        identities = int(np.sum((letters == partner_letters) & known))
+        is_known = ~np.isin(letters, np.frombuffer(AMBIGUOUS_LETTERS.encode(), np.uint8))
+        identities = int(np.sum((letters == partner_letters) & is_known))
     return PairAlignment(partner=partner, identities=identities, score=score)
 
 
@@ -78,7 +78,7 @@ def _letters(sequence: str) -> np.ndarray:
 
 @cache
 def _aligner(mode: Mode) -> Any:
-    # Takes long to import, and only templates need it.
+    # The import is slow, and only templates need it.
     from Bio.Align import PairwiseAligner, substitution_matrices  # noqa: PLC0415
 
     aligner = PairwiseAligner(

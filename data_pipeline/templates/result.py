@@ -1,4 +1,4 @@
-"""Result of a template search: the features, the templates used, and the reason why each other hit was rejected."""
+"""Result of a template search: the features, the templates used, and the rejected hits with reasons."""
 
 from dataclasses import dataclass
 from datetime import date
@@ -11,7 +11,7 @@ from data_pipeline.features.templates import TemplateFeatures
 class RejectionReason(StrEnum):
     """Reason why a hit, a chain or a file was not used as a template."""
 
-    # Checks that AlphaFold makes, in its order.
+    # AlphaFold's checks, in its order.
     NAME = "name does not begin with an entry and a chain"
     OBSOLETE = "entry withdrawn"
     RELEASED_LATER = "released after the latest date allowed"
@@ -26,7 +26,7 @@ class RejectionReason(StrEnum):
     BROKEN_CHAIN = "impossible distances along the chain"
     REPEATED = "same aligned sequence as a template before it"
     ENOUGH = "enough templates before it"
-    # Checks that AlphaFold does not make.
+    # Checks that AlphaFold does not have.
     DATE_UNKNOWN = "release date unknown"
     OTHER_TARGET = "aligned to another target"
     INCONSISTENT = "rows and residue numbers of the alignment contradict each other"
@@ -38,34 +38,34 @@ class RejectionReason(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class UsedTemplate:
-    """Description of one template that is used."""
+    """Description of a template that is used."""
 
     name: str  # entry and chain, "1abc_A"
-    rank: int  # the hit's rank in its file; for the user's own templates, the position in the features, from 1
+    rank: int  # rank of the hit in its file; for the user's templates, the position in the features, from 1
     release_date: date | None  # None: unknown
-    aligned: int  # residues of the target with at least one atom
-    identity: float  # fraction of the aligned residues that are the target's own
-    note: str  # anything unusual about the template, else ""
+    aligned: int  # number of target residues with at least one atom
+    identity: float  # fraction of the aligned residues that match the target
+    note: str  # remark about anything unusual, or ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RejectedHit:
     """Hit, chain or file that was not used as a template."""
 
-    name: str  # entry and chain, or the file's name
-    rank: int  # the hit's rank in its file; 0 for the user's own chains and files
+    name: str  # entry and chain, or file name
+    rank: int  # rank of the hit in its file; 0 for the user's chains and files
     reason: RejectionReason
     sentence: str  # name and explanation, for the user
 
     @classmethod
     def of(cls, name: str, reason: RejectionReason, why: str, rank: int = 0) -> Self:
-        """Return the rejection of the hit, chain or file `name`; its sentence is the name followed by `why`."""
+        """Return the rejection of the hit, chain or file `name`, with the explanation `why`."""
         return cls(name=name, rank=rank, reason=reason, sentence=f"{name}: {why}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TemplateResult:
-    """Templates of one target, best first, and everything that was considered and rejected."""
+    """Templates of one target, best first, and all rejected hits, chains and files."""
 
     features: TemplateFeatures
     used: tuple[UsedTemplate, ...]
@@ -73,7 +73,7 @@ class TemplateResult:
 
 
 class UnusableHitError(Exception):
-    """Error that ends the work on one hit or chain; the caller catches it and records a `RejectedHit`."""
+    """Raised for a hit or chain that cannot be used; the caller catches it and records a `RejectedHit`."""
 
     def __init__(self, reason: RejectionReason, sentence: str) -> None:
         super().__init__(sentence)

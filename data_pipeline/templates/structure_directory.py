@@ -1,4 +1,4 @@
-"""Find the structure files of PDB entries, the successors of obsolete entries, and release dates."""
+"""Look up structure files of PDB entries, successors of obsolete entries, and release dates."""
 
 import os
 from collections import OrderedDict
@@ -17,16 +17,16 @@ from data_pipeline.templates.result import RejectionReason, UnusableHitError
 STRUCTURE_SUFFIXES = (".cif", ".cif.gz", ".mmcif", ".mmcif.gz", ".pdb", ".pdb.gz", ".ent", ".ent.gz")
 
 _MAX_TABLE_BYTES = 2**26
-_KEPT_STRUCTURES = 8
-_KEPT_BYTES = 2**28
+_CACHED_STRUCTURES = 8
+_CACHED_BYTES = 2**28
 
 
 class StructureDirectory:
-    """Directory of mmCIF or PDB files, which are found by entry id.
+    """Directory of mmCIF or PDB files, accessed by entry id.
 
-    Files may all be in one folder (`1abc.cif`) or in subfolders by the id's middle letters as in a mirror of the PDB
-    (`ab/1abc.cif.gz`, `ab/pdb1abc.ent.gz`); names may be in lower or upper case. Files are looked up by name, because
-    a mirror holds 200,000 of them and takes long to list.
+    Files may all be in one folder (`1abc.cif`), or in subfolders by the middle letters of the id, as in a mirror of the
+    PDB (`ab/1abc.cif.gz`, `ab/pdb1abc.ent.gz`); names may be in lower or upper case. Files are looked up by name,
+    because listing a mirror of 200,000 files is slow.
     """
 
     def __init__(
@@ -37,9 +37,9 @@ class StructureDirectory:
         release_dates: Mapping[str, date] | None = None,
         is_filled_later: bool = False,
     ) -> None:
-        """Use the files in `directory`; raise `InputError` if neither it nor a folder in it holds a structure file.
+        """Use the files in `directory`; raise `InputError` if neither it nor a subfolder has a structure file.
 
-        This is not checked for a directory that `is_filled_later`, by a search.
+        Pass `is_filled_later` to skip this check for a directory that a search fills.
 
         `obsolete` (see `read_obsolete`) and `release_dates` (see `read_release_dates`) have lower-case ids as keys.
         """
@@ -50,13 +50,13 @@ class StructureDirectory:
         if is_filled_later:
             return
         if not self.directory.is_dir():
-            raise InputError.at(directory, "there is no such directory of structure files")
+            raise InputError.at(directory, "no such directory of structure files")
         if not _holds_structures(self.directory):
             suffixes = ", ".join(STRUCTURE_SUFFIXES)
-            raise InputError.at(directory, f"no file here or one directory below ends in {suffixes}")
+            raise InputError.at(directory, f"no file in it or in its subdirectories ends in {suffixes}")
 
     def current_entry(self, entry: str) -> str:
-        """Return the id under which an entry is found today: its own, or that of its latest successor.
+        """Return the current id of an entry: its own id, or the id of its latest successor.
 
         As in AlphaFold, an entry with a known release date counts as current. Raise `UnusableHitError` if the entry was
         withdrawn without a successor.
@@ -74,9 +74,9 @@ class StructureDirectory:
         return followed[-1]
 
     def load(self, entry: str) -> Structure:
-        """Read an entry's structure; the last few structures stay in memory.
+        """Read the structure of an entry; the most recent structures are cached in memory.
 
-        Raise `UnusableHitError` if there is no file of the entry or it cannot be read.
+        Raise `UnusableHitError` if there is no file of the entry, or if it cannot be read.
         """
         if entry in self._recent:
             self._recent.move_to_end(entry)
@@ -86,7 +86,7 @@ class StructureDirectory:
         except InputError as error:
             raise UnusableHitError(RejectionReason.UNREADABLE, str(error)) from error
         self._recent[entry] = structure, _size(structure)
-        while len(self._recent) > _KEPT_STRUCTURES or sum(size for _, size in self._recent.values()) > _KEPT_BYTES:
+        while len(self._recent) > _CACHED_STRUCTURES or sum(size for _, size in self._recent.values()) > _CACHED_BYTES:
             self._recent.popitem(last=False)
         return structure
 
@@ -108,34 +108,36 @@ class StructureDirectory:
 
 
 def is_structure_name(name: str) -> bool:
-    """Return whether a file's name has a suffix of structure files (`STRUCTURE_SUFFIXES`)."""
+    """Return whether a file name has a suffix of structure files (`STRUCTURE_SUFFIXES`)."""
     return name.lower().endswith(STRUCTURE_SUFFIXES)
 
 
 def read_obsolete(path: str | os.PathLike[str]) -> dict[str, str | None]:
-    """Read the PDB's `obsolete.dat`: return the first successor of each obsolete entry, or None if it has none.
+    """Read the PDB's `obsolete.dat`, and return the first successor of each obsolete entry, or None.
 
-    Entry ids are in lower case. Lines read `OBSLTE    31-JUL-94 116L     216L`, with no, one or several successors;
+    Entry ids are in lower case. Lines have the form `OBSLTE    31-JUL-94 116L     216L`, with any number of successors;
     other lines are ignored. Raise `InputError` for a line without an entry.
     """
     successors: dict[str, str | None] = {}
-    for number, line in enumerate(_table_lines(path), start=1):
+    for line_number, line in enumerate(_table_lines(path), start=1):
         words = line.split()
         if not words or words[0] != "OBSLTE":
             continue
         if len(words) < 3:
-            raise InputError.at(path, "the line has no entry; it reads 'OBSLTE date entry successors'", line=number)
+            raise InputError.at(
+                path, "no entry in this line; expected 'OBSLTE date entry successors'", line=line_number
+            )
         successors[words[2].lower()] = words[3].lower() if len(words) > 3 else None
     return successors
 
 
 def read_release_dates(path: str | os.PathLike[str]) -> dict[str, date]:
-    """Read a table of release dates and return it by lower-case entry id; lines read `1abc: 2001-02-03`.
+    """Read a table of release dates by lower-case entry id, with lines like `1abc: 2001-02-03`.
 
-    Raise `InputError` for any other line that is not empty.
+    Raise `InputError` for other lines, except empty ones.
     """
     dates: dict[str, date] = {}
-    for number, line in enumerate(_table_lines(path), start=1):
+    for line_number, line in enumerate(_table_lines(path), start=1):
         if not line.strip():
             continue
         entry, _, text = line.partition(":")
@@ -143,7 +145,7 @@ def read_release_dates(path: str | os.PathLike[str]) -> dict[str, date]:
             dates[entry.strip().lower()] = date.fromisoformat(text.strip()[:10])
         except ValueError as error:
             raise InputError.at(
-                path, "the line does not read 'entry: year-month-day', such as '1abc: 2001-02-03'", line=number
+                path, "the line must be 'entry: year-month-day', such as '1abc: 2001-02-03'", line=line_number
             ) from error
     return dates
 
@@ -153,7 +155,7 @@ def _table_lines(path: str | os.PathLike[str]) -> list[str]:
 
 
 def _holds_structures(directory: Path) -> bool:
-    """Return whether a directory or a folder in it holds a structure file; the search stops at the first."""
+    """Return whether a directory or one of its subfolders has a structure file, stopping at the first."""
     here = (item.name for item in _entries(directory))
     below = (item.name for folder in _entries(directory) if folder.is_dir() for item in _entries(folder))
     with os_errors_as_input_errors(directory, "cannot be listed"):

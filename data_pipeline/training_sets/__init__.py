@@ -1,1 +1,1 @@
-"""Training sets: choosing, clustering and storing their chains, and drawing the examples of training steps."""
+"""Training sets: select, cluster and store chains, and sample the examples of training steps."""

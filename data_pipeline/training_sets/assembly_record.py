@@ -1,7 +1,7 @@
-"""Lossless record of one assembly: which chains of the training set it is made of, where they stand, and paired rows.
+"""Lossless record of one assembly: its chains in the training set, their positions, and rows for pairing.
 
-The atoms and alignments of the chains are in the records of these chains. Tables list the assemblies of a training set,
-and those that are left out with the reasons.
+The atoms and alignments are in the records of the chains. Tables list the assemblies of a training set, and the skipped
+assemblies with the reasons.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,19 +22,19 @@ from data_pipeline.io.json_files import compress_json, decompress_json
 from data_pipeline.parse.text_files import read_text
 from data_pipeline.training_sets.index import MAX_INDEX_BYTES, chain_name_problem
 
-# Part of every cache key: increase it when the same input would give another record.
+# Part of every cache key; increase it when the same input results in another record.
 ASSEMBLY_VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlacedChain:
-    """A chain of the training set in an assembly, and the motion of its atoms: rotation rows, then translation."""
+    """A chain of the training set in an assembly, and its motion: the rows of the rotation, then the translation."""
 
     name: str  # "1abc_A"
     motion: tuple[float, ...]
 
     def moved(self, labels: ChainLabels) -> ChainLabels:
-        """Return the chain's labels where it stands in the assembly."""
+        """Return the labels of the chain at its position in the assembly."""
         rotation, translation = np.array(self.motion[:9]).reshape(3, 3), np.array(self.motion[9:])
         positions = labels.all_atom_positions.astype(np.float64) @ rotation.T + translation
         present = labels.all_atom_mask[..., None] > 0
@@ -43,9 +43,9 @@ class PlacedChain:
 
 @dataclass(frozen=True, kw_only=True)
 class AssemblyRecord:
-    """An assembly of chains of the training set, or why it is left out.
+    """An assembly of chains of the training set, or the reason why it is left out (`problem`).
 
-    `pairing` has the rows that are paired with those of other chains, by the name of the chain.
+    `pairing` has the rows to be paired with other chains, by chain name.
     """
 
     name: str
@@ -66,7 +66,7 @@ class AssemblyRecord:
 
     @classmethod
     def unpack(cls, content: bytes) -> "AssemblyRecord":
-        """Return the record from the bytes that `pack` returned; raise `ValueError` if they are damaged."""
+        """Return the record from the bytes of `pack`; raise `ValueError` if they are damaged."""
         try:
             values = decompress_json(content)
             return cls(
@@ -89,9 +89,9 @@ class LabelledComplex:
 
 
 def labelled_complex(record: AssemblyRecord, chains: Mapping[str, tuple[Features, ChainLabels]]) -> LabelledComplex:
-    """Return features and labels of an assembly from those of its chains, by name.
+    """Return the features and labels of an assembly from the features and labels of its chains, by chain name.
 
-    Chains of the same sequence have the alignment and the templates of the first of them. Raise `InputError` if the
+    Chains with the same sequence use the alignment and the templates of the first of them. Raise `InputError` if the
     assembly has no chain.
     """
     if not record.chains:
@@ -99,18 +99,17 @@ def labelled_complex(record: AssemblyRecord, chains: Mapping[str, tuple[Features
     first: dict[str, str] = {}
     for placed in record.chains:
         first.setdefault(chains[placed.name][0].sequence, placed.name)
-    made = [
+    copies = [
         Chain(
-            name=str(number),
+            name=str(index),
             features=chains[name := first[chains[placed.name][0].sequence]][0],
             pairing=record.pairing.get(name),
         )
-        for number, placed in enumerate(record.chains)
+        for index, placed in enumerate(record.chains)
     ]
-    features = complex_features(made)
+    features = complex_features(copies)
     labels = [
-        placed.moved(chains[placed.name][1])
-        for placed in (record.chains[int(number)] for number in features.chain_names)
+        placed.moved(chains[placed.name][1]) for placed in (record.chains[int(index)] for index in features.chain_names)
     ]
     return LabelledComplex(
         name=record.name,
@@ -130,7 +129,7 @@ def _joined(labels: Sequence[ChainLabels]) -> ChainLabels:
 
 
 def motion_of(rotation: Float[np.ndarray, "3 3"], translation: Float[np.ndarray, "3"]) -> tuple[float, ...]:
-    """Return a motion as a record has it: rotation rows, then translation."""
+    """Return a motion in the format of records: the rows of the rotation, then the translation."""
     return tuple(np.append(rotation, translation).tolist())
 
 
@@ -159,7 +158,7 @@ _ADVICE = "build the feature store again"
 
 @dataclass(frozen=True, kw_only=True)
 class AssemblyEntry:
-    """Entry of one assembly: its chains by their names in the training set, once for each copy, and its record."""
+    """Entry of one assembly: the names of its chains in the training set, once per copy, and the key of its record."""
 
     name: str
     key: str
@@ -167,7 +166,7 @@ class AssemblyEntry:
 
 
 def write_assemblies(directory: Path, entries: Iterable[AssemblyEntry], skipped: Mapping[str, str]) -> None:
-    """Write both tables into a store's directory; equal entries give equal bytes."""
+    """Write both tables to the directory of a store; equal entries give equal bytes."""
     tables = {
         ASSEMBLIES_FILE: [_HEAD, *("\t".join((entry.name, entry.key, *entry.chains)) for entry in entries)],
         SKIPPED_ASSEMBLIES_FILE: [
@@ -181,7 +180,7 @@ def write_assemblies(directory: Path, entries: Iterable[AssemblyEntry], skipped:
 
 
 def read_assemblies(directory: Path) -> tuple[AssemblyEntry, ...]:
-    """Return the assemblies of a store's directory, none if it was built without; raise `InputError` if damaged."""
+    """Return the assemblies in the directory of a store, if there are any; raise `InputError` if it is damaged."""
     path = directory / ASSEMBLIES_FILE
     if not path.is_file():
         return ()
@@ -189,11 +188,11 @@ def read_assemblies(directory: Path) -> tuple[AssemblyEntry, ...]:
     if head != _HEAD:
         raise InputError.at(path, f"the first line must name the columns name, key and chains; {_ADVICE}", line=1)
     entries: dict[str, AssemblyEntry] = {}
-    for number, line in enumerate(lines, start=2):
+    for index, line in enumerate(lines, start=2):
         name, *rest = line.split("\t")
         if len(rest) < 2 or len(rest[0]) != 32 or any(map(chain_name_problem, (name, *rest[1:]))):
-            raise InputError.at(path, f"not a name, a key and names of chains; {_ADVICE}", line=number)
+            raise InputError.at(path, f"not a name, a key and names of chains; {_ADVICE}", line=index)
         if name in entries:
-            raise InputError.at(path, f"'{printable(name)}' is also in an earlier line; {_ADVICE}", line=number)
+            raise InputError.at(path, f"'{printable(name)}' is also in an earlier line; {_ADVICE}", line=index)
         entries[name] = AssemblyEntry(name=name, key=rest[0], chains=tuple(rest[1:]))
     return tuple(entries.values())

@@ -1,6 +1,6 @@
 """Build a feature store from structures and alignments; runs can be resumed, and shards built on several machines.
 
-Structure files become records in one or several processes. A file that fails does not affect others.
+One or several processes convert structure files to records. A file that fails does not affect others.
 """
 
 import hashlib
@@ -43,15 +43,15 @@ from data_pipeline.training_sets.record_builder import RecordBuilder, StructureS
 from data_pipeline.training_sets.source_files import AlignmentFile, find_structures
 from data_pipeline.training_sets.store import INDEX_FILE, has_shards, shard_name
 
-# Differs from AlphaFold: features of larger assemblies do not fit the memory of a loader's worker.
+# Differs from AlphaFold: features of larger assemblies do not fit into the memory of a loader worker.
 MAX_ASSEMBLY_RESIDUES = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChainOutcome:
-    """Outcome of one chain whose record is in the cache."""
+    """Outcome of one chain with a record in the cache."""
 
-    entry: IndexEntry  # its cluster is the chain itself until all chains are clustered
+    entry: IndexEntry  # until all chains are clustered, the cluster is the chain itself
     sequence: str
     is_new: bool  # the record was computed in this run
     has_alignment: bool
@@ -59,7 +59,7 @@ class ChainOutcome:
 
 
 def assembly_key(path: Path, digest: str, chains: Mapping[str, ChainOutcome]) -> str:
-    """Return the hash of all inputs of an assembly's record; `chains` maps author chain ids to the file's chains."""
+    """Return the hash of all inputs of an assembly's record; `chains` are the chains of the file by author chain id."""
     inputs = [
         [
             chain,
@@ -73,7 +73,7 @@ def assembly_key(path: Path, digest: str, chains: Mapping[str, ChainOutcome]) ->
 
 
 def build_assembly(name: str, path: Path, chains: Mapping[str, ChainOutcome]) -> AssemblyRecord:
-    """Build the record of a file's first assembly, with the chains that have a record.
+    """Build the record of the first assembly in a file, with the chains that have a record.
 
     Raise `InputError` if the file or a search for paired rows cannot be read.
     """
@@ -89,7 +89,7 @@ def build_assembly(name: str, path: Path, chains: Mapping[str, ChainOutcome]) ->
         problem = f"its assembly has {residues:,} residues, and at most {MAX_ASSEMBLY_RESIDUES:,} are allowed"
         return AssemblyRecord(name=name, pairing={}, problem=problem)
     different = {chains[copy.chain].sequence: chains[copy.chain] for copy in copies}
-    # The rows of one sequence have no others to be paired with.
+    # Rows of a single sequence cannot be paired.
     paired = [chain for chain in different.values() if chain.pairing is not None and len(different) > 1]
     return AssemblyRecord(
         name=name,
@@ -108,25 +108,25 @@ def _pairing_rows(chain: ChainOutcome) -> PairingRows:
     return PairingRows.of(chain.sequence, alignment_for_chain(alignment, chain.sequence, path))
 
 
-_TASKS_PER_WORKER = 4  # submitted ahead, not all at once: a set has 200,000 files
+_TASKS_PER_WORKER = 4  # submitted in advance, because submitting all 200,000 files of a set at once is too much
 
 
 @dataclass(frozen=True, kw_only=True)
 class AssemblyOutcome:
-    """Outcome of a file's assembly whose record is in the cache."""
+    """Outcome of the assembly of a file with a record in the cache."""
 
     name: str
-    chains: tuple[str, ...]  # names in the training set, once for each copy; () if it is left out
+    chains: tuple[str, ...]  # names in the training set, once per copy; () if it is left out
     key: str
     problem: str  # why it is left out, or ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileOutcome:
-    """Outcome of processing one structure file: its chains, and the reasons why others have no record, by name."""
+    """Outcome of one structure file: its chains, and the reasons why other chains have no record, by name."""
 
     path: Path
-    problem: str = ""  # why the file could not be read; "" if it was
+    problem: str = ""  # why the file could not be read, or ""
     summary_key: str = ""
     chains: tuple[ChainOutcome, ...] = ()
     refused: dict[str, str] = field(default_factory=dict)
@@ -135,14 +135,14 @@ class FileOutcome:
 
 
 class Worker:
-    """Worker that computes the records of structure files that are not in the cache yet."""
+    """Computes the records of structure files that are not in the cache yet."""
 
     def __init__(self, builder: RecordBuilder, store: Path) -> None:
         self._builder = builder
         self._cache = BuildCache(store)
 
     def process(self, path: Path) -> FileOutcome:
-        """Process all chains of one file; a chain that fails is listed in the outcome with the reason."""
+        """Process all chains of one file; the outcome lists failed chains with the reasons."""
         try:
             digest = file_digest(path)
             summary_key = self._builder.summary_key(path, digest)
@@ -194,7 +194,7 @@ class Worker:
         )
 
     def _assembly(self, path: Path, digest: str, accepted: dict[str, ChainOutcome]) -> AssemblyOutcome:
-        """Return the outcome of a file's assembly, whose record is built if it is not in the cache."""
+        """Return the outcome of a file's assembly, after building its record if it is not in the cache."""
         name = path.name.split(".")[0]
         try:
             key = assembly_key(path, digest, accepted)
@@ -216,7 +216,7 @@ class Worker:
         return None
 
     def _summary(self, key: str, path: Path) -> tuple[StructureSummary, Structure | None]:
-        """Return the summary of a file, and its structure if it had to be read for that."""
+        """Return the summary of a file, and its structure if the summary is not in the cache."""
         content = self._cache.get(key)
         if content is not None:
             with suppress(ValueError):  # damaged: computed again
@@ -240,10 +240,10 @@ class Worker:
 
 
 def process_files(builder: RecordBuilder, store: Path, paths: Sequence[Path], workers: int) -> Iterator[FileOutcome]:
-    """Yield the outcome of every file in order of completion, with one thread or with `workers` processes.
+    """Yield the outcome of each file in order of completion, with one thread or with `workers` processes.
 
     If a process dies (out of memory, or a crash in a library), the whole pool breaks. The files in progress are then
-    retried one at a time in a pool of their own, so that only the file that kills its process fails.
+    retried one at a time in a separate pool, so that only the file that kills its process fails.
     """
     if workers == 1:
         worker = Worker(builder, store)
@@ -271,7 +271,7 @@ def _drained(
     ahead: int,
     lost: list[Path],
 ) -> Iterator[FileOutcome]:
-    """Yield the outcomes of files taken from `waiting`; if the pool breaks, add the files in progress to `lost`."""
+    """Yield the outcomes of the files in `waiting`; if the pool breaks, add the files in progress to `lost`."""
     running: dict[Future[FileOutcome], Path] = {}
     try:
         while (waiting and not lost) or running:
@@ -297,12 +297,12 @@ def _drained(
 
 
 def reason(error: BaseException) -> str:
-    """Return the error's message as printable text, preceded by its type unless it is an `InputError`."""
+    """Return the message of an error as printable text, after its type unless it is an `InputError`."""
     text = printable(str(error), 1000)
     return text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"
 
 
-_worker: Worker | None = None  # the worker of this process, if the process belongs to a pool
+_worker: Worker | None = None  # the worker of this process if it belongs to a pool
 
 
 def _pool(builder: RecordBuilder, store: Path, workers: int) -> ProcessPoolExecutor:
@@ -313,7 +313,7 @@ def _pool(builder: RecordBuilder, store: Path, workers: int) -> ProcessPoolExecu
 def _start(builder: RecordBuilder, store: Path) -> None:
     global _worker  # noqa: PLW0603  # a pool has no other way to share state between tasks
     leave_interruptions_to_parent()
-    end_with_parent()  # which the processes of a pool do not by themselves: they would wait for work for ever
+    end_with_parent()  # otherwise, processes of a pool wait for work forever
     _worker = Worker(builder, store)
 
 
@@ -339,12 +339,12 @@ class BuildOptions:
     def __post_init__(self) -> None:
         check_at_least(self, workers=1)
         if self.shard is not None and not 0 <= self.shard < self.shards <= 9999:
-            given = f"{self.shard}/{self.shards}"
-            raise ValueError(f"a shard is i/n with i from 0 to n - 1 and n at most 9999, got {given}")
+            shard = f"{self.shard}/{self.shards}"
+            raise ValueError(f"a shard is i/n with i from 0 to n - 1 and n at most 9999, got {shard}")
 
     @property
     def directory(self) -> Path:
-        """Return the directory that this run writes to: `output`, or its subdirectory for the shard."""
+        """Output directory of this run: `output`, or its subdirectory for the shard."""
         return self.output if self.shard is None else self.output / shard_name(self.shard, self.shards)
 
 
@@ -352,7 +352,7 @@ class BuildOptions:
 class BuildReport:
     """Outcome of a build.
 
-    `refused` and `failed` map chains to reasons; files that could not be read are in `failed` by their path.
+    `refused` and `failed` map chains to reasons; unreadable files are in `failed` by path.
     """
 
     directory: Path
@@ -366,16 +366,15 @@ class BuildReport:
 
 
 def build_store(options: BuildOptions, builder: RecordBuilder) -> BuildReport:
-    """Build a feature store, or resume or extend one; records that exist are not computed again.
+    """Build, resume or extend a feature store; existing records are not computed again.
 
-    A run that is killed and started again gives the same bytes as an uninterrupted one. Raise `InputError` if the
-    structures, the clusters file or the output directory cannot be used. A single chain or file that fails is listed
-    in the report and in `failures.json`.
+    A resumed run gives the same bytes as an uninterrupted one. Raise `InputError` if the structures, the clusters file
+    or the output directory cannot be used. Failed chains and files are listed in the report and in `failures.json`.
     """
     require("train", "lmdb", action="a training set")
     directory = options.directory
     if options.shard is None and has_shards(options.output):
-        raise InputError.at(options.output, "it holds shards; give --shard, or choose another --output")
+        raise InputError.at(options.output, "it contains shards; pass --shard, or choose another --output")
     if options.shard is not None and (options.output / INDEX_FILE).is_file():
         raise InputError.at(options.output, "it is a store without shards; choose another --output")
     clusters = None if options.clusters is None else read_clusters(options.clusters)
@@ -386,16 +385,16 @@ def build_store(options: BuildOptions, builder: RecordBuilder) -> BuildReport:
         cache = BuildCache(directory)
         cache.sweep()
         running = process_files(builder, directory, paths, options.workers)
-        shown = tqdm(running, total=len(paths), desc="structures", unit="file", disable=None)
-        outcomes = sorted(shown, key=lambda outcome: outcome.path)
-        found = _gather(outcomes, options.structures)
-        return _finish(options, builder, cache, found, clusters)
+        progress = tqdm(running, total=len(paths), desc="structures", unit="file", disable=None)
+        outcomes = sorted(progress, key=lambda outcome: outcome.path)
+        gathered = _gather(outcomes, options.structures)
+        return _finish(options, builder, cache, gathered, clusters)
 
 
 def shard_of(path: Path, shards: int) -> int:
     """Return the index (0 to `shards` - 1) of the shard of a structure file.
 
-    It depends on the file name alone, so adding other files never moves a file to another shard.
+    It depends only on the file name, so adding files never moves other files to another shard.
     """
     stem = path.name.split(".")[0].lower()
     return int.from_bytes(hashlib.blake2b(stem.encode(), digest_size=8).digest()) % shards
@@ -413,7 +412,7 @@ class _Gathered:
     skipped_assemblies: dict[str, str] = field(default_factory=dict)
 
     def add_assembly(self, assembly: AssemblyOutcome, file: str, own: Collection[str]) -> None:
-        """Add a file's assembly, or the reason why it is left out; `own` are the chains that the file has given."""
+        """Add the assembly of a file, or the reason why it is left out; `own` are the file's chains in the set."""
         if assembly.name in self.assemblies:
             self.skipped_assemblies[f"{assembly.name} of {file}"] = "another file has an assembly of this name already"
         elif assembly.problem:
@@ -426,64 +425,64 @@ class _Gathered:
 
 def _gather(outcomes: Sequence[FileOutcome], root: Path) -> _Gathered:
     """Join the outcomes of all files in order of path; if two files have a chain of the same name, use the first."""
-    found = _Gathered()
+    gathered = _Gathered()
     files: dict[str, str] = {}
     for outcome in outcomes:
         file = str(outcome.path.relative_to(root))
         if outcome.problem:
-            found.failed[file] = outcome.problem
+            gathered.failed[file] = outcome.problem
             continue
-        found.refused |= outcome.refused
-        found.failed |= outcome.failed
-        found.summary_keys.add(outcome.summary_key)
+        gathered.refused |= outcome.refused
+        gathered.failed |= outcome.failed
+        gathered.summary_keys.add(outcome.summary_key)
         for chain in outcome.chains:
             name = chain.entry.name
             first = files.setdefault(name, file)
             if first == file:
-                found.chains[name] = chain
+                gathered.chains[name] = chain
             else:
-                found.refused[f"{name} of {file}"] = f"{first} has a chain of this name already"
+                gathered.refused[f"{name} of {file}"] = f"{first} has a chain of this name already"
         if outcome.assembly is not None:
             own = [chain.entry.name for chain in outcome.chains if files[chain.entry.name] == file]
-            found.add_assembly(outcome.assembly, file, own)
-    return found
+            gathered.add_assembly(outcome.assembly, file, own)
+    return gathered
 
 
 def _finish(
     options: BuildOptions,
     builder: RecordBuilder,
     cache: BuildCache,
-    found: _Gathered,
+    gathered: _Gathered,
     given: Mapping[str, str] | None,
 ) -> BuildReport:
-    """Cluster the chains, write the database, and write the index last, since its presence marks a finished store."""
-    sequences = {name: chain.sequence for name, chain in found.chains.items()}
+    """Cluster the chains, write the database, and write the index last, because it marks a finished store."""
+    sequences = {name: chain.sequence for name, chain in gathered.chains.items()}
     whole = options.shard is None
     grouped = cluster_chains(sequences, given, cache) if whole else cluster_shard(sequences, given)
     notes = [*grouped.notes]
-    alone = sum(not chain.has_alignment for chain in found.chains.values())
+    alone = sum(not chain.has_alignment for chain in gathered.chains.values())
     if alone and builder.alignments is not None:
-        count = f"{alone} of {len(found.chains)} chains"
+        count = f"{alone} of {len(gathered.chains)} chains"
         notes.append(f"{count} have no alignment, only their own sequence (--require-alignments leaves such out)")
-    keys = found.summary_keys | grouped.cache_keys | {chain.entry.key for chain in found.chains.values()}
-    keys |= {assembly.key for assembly in found.assemblies.values()}
-    entries = [replace(chain.entry, cluster=grouped.clusters[name]) for name, chain in sorted(found.chains.items())]
+    keys = gathered.summary_keys | grouped.cache_keys | {chain.entry.key for chain in gathered.chains.values()}
+    keys |= {assembly.key for assembly in gathered.assemblies.values()}
+    entries = [replace(chain.entry, cluster=grouped.clusters[name]) for name, chain in sorted(gathered.chains.items())]
     with os_errors_as_input_errors(options.directory, "cannot be written"):
         cache.pack(sorted(keys))
-        _write_reasons(options.directory, found.refused, found.failed)
+        _write_reasons(options.directory, gathered.refused, gathered.failed)
         if builder.assemblies:
-            write_assemblies(options.directory, found.assemblies.values(), found.skipped_assemblies)
+            write_assemblies(options.directory, gathered.assemblies.values(), gathered.skipped_assemblies)
         write_index(options.directory / INDEX_FILE, entries)
     cache.clear()
     return BuildReport(
         directory=options.directory,
         chains=len(entries),
-        made=sum(chain.is_new for chain in found.chains.values()),
-        refused=found.refused,
-        failed=found.failed,
+        made=sum(chain.is_new for chain in gathered.chains.values()),
+        refused=gathered.refused,
+        failed=gathered.failed,
         notes=tuple(notes),
-        assemblies=len(found.assemblies),
-        skipped_assemblies=found.skipped_assemblies,
+        assemblies=len(gathered.assemblies),
+        skipped_assemblies=gathered.skipped_assemblies,
     )
 
 

@@ -1,7 +1,7 @@
-"""Cache of finished results while a feature store is built, and the lock that allows one run at a time.
+"""Cache of results while a feature store is built, and the lock that allows one run at a time.
 
-A result (a chain's record, the summary of a structure file, or the clusters) is stored under the hash of all its
-inputs. It survives a killed run, and an existing key always has the right content, so nothing is computed twice.
+A result (the record of a chain, the summary of a structure file, or the clusters) is stored under the hash of all its
+inputs. It survives a killed run, and an existing key always has the correct content, so nothing is computed twice.
 """
 
 import hashlib
@@ -32,14 +32,14 @@ def content_key(*parts: object) -> str:
 def file_digest(path: Path) -> str:
     """Return the hash of a file's bytes as 32 hexadecimal digits; raise `InputError` if it cannot be read.
 
-    A gzip file is not decompressed, so it differs from the plain file of the same text.
+    A gzip file is not decompressed, so its hash differs from the hash of the plain file.
     """
     with os_errors_as_input_errors(path, "cannot be read"), path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=_KEY_BYTES)).hexdigest()
 
 
 class BuildCache:
-    """Cached results of one store, by key: new ones in files of its work directory, packed ones in its database."""
+    """Cached results of one store by key: new results in files of its work directory, packed ones in its database."""
 
     def __init__(self, store: Path) -> None:
         self._work = store / WORK_DIRECTORY
@@ -47,28 +47,28 @@ class BuildCache:
         self._database = Database(self._path) if self._path.is_file() else None
 
     def get(self, key: str) -> bytes | None:
-        """Return the content of a cached result, or None if there is none under this key."""
+        """Return the content of a cached result, or None if the key does not exist."""
         file = self._file(key)
         return read_file(file, _MAX_RECORD_BYTES) if os.path.lexists(file) else self._packed(key)
 
     def put(self, key: str, content: bytes) -> None:
-        """Store a finished result under its key.
+        """Store a result under its key.
 
-        It is not synced to disk, because that would take most of the time: results are checked when they are read,
-        and one truncated by a power failure is computed again.
+        It is not synced to disk, because syncing would take most of the time. Results are checked when they are read,
+        and results truncated by a power failure are computed again.
         """
         with atomic_write(self._file(key), sync=False) as temporary:
             temporary.write_bytes(content)
 
     def size(self, key: str) -> int:
-        """Return the size of a cached result in bytes, or 0 if there is none under this key."""
+        """Return the size of a cached result in bytes, or 0 if the key does not exist."""
         try:
             return self._file(key).stat().st_size
         except FileNotFoundError:
             return len(self._packed(key) or b"")
 
     def pack(self, keys: list[str]) -> None:
-        """Write the database with exactly the results of `keys`, which must be sorted and all cached."""
+        """Write the database with exactly the results of `keys`, which must be sorted and in the cache."""
         if self._database is None or self._database.keys() != keys or any(self._file(key).is_file() for key in keys):
             write_database(self._path, ((key, self.get(key) or b"") for key in keys), map(self.size, keys))
 
@@ -77,7 +77,7 @@ class BuildCache:
         shutil.rmtree(self._work, ignore_errors=True)
 
     def sweep(self) -> None:
-        """Remove the partial files that killed runs left behind."""
+        """Remove partial files of killed runs."""
         for partial in (*self._work.glob("*/.*.partial"), *self._path.parent.glob(".*.partial")):
             partial.unlink(missing_ok=True)
 

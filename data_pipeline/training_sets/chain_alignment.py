@@ -1,7 +1,7 @@
-"""Fit an alignment that was searched with a slightly different sequence to the sequence of a chain.
+"""Adapt the alignment of a slightly different sequence to the sequence of a chain.
 
-The structure file often states another version of the sequence: only a domain was solved, a tag was added, or a residue
-was mutated. The alignment is just as useful for that chain.
+Structure files often have another version of a sequence: only a domain was solved, a tag was added, or a residue was
+mutated. The alignment is just as useful for this chain.
 """
 
 from os import PathLike
@@ -14,8 +14,8 @@ from data_pipeline.io.errors import InputError
 from data_pipeline.parse.a3m import Alignment
 from data_pipeline.residues import AMBIGUOUS_LETTERS
 
-MIN_IDENTITY = 0.9  # fraction of the chain's aligned residues that equal the alignment's target
-MIN_COVERAGE = 0.8  # fraction of the chain's residues that are aligned to the alignment's target
+MIN_IDENTITY = 0.9  # fraction of the chain's aligned residues that match the target of the alignment
+MIN_COVERAGE = 0.8  # fraction of the chain's residues that are aligned to the target of the alignment
 
 _MAX_ALIGNED_CELLS = 10**8  # residues of the target x residues of the chain
 _ROWS_AT_ONCE = 2048
@@ -25,20 +25,20 @@ _UNKNOWN[np.frombuffer(AMBIGUOUS_LETTERS.encode(), np.uint8)] = True
 
 
 def alignment_for_chain(alignment: Alignment, sequence: str, path: str | PathLike[str]) -> Alignment:
-    """Return the alignment with `sequence` as its target; return it unchanged if `sequence` is its target already.
+    """Return the alignment with `sequence` as its target; it is unchanged if `sequence` is already its target.
 
     Residues of the chain that the old target lacks become columns of gaps; residues of the old target that the chain
-    lacks become insertions. Rows with gaps only are dropped. Raise `InputError`, which names `path`, if coverage is
-    below `MIN_COVERAGE` or identity below `MIN_IDENTITY` (unknown residues count as equal to any).
+    lacks become insertions. Rows of only gaps are dropped. Raise `InputError` with `path` if coverage is below
+    `MIN_COVERAGE` or identity below `MIN_IDENTITY` (unknown residues match any residue).
     """
     if alignment.query == sequence:
         return alignment
     columns = query_columns(alignment.query, sequence)
     chain = np.frombuffer(sequence.encode("ascii"), np.uint8)
     target = alignment.letters[0]
-    found = columns >= 0
-    same = found & ((chain == target[columns]) | _UNKNOWN[chain] | _UNKNOWN[target[columns]])
-    coverage, identity = float(np.mean(found)), float(same.sum() / max(found.sum(), 1))
+    is_aligned = columns >= 0
+    same = is_aligned & ((chain == target[columns]) | _UNKNOWN[chain] | _UNKNOWN[target[columns]])
+    coverage, identity = float(np.mean(is_aligned)), float(same.sum() / max(is_aligned.sum(), 1))
     if coverage < MIN_COVERAGE or identity < MIN_IDENTITY:
         raise InputError.at(
             path,
@@ -56,15 +56,15 @@ def alignment_for_chain(alignment: Alignment, sequence: str, path: str | PathLik
     ]
     letters, deletions = map(np.concatenate, zip(*parts, strict=True))
     letters[0], deletions[0] = chain, 0
-    kept = (letters != _GAP).any(axis=1)
-    names = tuple(name for name, keep in zip(alignment.names, kept, strict=True) if keep)
-    return Alignment(names=names, letters=letters[kept], deletion_matrix=deletions[kept])
+    has_residues = (letters != _GAP).any(axis=1)
+    names = tuple(name for name, keep in zip(alignment.names, has_residues, strict=True) if keep)
+    return Alignment(names=names, letters=letters[has_residues], deletion_matrix=deletions[has_residues])
 
 
 def query_columns(query: str, sequence: str) -> Int[np.ndarray, "r"]:
-    """Return for each residue of `sequence` the index of the aligned residue of `query`, -1 where there is none.
+    """Return the index of the residue of `query` that is aligned to each residue of `sequence`, or -1.
 
-    All are -1 if the two sequences are too long to be aligned.
+    All indices are -1 if the two sequences are too long to be aligned.
     """
     columns = np.full(len(sequence), -1, np.int64)
     start = query.find(sequence)
@@ -87,16 +87,16 @@ def query_columns(query: str, sequence: str) -> Int[np.ndarray, "r"]:
 def _on_columns(
     letters: np.ndarray, deletion_matrix: np.ndarray, columns: Int[np.ndarray, "r"]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return letters and deletion counts of the rows, with `columns` (-1 for a gap) as their columns."""
-    found = columns >= 0
-    taken = columns[found]
+    """Return the letters and deletion counts of the rows at `columns`, with gaps where a column is -1."""
+    is_aligned = columns >= 0
+    aligned_columns = columns[is_aligned]
     residues = (letters != _GAP).astype(np.int64)
-    # Number of residues of a row up to and including each column, insertions counted, after a first column of zeros.
+    # Cumulative number of residues of a row at each column, including insertions, after a first column of zeros.
     up_to = np.zeros((len(letters), letters.shape[1] + 1), np.int64)
     np.cumsum(residues + deletion_matrix, axis=1, out=up_to[:, 1:])
-    before = np.concatenate([[0], taken[:-1] + 1])
+    before = np.concatenate([[0], aligned_columns[:-1] + 1])
     new_letters = np.full((len(letters), len(columns)), _GAP, np.uint8)
-    new_letters[:, found] = letters[:, taken]
+    new_letters[:, is_aligned] = letters[:, aligned_columns]
     deletions = np.zeros(new_letters.shape, np.int32)
-    deletions[:, found] = up_to[:, taken + 1] - residues[:, taken] - up_to[:, before]
+    deletions[:, is_aligned] = up_to[:, aligned_columns + 1] - residues[:, aligned_columns] - up_to[:, before]
     return new_letters, deletions

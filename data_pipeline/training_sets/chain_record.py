@@ -1,8 +1,8 @@
-"""Lossless record of one training example: the features and labels of a chain as compact bytes with checksums.
+"""Lossless record of the features and labels of one chain, as compact bytes with checksums.
 
 A record is a header (JSON: name, sequence, encoding of each array) followed by the encoded arrays. The labels come
-first, so that they can be read without decoding the MSA. An `EncodedArray` holds the compressed bytes of an array, and
-the codec and number types needed to decode them.
+first, so they can be read without decoding the MSA. An `EncodedArray` has the compressed bytes of an array, and the
+codec and number types to decode them.
 """
 
 import json
@@ -32,7 +32,7 @@ _DTYPES = ("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<f4", "<f8")
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedArray:
-    """Compressed bytes of an array, with what `decode_array` needs to restore it."""
+    """Compressed bytes of an array, with the information to decode them (`decode_array`)."""
 
     codec: str  # "dense", "sparse", "mask" or "atoms"
     dtype: str  # NumPy type of the array, such as "<f4"
@@ -41,7 +41,7 @@ class EncodedArray:
 
 
 def encode_dense(array: np.ndarray) -> EncodedArray:
-    """Compress all values of an array in order, for any array; raise `ValueError` for an unsupported dtype."""
+    """Compress all values of any array in order; raise `ValueError` for an unsupported dtype."""
     array = _little_endian(array)
     return EncodedArray(
         codec="dense", dtype=array.dtype.str, stored=array.dtype.str, content=zlib.compress(array.tobytes(), _LEVEL)
@@ -51,11 +51,11 @@ def encode_dense(array: np.ndarray) -> EncodedArray:
 def encode_sparse(array: np.ndarray) -> EncodedArray:
     """Compress an integer array that is mostly 0, such as deletion counts, to its nonzero values and their distances.
 
-    Encode an array of floats or bools as by `encode_dense`.
+    Arrays of floats or bools are encoded by `encode_dense`.
     """
     array = _little_endian(array)
     if array.dtype.kind not in "iu":
-        return encode_dense(array)  # a float -0.0 equals 0 and would be lost
+        return encode_dense(array)  # -0.0 equals 0 and would be lost
     flat = array.reshape(-1)
     where = np.flatnonzero(flat)
     values = flat[where]
@@ -66,7 +66,7 @@ def encode_sparse(array: np.ndarray) -> EncodedArray:
 
 
 def encode_mask(array: np.ndarray) -> EncodedArray:
-    """Compress an array of zeros and ones to one bit a value; encode any other array as by `encode_dense`."""
+    """Compress an array of zeros and ones to one bit per value; other arrays are encoded by `encode_dense`."""
     bits = array != 0
     if not _same_bits(bits.astype(array.dtype), array):
         return encode_dense(array)
@@ -77,11 +77,11 @@ def encode_mask(array: np.ndarray) -> EncodedArray:
 
 
 def encode_atoms(positions: np.ndarray, mask: np.ndarray) -> EncodedArray:
-    """Compress atom positions ([..., 3], Angstrom) as differences of whole 0.001 Angstrom between present atoms.
+    """Compress atom positions ([..., 3], Å) as integer differences in 0.001 Å between present atoms.
 
-    Structure files give coordinates with three decimals, so whole thousandths restore the same float32 values.
-    Positions that this would change, such as computed ones, are encoded as by `encode_dense`. `mask` ([...]) is
-    nonzero where an atom is present, and `decode_array` needs it again.
+    Coordinates in structure files have three decimals, so integer thousandths restore the same float32 values.
+    Positions that this would change, such as computed ones, are encoded by `encode_dense`. `mask` ([...]) is nonzero
+    where an atom is present; `decode_array` needs the same mask.
     """
     present = positions[mask != 0]
     with np.errstate(invalid="ignore", over="ignore"):
@@ -96,9 +96,9 @@ def encode_atoms(positions: np.ndarray, mask: np.ndarray) -> EncodedArray:
 
 
 def decode_array(packed: EncodedArray, shape: tuple[int, ...], mask: np.ndarray | None = None) -> np.ndarray:
-    """Return the array of `shape` that was encoded; atom positions need the `mask` given to `encode_atoms`.
+    """Return the decoded array of `shape`; atom positions need the same `mask` as `encode_atoms`.
 
-    Raise `ValueError` if the content is damaged or does not fit `shape`, or if the array would take more than
+    Raise `ValueError` if the content is damaged or does not match `shape`, or if the array would take more than
     `MAX_ARRAY_BYTES`.
     """
     if packed.dtype not in _DTYPES or packed.stored not in _DTYPES:
@@ -118,7 +118,7 @@ def decode_array(packed: EncodedArray, shape: tuple[int, ...], mask: np.ndarray 
         body = _inflated(packed.content, int(present.sum()) * 3 * stored.itemsize)
         steps = _unshuffled(body, stored).reshape(3, -1)
         array = np.zeros(shape, np.float32)
-        # Divide in float64, as parsers of decimals do: dividing in float32 would round twice.
+        # Divide in float64, as parsers of decimals do, because dividing in float32 rounds twice.
         array[present] = (np.cumsum(steps.T, axis=0, dtype=np.int64) / 1000.0).astype(np.float32)
         return array
     raise ValueError(f"packing '{packed.codec}' is unknown")
@@ -139,7 +139,7 @@ def _unpack_sparse(packed: EncodedArray, dtype: np.dtype, stored: np.dtype, shap
 
 
 def _inflated(content: bytes | memoryview, size: int, *, exactly: bool = True) -> bytes:
-    """Decompress content to `size` bytes, or at most `size` if not `exactly`; memory stays bounded by `size`."""
+    """Decompress content to `size` bytes, or at most `size` unless `exactly`; `size` also limits the memory."""
     stream = _INFLATE.decompressobj()
     try:
         body = stream.decompress(content, size + 1)
@@ -151,7 +151,7 @@ def _inflated(content: bytes | memoryview, size: int, *, exactly: bool = True) -
 
 
 def _shuffled(values: np.ndarray) -> bytes:
-    """Return the bytes of the numbers grouped by significance, lowest first, which compresses better."""
+    """Return the bytes of the numbers grouped by significance, lowest first, which improves the compression."""
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8).reshape(-1, values.dtype.itemsize).T.tobytes()
 
 
@@ -179,13 +179,13 @@ def _little_endian(array: np.ndarray) -> np.ndarray:
     return array
 
 
-# Part of every cache key: increase it when the same input would give other features or another record.
+# Part of every cache key; increase it when the same input results in other features or another record.
 RECORD_VERSION = 1
 
 _MAGIC = b"hfchain1"
 _START = struct.Struct("<8sII")  # magic, size and checksum of the header
 _MAX_HEAD = 2**24
-# Axes as in `FEATURE_AXES`. In both, a mask comes before its positions, which need it to be decoded.
+# Axes as in `FEATURE_AXES`. In both, a mask comes before its positions, because decoding them needs the mask.
 _LABELS: dict[str, tuple[str | int, ...]] = {
     "all_atom_mask": ("r", 37),
     "all_atom_positions": ("r", 37, 3),
@@ -199,7 +199,7 @@ _MASK_OF = {
 
 @dataclass(frozen=True, kw_only=True)
 class ChainRecordHeader:
-    """Header of a record: everything about the chain except its arrays."""
+    """Header of a record: all data of the chain except its arrays."""
 
     key: str
     name: str
@@ -213,7 +213,7 @@ class ChainRecordHeader:
 def encode_record(key: str, features: Features, labels: ChainLabels) -> bytes:
     """Return the record of one chain as bytes; equal arguments give equal bytes.
 
-    Raise `ValueError` if an array's shape does not fit the sequence, MSA or templates.
+    Raise `ValueError` if the shape of an array does not match the sequence, MSA or templates.
     """
     head = ChainRecordHeader(
         key=key,
@@ -238,9 +238,9 @@ def encode_record(key: str, features: Features, labels: ChainLabels) -> bytes:
 
 
 class ChainRecord:
-    """Reader of a record's bytes, which decodes labels and features separately.
+    """Reader of the bytes of a record, which decodes labels and features separately.
 
-    Every method raises `InputError`, which names `place`, if what it reads is damaged.
+    All methods raise `InputError` with `place` if the data is damaged.
     """
 
     def __init__(self, content: bytes | memoryview, place: str) -> None:

@@ -1,7 +1,7 @@
-"""Random choice of training chains as a function of (seed, step, place in the batch) alone.
+"""Random sampling of training chains, which depends only on the seed, the step and the index in the batch.
 
-A run therefore resumes at any step without replaying earlier ones, and neither the number of workers nor their speed
-changes what is drawn.
+A run can therefore resume at any step without replaying earlier ones, and the samples do not depend on the number or
+speed of workers.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ class StreamUse(IntEnum):
 
 
 def random_stream(seed: int, use: StreamUse, *counters: int) -> np.random.Generator:
-    """Return the random generator determined by a seed (below 2**128), a use and counters such as step and batch place.
+    """Return the random generator for a seed (below 2**128), a use, and counters such as step and index in the batch.
 
     Raise `ValueError` if the seed or a counter (each below 2**32) is out of range.
     """
@@ -41,37 +41,38 @@ def random_stream(seed: int, use: StreamUse, *counters: int) -> np.random.Genera
 
 
 def num_passes(seed: int, step: int, max_passes: int) -> int:
-    """Draw the number of recycling iterations of a step uniformly from 1 to `max_passes`.
+    """Sample the number of recycling iterations of a step uniformly from 1 to `max_passes`.
 
-    It is the same on every rank, because all ranks wait for the slowest (AlphaFold 2, Suppl. Alg. 31).
+    It is the same on all ranks, because all ranks wait for the slowest (AlphaFold 2, Suppl. Alg. 31).
     """
     return 1 + int(random_stream(seed, StreamUse.RECYCLING, step).integers(max_passes))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChainSelection(Config):
-    """Settings of which chains may be drawn and how experimental and predicted structures are mixed.
+    """Settings of the chains to sample, and of the mixture of experimental and predicted structures.
 
-    `released_until` and `max_resolution` apply to experimental structures only. With `released_until` set, a structure
-    without a date is excluded, since it might be newer. One without a resolution (NMR) is allowed, as in AlphaFold.
+    `released_until` and `max_resolution` only apply to experimental structures. With `released_until`, structures
+    without a date are excluded, because they might be newer. Structures without a resolution (NMR) are allowed, as in
+    AlphaFold.
     """
 
     released_until: date | None = None
-    max_resolution: float | None = None  # Angstrom
+    max_resolution: float | None = None  # Å
     # Fraction of examples from the self-distillation set, if the index has one (AlphaFold 2, Suppl. Sec. 1.2.4).
     distillation_probability: float = 0.75
-    # Fraction of the experimental examples whose alignment has `aligned_rows` rows or more, if there are chains above
-    # and below that number; None does not distinguish them.
+    # Fraction of the experimental examples with at least `aligned_rows` alignment rows, if there are chains with more
+    # and with fewer rows; None does not distinguish them.
     aligned_probability: float | None = None
     aligned_rows: int = 16
 
     def __post_init__(self) -> None:
         check_fractions(self, "distillation_probability", "aligned_probability", error=ConfigError)
-        check_at_least(self, ConfigError, aligned_rows=2)  # every alignment has 1
+        check_at_least(self, ConfigError, aligned_rows=2)  # all alignments have at least 1
         check_positive(self, "max_resolution", error=ConfigError)
 
     def admits(self, entry: IndexEntry) -> bool:
-        """Return whether a chain may be drawn."""
+        """Return whether a chain may be sampled."""
         if entry.is_distillation:
             return self.distillation_probability > 0
         if self.distillation_probability == 1:
@@ -88,9 +89,9 @@ def acceptance(length: Int[np.ndarray, "n"]) -> Float64[np.ndarray, "n"]:
 
 @dataclass(frozen=True, kw_only=True)
 class _WeightedChains:
-    """Chains that are drawn with probabilities according to cluster size and length."""
+    """Chains with sampling probabilities that depend on cluster size and length."""
 
-    chains: Int[np.ndarray, "n"]  # positions in the index
+    chains: Int[np.ndarray, "n"]  # row numbers in the index
     cumulative: Float64[np.ndarray, "n"]  # sum of the weights up to and including each chain
 
     @classmethod
@@ -101,18 +102,18 @@ class _WeightedChains:
         return cls(chains=np.array(chains, np.int64), cumulative=np.cumsum(acceptance(length) / size))
 
     def draw(self, rng: np.random.Generator) -> int:
-        # A random number below 1, times the sum, may round up to the sum itself.
+        # A random number below 1 times the sum may be rounded up to the sum itself.
         place = np.searchsorted(self.cumulative, rng.random() * self.cumulative[-1], side="right")
         return int(self.chains[min(int(place), len(self.chains) - 1)])
 
 
 class ChainSampler:
-    """Sampler of chains that gives every cluster one weight and prefers long chains.
+    """Sampler of chains that gives all clusters the same weight and prefers long chains.
 
-    A chain's weight is the `acceptance` of its length divided by the number of chains of its cluster that may be drawn
-    (AlphaFold 2, Suppl. Sec. 1.2.4 and 1.2.5). Predicted and experimental structures are sampled separately, mixed by
-    `distillation_probability`; so are large and small alignments if `aligned_probability` is set. Raise `InputError`
-    if no chain may be drawn.
+    The weight of a chain is the `acceptance` of its length, divided by the number of allowed chains in its cluster
+    (AlphaFold 2, Suppl. Sec. 1.2.4 and 1.2.5). Predicted and experimental structures are sampled separately and mixed
+    by `distillation_probability`; large and small alignments too if `aligned_probability` is set. Raise `InputError` if
+    no chain is allowed.
     """
 
     def __init__(self, entries: Sequence[IndexEntry], selection: ChainSelection) -> None:
@@ -124,11 +125,11 @@ class ChainSampler:
             raise InputError(_why_none(entries, selection))
         kinds: list[tuple[float, Sequence[int]]] = [(share, predicted)]
         kinds += [((1 - share) * part, chains) for part, chains in _by_alignment(entries, experimental, selection)]
-        # Pairs of the fraction of all examples and the chains to draw them from.
+        # Fractions of the examples with the chains to sample them from.
         self._lotteries = [(part, _WeightedChains.of(entries, chains)) for part, chains in kinds if part > 0]
 
     def draw(self, rng: np.random.Generator) -> int:
-        """Draw one chain and return its position in the index."""
+        """Sample one chain and return its row number in the index."""
         left = rng.random()
         for share, lottery in self._lotteries[:-1]:
             if left < share:
@@ -140,7 +141,7 @@ class ChainSampler:
 def _by_alignment(
     entries: Sequence[IndexEntry], experimental: Sequence[int], selection: ChainSelection
 ) -> list[tuple[float, Sequence[int]]]:
-    """Split experimental chains by `aligned_rows`, with the fraction of each group; one group if there is no split."""
+    """Split experimental chains by `aligned_rows`, and return each group with its fraction of the examples."""
     aligned = [chain for chain in experimental if entries[chain].msa_rows >= selection.aligned_rows]
     share = selection.aligned_probability
     if share is None or not 0 < len(aligned) < len(experimental):
@@ -155,12 +156,12 @@ def _why_none(entries: Sequence[IndexEntry], selection: ChainSelection) -> str:
     experimental = sum(not entry.is_distillation for entry in entries)
     if not experimental:
         return (
-            f"the training set has no experimental chains ({len(entries)} in all); "
+            f"the training set has no experimental chains ({len(entries)} chains in total); "
             "add some, or set distillation_probability to 1"
         )
     limits = (
         ("released until", selection.released_until),
         ("resolution at most", selection.max_resolution),
     )
-    asked = ", ".join(f"{what} {limit}" for what, limit in limits if limit is not None)
-    return f"none of the {experimental} experimental chains meets the selection ({asked}); allow more"
+    criteria = ", ".join(f"{what} {limit}" for what, limit in limits if limit is not None)
+    return f"none of the {experimental} experimental chains meets the criteria ({criteria}); allow more"

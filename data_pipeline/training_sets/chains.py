@@ -1,4 +1,4 @@
-"""Selection of the chains to train on, and the labels that the loss compares a prediction with."""
+"""Selection of training chains, and the labels for the loss."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ _CA = ATOM_ORDER["CA"]
 class ChainFilter:
     """Criteria for training chains (AlphaFold 2, Suppl. Sec. 1.2.5)."""
 
-    below_resolution: float = 9.0  # Angstrom; entries without one (NMR) pass
-    max_share: float = 0.8  # largest fraction of the sequence that one residue type may make up
-    latest_release: date | None = None  # None: accept any date, also an unknown one
+    below_resolution: float = 9.0  # Å; entries without a resolution (NMR) are accepted
+    max_share: float = 0.8  # max fraction of one residue type in the sequence
+    latest_release: date | None = None  # None: accept any date, including unknown ones
     min_length: int = 1  # residues of the sequence
     min_observed: int = 1  # residues with atoms
 
@@ -56,15 +56,15 @@ class ChainFilter:
 
 
 def chain_labels(structure: Structure, chain: Chain, *, is_distillation: bool = False) -> ChainLabels:
-    """Return the labels for a prediction of `chain.sequence`: atom positions (Angstrom), mask and confidence (0 to 1).
+    """Return the labels for a prediction of `chain.sequence`: atom positions (Å), mask and confidence (0 to 1).
 
-    Atoms of unknown residues are included, since AlphaFold's loss uses their backbone. In a predicted structure
-    (`is_distillation`) the confidence is the pLDDT read from the B-factor of CA, which may be on a scale of 0 to 100 or
-    0 to 1; otherwise it is 1.
+    Atoms of unknown residues are included, because AlphaFold's loss uses their backbone. In a predicted structure
+    (`is_distillation`), the confidence is the pLDDT in the B-factor of CA, on a scale of 0 to 100 or 0 to 1; otherwise
+    it is 1.
     """
     if is_distillation:
         plddt = chain.b_factors[:, _CA]
-        confidence = plddt / (100 if plddt.max(initial=0) > 1 else 1)  # ESMFold writes pLDDT as 0 to 1
+        confidence = plddt / (100 if plddt.max(initial=0) > 1 else 1)  # ESMFold's pLDDT is 0 to 1
         confidence = np.clip(confidence, 0, 1)
     else:
         confidence = np.ones(len(chain.sequence))

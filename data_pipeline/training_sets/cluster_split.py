@@ -1,6 +1,7 @@
-"""Split of a training set into chains to train on and chains held out, by whole clusters, and its leakage.
+"""Split a training set by clusters into training chains and held-out chains, and measure the leakage.
 
-Leakage is similarity between the two parts that clusters did not see: each held-out chain's nearest chain to train on.
+Leakage is similarity between the two parts that the clusters do not capture: the training chain most similar to each
+held-out chain.
 """
 
 from collections import Counter, defaultdict
@@ -18,16 +19,17 @@ from data_pipeline.training_sets.index import IndexEntry
 
 HELD_OUT_FILE, HELD_OUT_FASTA, LEAKAGE_FILE = "held_out.txt", "held_out.fasta", "leakage.tsv"
 HELD_OUT_ASSEMBLIES_FILE = "held_out_assemblies.txt"
-# Chains that share most words of this many residues are aligned; more than 20 % identity rarely comes without any.
+# Length of words, and number of chains with the most shared words that are aligned. Chains with more than 20 % identity
+# nearly always share a word.
 _WORD, _ALIGNED = 4, 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class NearestChain:
-    """The chain to train on that is most similar to a held-out one, over their best local alignment.
+    """The training chain that is most similar to a held-out chain by their best local alignment.
 
-    `identity` is the fraction of its columns with equal residues, and `coverage` the fraction of the held-out chain's
-    residues in it. `nearest` is None if no chain shares a word with it.
+    `identity` is the fraction of the alignment's columns with equal residues, and `coverage` the fraction of the
+    held-out chain's residues in it. `nearest` is None if no chain shares a word with the held-out chain.
     """
 
     name: str
@@ -37,12 +39,12 @@ class NearestChain:
 
 
 def split_by_cluster(entries: Sequence[IndexEntry], fraction: float, seed: int = 0) -> tuple[str, ...]:
-    """Return the names of held-out chains: whole clusters, drawn until they have that fraction of the chains.
+    """Return the names of held-out chains: random whole clusters with a `fraction` of the chains.
 
-    Raise `InputError` if the fraction is not between 0 and 1, or if nothing would be left to train on.
+    Raise `InputError` if the fraction is not between 0 and 1, or if no training chains would remain.
     """
     if not 0 < fraction < 1:
-        raise InputError(f"the fraction of chains to hold out is between 0 and 1, got {fraction:g}")
+        raise InputError(f"the fraction of chains to hold out must be between 0 and 1, got {fraction:g}")
     members: dict[str, list[str]] = defaultdict(list)
     for entry in entries:
         members[entry.cluster].append(entry.name)
@@ -50,21 +52,21 @@ def split_by_cluster(entries: Sequence[IndexEntry], fraction: float, seed: int =
     held_out: list[str] = []
     for index in np.random.default_rng(seed).permutation(len(names)):
         cluster = members[names[index]]
-        # A cluster that would overshoot by more than it brings nearer is left to training.
+        # A cluster remains in the training set if holding it out increases the distance to the fraction.
         if abs(len(held_out) + len(cluster) - fraction * len(entries)) <= abs(len(held_out) - fraction * len(entries)):
             held_out += cluster
     if not held_out or len(held_out) == len(entries):
         raise InputError(
-            f"{len(names)} clusters cannot be divided so that {fraction:g} of {len(entries)} chains are held out; give "
+            f"{len(names)} clusters cannot be divided so that {fraction:g} of {len(entries)} chains are held out; pass "
             "more chains, or finer clusters with --clusters"
         )
     return tuple(sorted(held_out))
 
 
 def with_joined_clusters(entries: Sequence[IndexEntry], assemblies: Iterable[AssemblyEntry]) -> list[IndexEntry]:
-    """Return chains with clusters that are joined where an assembly has chains of several.
+    """Return the chains with joined clusters if an assembly has chains of several clusters.
 
-    So a split by cluster divides no assembly, and no assembly to train on has a chain like one that is held out.
+    A split by these clusters divides no assembly, and no training assembly has a chain similar to a held-out chain.
     """
     cluster_of = {entry.name: entry.cluster for entry in entries}
     joined = {cluster: cluster for cluster in cluster_of.values()}
@@ -82,8 +84,8 @@ def with_joined_clusters(entries: Sequence[IndexEntry], assemblies: Iterable[Ass
 
 
 def nearest_chains(sequences: Mapping[str, str], held_out: Sequence[str]) -> Iterator[NearestChain]:
-    """Yield the most similar chain to train on for each held-out one, given the sequences of all."""
-    from Bio.Align import PairwiseAligner, substitution_matrices  # noqa: PLC0415 (it takes long to import)
+    """Yield the most similar training chain of each held-out chain; `sequences` has all chains."""
+    from Bio.Align import PairwiseAligner, substitution_matrices  # noqa: PLC0415 (the import is slow)
 
     aligner = PairwiseAligner(
         mode="local",
@@ -124,10 +126,10 @@ def write_split(
     assemblies: Sequence[str] = (),
     sequences: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Write `held_out.txt`, one name on each line, and `leakage.tsv`, most similar chains first.
+    """Write `held_out.txt`, with one name per line, and `leakage.tsv`, with the most similar chains first.
 
-    `sequences` by name are written to `held_out.fasta`, to predict the chains that are held out. `assemblies` are the
-    names of held-out assemblies, which `held_out_assemblies.txt` has, if there are any.
+    `sequences` by name are written to `held_out.fasta`, for predictions of the held-out chains. The names of held-out
+    `assemblies` are written to `held_out_assemblies.txt`, if there are any.
     """
     rows = ["held_out\tnearest\tidentity\tcoverage\n"]
     for each in sorted(nearest, key=lambda one: (-one.identity * one.coverage, one.name)):

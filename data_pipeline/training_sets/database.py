@@ -1,7 +1,7 @@
-"""Read the database of a feature store: an LMDB file, which holds byte strings by key in a tree of pages.
+"""Read the database of a feature store: an LMDB file, which has byte strings by key in a tree of pages.
 
-LMDB's library, which writes it, is not used to read it: it trusts every page, so that a damaged one makes it read
-beyond the end of the file, and the system then ends the process (SIGBUS).
+The LMDB library writes the file but does not read it, because it trusts every page: a damaged page makes it read beyond
+the end of the file, which kills the process (SIGBUS).
 """
 
 import mmap
@@ -14,32 +14,32 @@ from pathlib import Path
 from data_pipeline.io.errors import InputError
 from data_pipeline.io.files import os_errors_as_input_errors, require_file
 
-# Format 1, of LMDB 0.9, on machines of 64 bits. Each of the first two pages describes a state of the tree: magic number
-# and version, size of a page, depth and root of the tree, last page, number of the transaction that made it.
+# Format 1 of LMDB 0.9 on 64-bit machines. Each of the first two pages describes a state of the tree: magic number and
+# version, page size, depth and root of the tree, last page, and the number of the transaction that wrote it.
 _STATE = struct.Struct("=16xII16xI50xH32xQQQ")
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _NO_ROOT = 2**64 - 1
-_PAGE = struct.Struct("=Q2xHH2x")  # its number, its kind, the end of its table of nodes
+_PAGE = struct.Struct("=Q2xHH2x")  # page number, kind, end of the table of nodes
 _NODE = struct.Struct("=HHHH")  # two halves of a size or a page number, its third part or flags, size of the key
 _BRANCH, _LEAF, _LONG = 1, 2, 4  # kinds of pages
-_IS_LONG = 1  # flag of a node whose content is on pages of its own
+_IS_LONG = 1  # flag of a node with content on separate pages
 _MAX_DEPTH = 16
 
 
 class Database:
-    """Reader of a database, which may be shared by threads and by forked processes.
+    """Reader of a database, which threads and forked processes may share.
 
-    Every method raises `InputError` if a page that it reads is damaged.
+    All methods raise `InputError` if they read a damaged page.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open a database; raise `InputError` if the file is none, or is incomplete."""
+        """Open a database; raise `InputError` if the file is incomplete or not a database."""
         self._path = path
         require_file(path)
         with os_errors_as_input_errors(path, "cannot be read"), path.open("rb") as file:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         if hasattr(mmap, "MADV_RANDOM"):
-            content.madvise(mmap.MADV_RANDOM)  # records are drawn in random order
+            content.madvise(mmap.MADV_RANDOM)  # training reads records in random order
         self._content = memoryview(content)
         first = self._state(0)
         self._page_size, self._depth, self._root, last, _ = max(
@@ -47,31 +47,31 @@ class Database:
         )
         self._end = (last + 1) * self._page_size
         if self._end > len(content):
-            raise InputError.at(path, "the file is cut off; copy it again, or build the feature store again")
+            raise InputError.at(path, "the file is truncated; copy it again, or build the feature store again")
         if self._root != _NO_ROOT:
             self._page(self._root)
 
     def get(self, key: str) -> memoryview | None:
-        """Return the content of the record under a key (hexadecimal digits), or None if there is none."""
-        wanted, number = bytes.fromhex(key), self._root
-        if number == _NO_ROOT:
+        """Return the content of the record with a key (hexadecimal digits), or None if it does not exist."""
+        key_bytes, page_index = bytes.fromhex(key), self._root
+        if page_index == _NO_ROOT:
             return None
         for _ in range(self._depth):
-            page, kind, count = self._page(number)
+            page, kind, count = self._page(page_index)
             if kind == _LEAF:
-                index = bisect_left(range(count), wanted, key=lambda node: self._key(page, node))
-                return self._value(page, index) if index < count and self._key(page, index) == wanted else None
-            # The first key of a branch is left out, for its child has all keys below the second one.
-            index = bisect_right(range(1, count), wanted, key=lambda node: self._key(page, node))
-            number = self._child(page, index)
+                index = bisect_left(range(count), key_bytes, key=lambda node: self._key(page, node))
+                return self._value(page, index) if index < count and self._key(page, index) == key_bytes else None
+            # The first key of a branch is skipped, because its child has all keys below the second one.
+            index = bisect_right(range(1, count), key_bytes, key=lambda node: self._key(page, node))
+            page_index = self._child(page, index)
         raise self._damaged("its tree is deeper than it says")
 
     def keys(self) -> list[str]:
         """Return all keys in ascending order."""
         keys: list[bytes] = []
         for key in self._keys(self._root, self._depth) if self._root != _NO_ROOT else ():
-            if keys and key <= keys[-1]:  # a page that stands in the tree twice would be read again and again
-                raise self._damaged("its keys are in no order")
+            if keys and key <= keys[-1]:  # a page that is twice in the tree would be read repeatedly
+                raise self._damaged("its keys are not sorted")
             keys.append(key)
         return [key.hex() for key in keys]
 
@@ -86,16 +86,16 @@ class Database:
             raise self._damaged("its first pages are damaged")
         return page_size, depth, root, last, transaction
 
-    def _page(self, number: int) -> tuple[memoryview, int, int]:
-        """Return a page of the tree, its kind, and the number of its nodes."""
-        start = number * self._page_size
+    def _page(self, page_index: int) -> tuple[memoryview, int, int]:
+        """Return a page of the tree, its kind, and its number of nodes."""
+        start = page_index * self._page_size
         if start >= self._end:
-            raise self._damaged(f"it has no page {number}")
+            raise self._damaged(f"it has no page {page_index}")
         page = self._content[start : start + self._page_size]
         own_number, kind, table_end = _PAGE.unpack_from(page)
         count = (table_end - _PAGE.size) // 2
-        if own_number != number or kind not in (_BRANCH, _LEAF) or count < 1:
-            raise self._damaged(f"page {number} is damaged")
+        if own_number != page_index or kind not in (_BRANCH, _LEAF) or count < 1:
+            raise self._damaged(f"page {page_index} is damaged")
         return page, kind, count
 
     def _node(self, page: memoryview, index: int) -> tuple[int, int, int, int, int]:
@@ -119,10 +119,10 @@ class Database:
         if flags == 0:
             value = page[start : start + size]
         elif flags == _IS_LONG and start + 8 <= len(page):
-            number = int.from_bytes(page[start : start + 8], sys.byteorder)
-            start = number * self._page_size
-            if start >= self._end or _PAGE.unpack_from(self._content, start)[:2] != (number, _LONG):
-                raise self._damaged(f"page {number} is damaged")
+            page_index = int.from_bytes(page[start : start + 8], sys.byteorder)
+            start = page_index * self._page_size
+            if start >= self._end or _PAGE.unpack_from(self._content, start)[:2] != (page_index, _LONG):
+                raise self._damaged(f"page {page_index} is damaged")
             start += _PAGE.size
             value = self._content[start : min(start + size, self._end)]
         else:
@@ -131,10 +131,10 @@ class Database:
             raise self._damaged("a record is cut off")
         return value
 
-    def _keys(self, number: int, depth: int) -> Iterator[bytes]:
+    def _keys(self, page_index: int, depth: int) -> Iterator[bytes]:
         if not depth:
             raise self._damaged("its tree is deeper than it says")
-        page, kind, count = self._page(number)
+        page, kind, count = self._page(page_index)
         for index in range(count):
             if kind == _LEAF:
                 yield self._key(page, index)

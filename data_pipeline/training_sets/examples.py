@@ -1,4 +1,4 @@
-"""Training dataset: gives the examples of any step, independently of other steps, ranks and workers."""
+"""Training dataset with random access to the examples of any step, independently of ranks and workers."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from data_pipeline.training_sets.chain_sampling import (
 )
 from data_pipeline.training_sets.index import IndexEntry
 
-_MAX_DRAWS = 10  # unusable chains drawn for one example before the store counts as broken
+_MAX_DRAWS = 10  # max unusable chains in a row for one example, before the store counts as broken
 
 
 class ChainStore(Protocol):
@@ -36,7 +36,7 @@ class ChainStore(Protocol):
 
 
 class ComplexStore(ChainStore, Protocol):
-    """Protocol for stores of training chains that know which of them stand together."""
+    """Protocol for stores of training chains and their assemblies."""
 
     @property
     def assemblies(self) -> tuple[AssemblyEntry, ...]:
@@ -48,25 +48,25 @@ class ComplexStore(ChainStore, Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class StepExamples:
-    """Examples of one micro-batch of a step's batch, which go through the network together."""
+    """Examples of one micro-batch of a step, which the network processes together."""
 
     step: int
     micro_batch: int  # index within the step
     examples: tuple[TrainingExample, ...]
-    refused: tuple[str, ...]  # chains that were drawn but cannot be used, with the reason: "name: reason"
+    refused: tuple[str, ...]  # sampled chains that cannot be used, as "name: reason"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingDataset:
-    """Dataset that maps a step and the index of a micro-batch to examples, determined by the seed alone.
+    """Dataset that maps a step and the index of a micro-batch to examples, which depend only on the seed.
 
-    Micro-batch m holds the batch places from m * `batch_size` up to (m + 1) * `batch_size`, and every place has its own
-    random streams. The rank that draws a micro-batch does not matter, so a run resumes exactly on another number of
-    ranks. A chain whose record cannot be used is replaced by the next one drawn from the same stream.
+    Micro-batch m has the batch indices from m * `batch_size` to (m + 1) * `batch_size`, and each index has its own
+    random streams. The examples do not depend on the rank, so a run can be resumed exactly on another number of ranks.
+    A chain whose record cannot be used is replaced by the next one from the same stream.
 
-    Chains named in `held_out`, and all chains of their clusters, are never drawn: training on similar chains would
-    spoil an evaluation. Raise `InputError` if no chain is left, and `ValueError` if `batch_size` is above 1 without
-    `config.fixed_shapes`.
+    Chains in `held_out`, and all chains in their clusters, are never sampled, because training on similar chains would
+    invalidate an evaluation. Raise `InputError` if no chain remains, and `ValueError` if `batch_size` is above 1
+    without `config.fixed_shapes`.
     """
 
     store: ChainStore
@@ -75,7 +75,7 @@ class TrainingDataset:
     seed: int = 0
     batch_size: int = 1  # examples of one micro-batch
     held_out: Collection[str] = ()
-    entries: tuple[IndexEntry, ...] = field(init=False, repr=False, compare=False)  # of the chains that may be drawn
+    entries: tuple[IndexEntry, ...] = field(init=False, repr=False, compare=False)  # of the chains to sample
     _sampler: ChainSampler = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -87,7 +87,7 @@ class TrainingDataset:
         object.__setattr__(self, "_sampler", ChainSampler(entries, self.selection))
 
     def _allowed(self) -> tuple[IndexEntry, ...]:
-        """Return the index entries of the chains that may be drawn."""
+        """Return the index entries of the chains to sample."""
         clusters = {entry.cluster for entry in self.store.entries if entry.name in self.held_out}
         entries = tuple(entry for entry in self.store.entries if entry.cluster not in clusters)
         if clusters and not entries:
@@ -102,7 +102,7 @@ class TrainingDataset:
         return num_passes(self.seed, step, self.config.max_passes)
 
     def draw(self, step: int, micro_batch: int = 0) -> StepExamples:
-        """Draw the examples of one micro-batch of a step; raise `InputError` after 10 unusable chains in a row."""
+        """Sample the examples of one micro-batch of a step; raise `InputError` after 10 unusable chains in a row."""
         refused: list[str] = []
         places = range(micro_batch * self.batch_size, (micro_batch + 1) * self.batch_size)
         examples = tuple(self._draw(step, place, refused) for place in places)
@@ -118,7 +118,7 @@ class TrainingDataset:
             except InputError as error:
                 refused.append(f"{printable(name)}: {error}")
             except BaseException as error:
-                # A worker's traceback alone would not name the chain.
+                # The traceback of a worker does not contain the chain.
                 where = f"chain '{printable(name)}', step {step}, place {place} in the batch"
                 error.add_note(f"while an example was made of {where}")
                 raise
@@ -133,9 +133,9 @@ class TrainingDataset:
 
 @dataclass(frozen=True, kw_only=True)
 class ComplexDataset(TrainingDataset):
-    """Dataset of complexes: an example is a crop of the assembly of a chain, which is drawn as for single chains.
+    """Dataset of complexes: an example is a crop of the assembly of a chain, which is sampled as for single chains.
 
-    `held_out` names assemblies; no assembly with a chain in a cluster of one of their chains is ever drawn.
+    `held_out` has names of assemblies; assemblies with a chain in a cluster of their chains are never sampled.
     AlphaFold-Multimer (Evans et al. 2022), Suppl. Sec. 7.6.
     """
 
@@ -147,19 +147,19 @@ class ComplexDataset(TrainingDataset):
         clusters = {
             cluster_of[chain] for each in self.store.assemblies if each.name in self.held_out for chain in each.chains
         }
-        found: dict[str, str] = {}
+        assembly_of: dict[str, str] = {}
         for assembly in self.store.assemblies:
             if not any(cluster_of[chain] in clusters for chain in assembly.chains):
                 for chain in assembly.chains:
-                    found.setdefault(chain, assembly.name)
-        if not found:
+                    assembly_of.setdefault(chain, assembly.name)
+        if not assembly_of:
             raise InputError(
                 f"the training set has {len(self.store.assemblies)} assemblies, of which {len(self.held_out)} are held "
                 "out and none is left; build it with --assemblies, or hold out fewer"
             )
-        object.__setattr__(self, "_assembly_of", found)
-        return tuple(entry for entry in self.store.entries if entry.name in found)
+        object.__setattr__(self, "_assembly_of", assembly_of)
+        return tuple(entry for entry in self.store.entries if entry.name in assembly_of)
 
     def _example(self, chain: str, rng: np.random.Generator, num_passes: int) -> TrainingExample:
-        made = self.store.load_complex(self._assembly_of[chain])
-        return complex_example(made.name, made.features, made.labels, self.config, rng, num_passes)
+        assembly = self.store.load_complex(self._assembly_of[chain])
+        return complex_example(assembly.name, assembly.features, assembly.labels, self.config, rng, num_passes)

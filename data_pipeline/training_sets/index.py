@@ -1,4 +1,4 @@
-"""Index of a training set: what sampling and filtering need to know about every chain, without loading its arrays.
+"""Index of a training set: the data of each chain for sampling and filtering, without its arrays.
 
 It is stored in `index.tsv`, a tab-separated table; empty cells mean unknown.
 """
@@ -32,22 +32,22 @@ class IndexEntry:
     """Entry of one chain in the index of a training set."""
 
     name: str  # "1abc_A"
-    cluster: str  # every cluster is sampled with equal weight
+    cluster: str  # all clusters are sampled with equal weight
     length: int  # number of residues
-    msa_rows: int  # rows of its alignment, its own sequence included; 1: no other sequence
+    msa_rows: int  # rows of its alignment, including its own sequence
     release_date: date | None
-    resolution: float | None  # Angstrom
+    resolution: float | None  # Å
     is_distillation: bool
     key: str  # hash of all inputs of its features and labels
 
 
 def chain_name_problem(name: str) -> str | None:
-    """Return what is wrong with `name` as the name of a chain or cluster in a table, or None if it is valid."""
+    """Return the reason why `name` is not valid for a chain or cluster in a table, or None if it is valid."""
     if not name or name != name.strip():
         return "is empty, or begins or ends with a blank"
     if not name.isprintable() or len(name.encode("utf-8", "replace")) > MAX_NAME_BYTES:
         return f"has control characters or more than {MAX_NAME_BYTES} bytes"
-    # A spreadsheet would read these as a formula or quoted text, and save another name.
+    # Spreadsheets interpret these as formulas or quoted text, and save another name.
     return "begins with '=', '+', '-', '@' or a quotation mark" if name.startswith(("=", "+", "-", "@", '"')) else None
 
 
@@ -76,17 +76,17 @@ def read_index(path: str | PathLike[str]) -> tuple[IndexEntry, ...]:
     lines = io.StringIO(read_text(path, MAX_INDEX_BYTES, "build the feature store again"), newline="\n")
     columns = next(lines, "").rstrip("\n").split("\t")
     if columns == [name for name in _COLUMNS if name != "msa_rows"]:
-        problem = "made by an earlier version; give the command that built the store again, nothing is made twice"
+        problem = "written by an earlier version; repeat the command that built the store, which reuses all records"
         raise InputError.at(path, problem, line=1)
     if columns != [*_COLUMNS]:
         raise InputError.at(path, f"the first line must name the columns {', '.join(_COLUMNS)}", line=1)
     entries: list[IndexEntry] = []
     lines_of: dict[str, int] = {}
-    for number, line in enumerate(lines, start=2):
+    for line_number, line in enumerate(lines, start=2):
         cells = line.rstrip("\n").split("\t")
         if len(cells) != len(_COLUMNS):
             raise InputError.at(
-                path, f"{len(cells)} columns, and there must be {len(_COLUMNS)}, parted by tabs", line=number
+                path, f"{len(cells)} columns, expected {len(_COLUMNS)}, separated by tabs", line=line_number
             )
         values: dict[str, Any] = {}
         for column, cell in zip(_COLUMNS, cells, strict=True):
@@ -97,12 +97,12 @@ def read_index(path: str | PathLike[str]) -> tuple[IndexEntry, ...]:
                 values[column] = read(cell)
             except ValueError as error:
                 raise InputError.at(
-                    path, f"{column} is '{printable(cell)}', and must be {allowed}", line=number
+                    path, f"{column} must be {allowed}, got '{printable(cell)}'", line=line_number
                 ) from error
         entry = IndexEntry(**values)
         if entry.name in lines_of:
-            raise InputError.at(path, f"'{entry.name}' is also in line {lines_of[entry.name]}", line=number)
-        lines_of[entry.name] = number
+            raise InputError.at(path, f"'{entry.name}' is also in line {lines_of[entry.name]}", line=line_number)
+        lines_of[entry.name] = line_number
         entries.append(entry)
     return tuple(entries)
 

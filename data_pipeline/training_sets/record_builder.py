@@ -1,4 +1,4 @@
-"""Building of training records from one structure file, with the alignments and templates of its chains."""
+"""Build training records from a structure file, with the alignments and templates of its chains."""
 
 import re
 from collections.abc import Sequence
@@ -30,13 +30,13 @@ from data_pipeline.training_sets.index import chain_name_problem
 from data_pipeline.training_sets.source_files import AlignmentDirectory, SearchResults
 
 _MAX_HITS_BYTES = 2**28
-# Matches the entry id where hhsearch, hmmsearch and MMseqs2 name a hit: ">1abc_A", "#=GS 1abc_A/5-80", "query\t1abc_A".
+# Matches the entry id in hit names of hhsearch, hmmsearch and MMseqs2: ">1abc_A", "#=GS 1abc_A/5-80", "query\t1abc_A".
 _HIT_NAMES = re.compile(rb"^(?:>|#=GS |[^\t\n]*\t)((?:pdb_)?[A-Za-z0-9-]{4,})_", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChainSummary:
-    """Names and sequence of an accepted chain, known before its alignments are read."""
+    """Names and sequence of an accepted chain, before its alignments are read."""
 
     name: str  # name in the training set, "1abc_A"
     chain: str  # name in the structure file, "A"
@@ -45,7 +45,7 @@ class ChainSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class StructureSummary:
-    """Summary of a structure file: the chains to train on, and why the other chains are refused."""
+    """Summary of a structure file: the chains to train on, and the reasons why other chains are excluded."""
 
     release_date: date | None
     resolution: float | None
@@ -65,7 +65,7 @@ class StructureSummary:
 
     @classmethod
     def unpack(cls, content: bytes) -> "StructureSummary":
-        """Return the summary from the bytes that `pack` returned; raise `ValueError` if they are damaged."""
+        """Return the summary from the bytes of `pack`; raise `ValueError` if they are damaged."""
         values = decompress_json(content)
         released = values["release_date"]
         return cls(
@@ -80,9 +80,9 @@ class StructureSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class TemplateLibrary:
-    """Structure files from which templates are made; a chain never gets its own entry, nor one released after it.
+    """Structure files for templates; a chain's own entry and entries released later are never its templates.
 
-    With `any_date`, templates may be newer than the chain, or of unknown date.
+    With `any_date`, templates may be newer than the chain, or have an unknown date.
     """
 
     source: StructureDirectory
@@ -90,9 +90,9 @@ class TemplateLibrary:
     any_date: bool = False
 
     def inputs(self, content: bytes) -> list[tuple[str, int]]:
-        """Return names and sizes (bytes) of the structure files that the hits in the text of a result file may need.
+        """Return the names and sizes (bytes) of the structure files of the hits in a result file.
 
-        They are part of a record's cache key, because hashing hundreds of files for every chain would be slow.
+        They are part of the cache key of a record, because hashing hundreds of files for each chain would be slow.
         """
         inputs: set[tuple[str, int]] = set()
         for entry in {match.decode().lower() for match in _HIT_NAMES.findall(content)}:
@@ -105,7 +105,7 @@ class TemplateLibrary:
     def features(
         self, target: str, hits: Sequence[TemplateHit], own_entry: str, released: date | None
     ) -> TemplateFeatures:
-        """Return template features from hits, not from `own_entry`, nor, unless `any_date`, released after `released`.
+        """Return the template features of hits, without `own_entry` and, unless `any_date`, entries after `released`.
 
         AlphaFold 2, Suppl. Sec. 1.2.3.
         """
@@ -116,15 +116,15 @@ class TemplateLibrary:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordBuilder:
-    """Builder of training records; its fields are the settings that decide what a training set contains."""
+    """Builder of training records; its fields are the settings of the content of a training set."""
 
     filter: ChainFilter
     alignments: AlignmentDirectory | None = None
     require_alignments: bool = False
     templates: TemplateLibrary | None = None
     is_distillation: bool = False
-    assemblies: bool = False  # record the first biological assembly of each file, too
-    only: frozenset[str] | None = None  # names of the chains to take; None: all
+    assemblies: bool = False  # also record the first biological assembly of each file
+    only: frozenset[str] | None = None  # names of the chains to use; None: all
 
     def summary_key(self, path: Path, digest: str) -> str:
         """Return the hash of all inputs of a file's summary; `digest` is the hash of the structure file at `path`."""
@@ -132,7 +132,7 @@ class RecordBuilder:
         return content_key("survey", RECORD_VERSION, path.name, digest, repr(self.filter), self.is_distillation, *only)
 
     def summary(self, structure: Structure, path: Path) -> StructureSummary:
-        """Return which chains of a structure to train on, and why the others are refused."""
+        """Return the chains of a structure to train on, and the reasons why other chains are excluded."""
         chains: list[ChainSummary] = []
         refused = {chain_name(structure, name, path): reason for name, reason in structure.skipped.items()}
         for chain in structure.chains:
@@ -155,8 +155,8 @@ class RecordBuilder:
 
     def results(self, chain_summary: ChainSummary) -> SearchResults:
         """Return the search results of a chain, which are empty if it has no directory of results."""
-        found = None if self.alignments is None else self.alignments.find(chain_summary.name)
-        return found or SearchResults()
+        results = None if self.alignments is None else self.alignments.find(chain_summary.name)
+        return results or SearchResults()
 
     def record_key(self, path: Path, digest: str, chain_summary: ChainSummary, results: SearchResults) -> str:
         """Return the hash of all inputs of a chain's record; `digest` is the hash of the structure file at `path`."""
@@ -178,9 +178,9 @@ class RecordBuilder:
         """
         chain = next(chain for chain in structure.chains if chain.name == chain_summary.chain)
         sequence = chain.sequence
-        found = [(file.path, read_alignment(file.path, max_rows=file.max_rows)) for file in results.alignments]
-        alignments = [alignment_for_chain(alignment, sequence, path) for path, alignment in found]
-        searched = found[0][1].query if found else sequence
+        parsed = [(file.path, read_alignment(file.path, max_rows=file.max_rows)) for file in results.alignments]
+        alignments = [alignment_for_chain(alignment, sequence, path) for path, alignment in parsed]
+        searched = parsed[0][1].query if parsed else sequence
         templates = self._templates(results, searched, sequence, structure)
         features = monomer_features(chain_summary.name, sequence, alignments, templates)
         return encode_record(key, features, chain_labels(structure, chain, is_distillation=self.is_distillation))
@@ -201,8 +201,8 @@ class RecordBuilder:
 def chain_name(structure: Structure, chain: str, path: Path) -> str:
     """Return a chain's name in the training set, made of entry and chain, such as "1abc_A".
 
-    If the structure has a single chain and the file is named after it ("1abc_A.cif", "target_A_v2.pdb"), use the file's
-    name instead, since the entry id in such files is often that of another entry. A chain without a name gets the name
+    If the structure has a single chain and the file is named after it ("1abc_A.cif", "target_A_v2.pdb"), the file name
+    is used instead, because such files often have the entry id of another entry. A chain without a name gets the name
     of the entry.
     """
     stem = path.name.split(".")[0]
@@ -213,10 +213,10 @@ def chain_name(structure: Structure, chain: str, path: Path) -> str:
 
 def _on_columns(features: TemplateFeatures, columns: np.ndarray) -> TemplateFeatures:
     """Return template features with the residues at `columns`, with gaps where a column is -1."""
-    found = columns >= 0
+    is_aligned = columns >= 0
     aatype, masks = features["template_aatype"][:, columns], features["template_all_atom_masks"][:, columns]
     positions = features["template_all_atom_positions"][:, columns]
-    aatype[:, ~found], masks[:, ~found], positions[:, ~found] = GAP, 0, 0
+    aatype[:, ~is_aligned], masks[:, ~is_aligned], positions[:, ~is_aligned] = GAP, 0, 0
     return TemplateFeatures(
         template_domain_names=features["template_domain_names"],
         template_aatype=aatype,

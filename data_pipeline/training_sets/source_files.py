@@ -1,4 +1,4 @@
-"""Search for structure and alignment files in the directory layouts of the PDB, OpenProteinSet and OpenFold."""
+"""Find structure and alignment files in the directory layouts of the PDB, OpenProteinSet and OpenFold."""
 
 import atexit
 import os
@@ -18,14 +18,14 @@ from data_pipeline.parse.text_files import read_text_bytes
 from data_pipeline.templates.structure_directory import STRUCTURE_SUFFIXES, is_structure_name
 
 MAX_DUPLICATES_BYTES = 2**28
-# Of an index of OpenFold's alignment_db; OpenProteinSet's index has some hundred thousand chains.
+# Limits of an index of OpenFold's alignment_db. OpenProteinSet's index has several hundred thousand chains.
 _MAX_INDEX_BYTES, _MAX_INDEX_VALUES = 2**30, 10**8
-_UNPACKED = 1024  # chains whose files are unpacked at the same time: more than a structure file has
+_UNPACKED = 1024  # max chains with unpacked files at a time, more than a structure file has
 
 _ALIGNMENT_SUFFIXES = (".a3m", ".sto", ".stockholm", ".aln", ".fasta", ".fas", ".fa", ".afa", ".a2m", ".an")
-# Words in file names and the number of rows to read, the target included; the first match counts. AlphaFold merges
-# alignments in this order, which decides which of equal sequences remain and which rows come first
-# (AlphaFold 2, Suppl. Sec. 1.2.1-1.2.2, and its code).
+# Words in file names and the number of rows to read, including the target; the first match counts. AlphaFold merges
+# alignments in this order, which determines the remaining duplicates and the first rows (AlphaFold 2, Suppl. Sec.
+# 1.2.1-1.2.2, and its code).
 _DATABASES: tuple[tuple[str, int | None], ...] = (
     ("uniref90", 10_000),
     ("bfd", None),
@@ -34,14 +34,14 @@ _DATABASES: tuple[tuple[str, int | None], ...] = (
     ("mgnify", 501),
     ("", None),  # any other
 )
-_FOR_COMPLEXES = ("uniprot_hits", "uniprot.")  # searches of all of UniProt, used to pair the chains of a complex
-_PAIRING_ROWS = 50_000  # most rows of these that are read (AlphaFold 2.3)
+_FOR_COMPLEXES = ("uniprot_hits", "uniprot.")  # UniProt searches, used to pair the chains of a complex
+_PAIRING_ROWS = 50_000  # max rows of these searches (AlphaFold 2.3)
 _HMMSEARCH_HITS = ("hmm_output.sto", "pdb_hits.sto")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AlignmentFile:
-    """Alignment file of a chain, of which at most `max_rows` rows are read (None: all)."""
+    """Alignment file of a chain, and the max number of rows to read (None: all)."""
 
     path: Path
     max_rows: int | None
@@ -49,35 +49,35 @@ class AlignmentFile:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchResults:
-    """Results of earlier searches for one chain: alignments in the order of merging, and a file of template hits."""
+    """Results of earlier searches for one chain: alignments in merge order, and a file of template hits."""
 
     alignments: tuple[AlignmentFile, ...] = ()
     template_hits: Path | None = None
-    pairing: AlignmentFile | None = None  # of a search of all of UniProt, to pair the chains of a complex
+    pairing: AlignmentFile | None = None  # of a UniProt search, to pair the chains of a complex
 
 
 def find_structures(directory: str | PathLike[str]) -> tuple[Path, ...]:
     """Return all structure files in a directory and its subdirectories, sorted by path; raise `InputError` if none."""
-    found: list[Path] = []
+    matches: list[Path] = []
 
     def unreadable(error: OSError) -> None:
         raise InputError.at(error.filename or directory, f"cannot be listed: {error.strerror or error}") from error
 
     for folder, _, names in os.walk(directory, onerror=unreadable):
-        found += [Path(folder, name) for name in names if is_structure_name(name)]
-    if not found:
+        matches += [Path(folder, name) for name in names if is_structure_name(name)]
+    if not matches:
         suffixes = ", ".join(STRUCTURE_SUFFIXES)
         raise InputError.at(directory, f"there are no structure files; their names end in {suffixes}")
-    return tuple(sorted(found))
+    return tuple(sorted(matches))
 
 
 class AlignmentDirectory:
-    """Directory with a subdirectory of search results for every chain.
+    """Directory with a subdirectory of search results for each chain.
 
     The layout is `<chain>/a3m/*.a3m` and `<chain>/hhr/*.hhr` (OpenProteinSet) or `<chain>/*` (OpenFold, AlphaFold).
-    Stockholm and other alignment formats are read too, plain or gzip. A directory of OpenFold's `alignment_db` (`.db`
-    files with a `.index` for each) is read as it is. `duplicates` lists for a chain the other chains whose results may
-    be used. Raise `InputError` if there are neither subdirectories nor indices.
+    Stockholm and other alignment formats are also supported, plain or gzip, and so is a directory of OpenFold's
+    `alignment_db` (`.db` files, each with a `.index`). `duplicates` maps a chain to other chains whose results may be
+    used. Raise `InputError` if there are neither subdirectories nor indices.
     """
 
     def __init__(self, directory: str | PathLike[str], duplicates: Mapping[str, tuple[str, ...]] | None = None) -> None:
@@ -90,16 +90,16 @@ class AlignmentDirectory:
             raise InputError.at(directory, "there are no directories; each chain has one, such as 1abc_A")
 
     def find(self, chain: str) -> SearchResults | None:
-        """Return the search results of a chain or else of one of its duplicates; None if none has a directory."""
+        """Return the search results of a chain or of one of its duplicates, or None if none has a directory."""
         entry, separator, name = chain.partition("_")
         spellings = (chain, f"{entry.upper()}{separator}{name}", *self._duplicates.get(chain, ()))
-        found = next((each for each in spellings if each in self._names or each in self._packed), None)
-        if found is None:
+        matches = next((each for each in spellings if each in self._names or each in self._packed), None)
+        if matches is None:
             return None
-        return search_results(self._directory / found if found in self._names else self._unpacked(found))
+        return search_results(self._directory / matches if matches in self._names else self._unpacked(matches))
 
     def _unpacked(self, chain: str) -> Path:
-        """Write a chain's files from the databases into a temporary directory, which is kept for a while."""
+        """Unpack the files of a chain from the databases to a temporary directory, which is removed later."""
         folder = Path(tempfile.mkdtemp(dir=_temporary_directory()))
         for database, name, start, size in self._packed[chain]:
             path = self._directory / database
@@ -115,7 +115,7 @@ class AlignmentDirectory:
         return folder
 
 
-_folders: deque[Path] = deque()  # of chains that this process has unpacked
+_folders: deque[Path] = deque()  # of chains unpacked by this process
 
 
 @cache
@@ -126,9 +126,9 @@ def _temporary_directory() -> Path:
 
 
 def _packed_files(directory: Path) -> Iterator[tuple[str, list[tuple[str, str, int, int]]]]:
-    """Yield the chains of OpenFold's `alignment_db`, and of each file its database, name, first byte and size.
+    """Yield the chains of OpenFold's `alignment_db`, with the database, name, first byte and size of each file.
 
-    An index of one database lists the files of a chain; one of several (`super.index`) also names their database.
+    The index of one database lists the files of a chain; the index of several (`super.index`) also has their database.
     """
     for path in sorted(directory.glob("*.index")):
         advice = "expected an index of OpenFold's alignment_db"
@@ -137,13 +137,13 @@ def _packed_files(directory: Path) -> Iterator[tuple[str, list[tuple[str, str, i
             for chain, listed in content.items():
                 entry = listed if isinstance(listed, dict) else {"db": f"{path.stem}.db", "files": listed}
                 database, files = entry["db"], entry["files"]
-                found = [(database, name, start, size) for name, start, size in files]
-                for name in (database, *(name for _, name, *_ in found)):
+                matches = [(database, name, start, size) for name, start, size in files]
+                for name in (database, *(name for _, name, *_ in matches)):
                     if Path(name).name != name:
                         raise ValueError("not the name of a file")
-                if any(type(number) is not int or number < 0 for _, _, *numbers in found for number in numbers):
+                if any(type(number) is not int or number < 0 for _, _, *numbers in matches for number in numbers):
                     raise ValueError("not a place in a file")
-                yield chain, found
+                yield chain, matches
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError.at(path, f"not an index of files by chain; {advice}") from error
 
@@ -164,7 +164,7 @@ def search_results(folder: Path) -> SearchResults:
         elif name.endswith(_ALIGNMENT_SUFFIXES):
             rank, max_rows = next((rank, rows) for rank, (word, rows) in enumerate(_DATABASES) if word in name)
             alignments.append((rank, path.name, AlignmentFile(path=path, max_rows=max_rows)))
-    alignments.sort(key=lambda found: found[:2])
+    alignments.sort(key=lambda matches: matches[:2])
     return SearchResults(
         alignments=tuple(file for *_, file in alignments),
         template_hits=min(hits)[2] if hits else None,
@@ -173,9 +173,9 @@ def search_results(folder: Path) -> SearchResults:
 
 
 def read_duplicates(path: str | PathLike[str]) -> dict[str, tuple[str, ...]]:
-    """Return for every chain the chains of the same sequence, from OpenProteinSet's `duplicate_pdb_chains.txt`.
+    """Return the chains with the same sequence as each chain, from OpenProteinSet's `duplicate_pdb_chains.txt`.
 
-    Every line lists chains that share a sequence, separated by blanks. Raise `InputError` if a chain is in two lines.
+    Each line lists chains with the same sequence, separated by blanks. Raise `InputError` if a chain is in two lines.
     """
     text = read_text_bytes(path, MAX_DUPLICATES_BYTES).decode("utf-8", "replace")
     others: dict[str, tuple[str, ...]] = {}
@@ -189,9 +189,9 @@ def read_duplicates(path: str | PathLike[str]) -> dict[str, tuple[str, ...]]:
 
 
 def read_chain_names(path: str | PathLike[str]) -> frozenset[str]:
-    """Return the names in a file with one name on each line; raise `InputError` if there is none."""
+    """Return the names in a file with one name per line; raise `InputError` if there are none."""
     text = read_text_bytes(path, MAX_DUPLICATES_BYTES).decode("utf-8", "replace")
     names = frozenset(name for line in text.split("\n") if (name := line.strip()))
     if not names:
-        raise InputError.at(path, "it names no chain; put one name on each line")
+        raise InputError.at(path, "the file has no chain names; write one name per line")
     return names

@@ -1,8 +1,8 @@
-"""Read and write feature stores, which hold the training examples (features and labels) of many chains.
+"""Read and write feature stores, which contain the training examples (features and labels) of many chains.
 
 A store is a directory with `index.tsv`, the table of its chains (`training_sets.index`), and `features.lmdb`, a
-database with one record for each chain (`training_sets.chain_record`), or a directory of shards (`shard-0003-of-0010`),
-each of which is such a directory. The database finds records by the keys in the index, not by the names of chains.
+database with one record per chain (`training_sets.chain_record`); or a directory of shards (`shard-0003-of-0010`), each
+of which is such a directory. Records in the database have the keys in the index, not the names of chains.
 """
 
 import os
@@ -31,19 +31,19 @@ from data_pipeline.training_sets.database import Database
 from data_pipeline.training_sets.index import IndexEntry, read_index
 
 INDEX_FILE, DATABASE_FILE = "index.tsv", "features.lmdb"
-SHARD_CLUSTERS_FILE = "clusters.tsv"  # of a directory of shards: clusters over all of them
+SHARD_CLUSTERS_FILE = "clusters.tsv"  # in a directory of shards; clusters of all shards together
 
 _SHARD = re.compile(r"shard-(\d{4})-of-(\d{4})")
-_ROOM_PER_RECORD = 8192  # pages of 4096 bytes that are not full, and the tree above them
+_ROOM_PER_RECORD = 8192  # for partially filled pages of 4096 bytes, and the tree above them
 _TRANSACTION_BYTES = 64 * 2**20
 
 
 class FeatureStore:
-    """Reader of the training examples in a store, by chain name; `entries` are its index, sorted by name.
+    """Reader of the training examples in a store by chain name; `entries` is its index, sorted by name.
 
-    `assemblies` are those of its chains that stand together; there are none if the store was built without them.
+    `assemblies` are the assemblies of its chains, if the store was built with them.
 
-    A database file is opened at its first use, so a store may be pickled; processes may be forked.
+    Database files are opened on first use, so a store may be pickled and processes may be forked.
     """
 
     def __init__(
@@ -63,16 +63,16 @@ class FeatureStore:
 
     @classmethod
     def open(cls, path: str | PathLike[str]) -> "FeatureStore":
-        """Open a store, or all shards of one; raise `InputError` if the directory has none or only a part of it."""
+        """Open a store or all its shards; raise `InputError` if the directory is not a complete store."""
         directories = store_directories(Path(path))
         entries: list[IndexEntry] = []
         shards: dict[str, int] = {}
         assemblies: dict[str, tuple[AssemblyEntry, int]] = {}
-        for number, directory in enumerate(directories):
-            assemblies |= {entry.name: (entry, number) for entry in read_assemblies(directory)}
+        for index, directory in enumerate(directories):
+            assemblies |= {entry.name: (entry, index) for entry in read_assemblies(directory)}
             for entry in read_index(directory / INDEX_FILE):
-                first = shards.setdefault(entry.name, number)
-                if first != number:
+                first = shards.setdefault(entry.name, index)
+                if first != index:
                     raise InputError.at(
                         directory / INDEX_FILE,
                         f"'{entry.name}' is also in {directories[first].name}; build the shards from one directory",
@@ -84,7 +84,7 @@ class FeatureStore:
             entries = [replace(entry, cluster=clusters.get(entry.name, entry.cluster)) for entry in entries]
         entries.sort(key=lambda entry: entry.name)
         for directory in directories:
-            Database(directory / DATABASE_FILE)  # so that a damaged one is refused before anything is written
+            Database(directory / DATABASE_FILE)  # to detect damage before anything is written
         return cls(tuple(entries), tuple(directory / DATABASE_FILE for directory in directories), shards, assemblies)
 
     def load(self, name: str) -> tuple[Features, ChainLabels]:
@@ -96,15 +96,15 @@ class FeatureStore:
         """Return the features and labels of one assembly; raise `InputError` if a record is missing or damaged."""
         if name not in self._assemblies:
             raise InputError(f"there is no assembly '{printable(name)}' in {self._databases[0].parent}")
-        entry, number = self._assemblies[name]
-        content = self._database(number).get(entry.key)
+        entry, index = self._assemblies[name]
+        content = self._database(index).get(entry.key)
         problem = "run `helixfold features` again to finish the store"
         if content is None:
-            raise InputError.at(self._databases[number], f"assembly '{name}' is not in it; {problem}")
+            raise InputError.at(self._databases[index], f"assembly '{name}' is not in it; {problem}")
         try:
             record = AssemblyRecord.unpack(bytes(content))
         except ValueError as error:
-            raise InputError.at(self._databases[number], f"assembly '{name}' is damaged; {problem}") from error
+            raise InputError.at(self._databases[index], f"assembly '{name}' is damaged; {problem}") from error
         return labelled_complex(record, {chain: self.load(chain) for chain in dict.fromkeys(entry.chains)})
 
     def labels(self, name: str) -> ChainLabels:
@@ -118,9 +118,9 @@ class FeatureStore:
     def _record(self, name: str) -> ChainRecord:
         if name not in self._keys:
             raise InputError(f"there is no chain '{printable(name)}' in {self._databases[0].parent}")
-        number = self._shards[name]
-        path = self._databases[number]
-        content = self._database(number).get(self._keys[name])
+        index = self._shards[name]
+        path = self._databases[index]
+        content = self._database(index).get(self._keys[name])
         if content is None:
             raise InputError.at(
                 path, f"'{name}' of the index is not in it; run `helixfold features` again to finish the store"
@@ -130,17 +130,17 @@ class FeatureStore:
             raise InputError.at(path, f"'{name}' is filed as '{record.head.name}'; build it again")
         return record
 
-    def _database(self, number: int) -> Database:
-        if number not in self._open:
-            self._open[number] = Database(self._databases[number])
-        return self._open[number]
+    def _database(self, index: int) -> Database:
+        if index not in self._open:
+            self._open[index] = Database(self._databases[index])
+        return self._open[index]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": {}}
 
 
 def store_directories(path: Path) -> tuple[Path, ...]:
-    """Return a store's directories: the store's own, or those of all its shards."""
+    """Return the directory of a store, or the directories of all its shards."""
     if (path / INDEX_FILE).is_file():
         return (path,)
     with os_errors_as_input_errors(path, "cannot be read as a feature store"):
@@ -148,32 +148,32 @@ def store_directories(path: Path) -> tuple[Path, ...]:
     found = [match for match in map(_SHARD.fullmatch, names) if match is not None]
     counts = {int(match[2]) for match in found}
     if not found:
-        raise InputError.at(path, "there is no index.tsv; is this a feature store, and was it built to the end?")
+        raise InputError.at(path, "there is no index.tsv; is this a completely built feature store?")
     if len(counts) > 1:
-        raise InputError.at(path, "there are shards of different counts; keep those of one run")
+        raise InputError.at(path, "there are shards of several runs with different counts; keep the shards of one run")
     count = counts.pop()
     finished = {int(match[1]) for match in found if (path / match[0] / INDEX_FILE).is_file()}
-    if missing := [str(number) for number in range(count) if number not in finished]:
+    if missing := [str(index) for index in range(count) if index not in finished]:
         raise InputError.at(path, f"of {count} shards these are missing or unfinished: {', '.join(missing[:20])}")
-    return tuple(path / shard_name(number, count) for number in range(count))
+    return tuple(path / shard_name(index, count) for index in range(count))
 
 
 def has_shards(path: Path) -> bool:
-    """Return whether a directory holds shards."""
+    """Return whether a directory contains shards."""
     with os_errors_as_input_errors(path, "cannot be read"):
         return path.is_dir() and any(_SHARD.fullmatch(name) for name in os.listdir(path))
 
 
-def shard_name(number: int, count: int) -> str:
+def shard_name(index: int, count: int) -> str:
     """Return the name of a shard's directory; shards are numbered from 0."""
-    return f"shard-{number:04d}-of-{count:04d}"
+    return f"shard-{index:04d}-of-{count:04d}"
 
 
 def write_database(path: Path, records: Iterable[tuple[str, bytes]], sizes: Iterable[int]) -> None:
-    """Write records (key as hexadecimal digits, content), in ascending order of keys, as a new database.
+    """Write records (hexadecimal key, content), in ascending order of keys, as a new database.
 
-    `sizes` are the records' sizes in bytes, for LMDB must know the size of the file beforehand. The database replaces
-    an earlier one when it is complete. Equal records give equal bytes: LMDB lays pages out in the order of writing, and
+    `sizes` are the sizes of the records in bytes, because LMDB must know the size of the file in advance. The database
+    replaces an earlier one when it is complete. Equal records give equal bytes, because LMDB writes pages in order, and
     transactions end at fixed sizes.
     """
     lmdb = _lmdb()
@@ -199,7 +199,7 @@ def write_database(path: Path, records: Iterable[tuple[str, bytes]], sizes: Iter
 
 
 def _lmdb() -> Any:
-    """Import LMDB, which is needed for training only and comes with an extra."""
+    """Import LMDB, which only training needs and which an extra installs."""
     require("train", "lmdb", action="a training set")
     import lmdb  # noqa: PLC0415
 

@@ -59,7 +59,9 @@ A3M = {
     "a pipe as alignment": bad("predict x.fasta --msa y.a3m", {"x.fasta": FASTA, "y.a3m": os.mkfifo}, "y.a3m", "pipe"),
     "an a3m file that is only an ending": bad("predict .a3m", {".a3m": ROW}, ".a3m", "named after the file"),
     "an a3m file named like an option": bad("predict ./-x.a3m", {"-x.a3m": ROW}, "-x.a3m", "begins with"),
-    "an a3m file named like our own": bad("predict failures.json.a3m", {"failures.json.a3m": ROW}, "taken by files"),
+    "an a3m file named like our own": bad(
+        "predict failures.json.a3m", {"failures.json.a3m": ROW}, "reserved for files"
+    ),
     "an alignment's path that is too long": bad(f"predict x.fasta --msa {'y' * 300}", {"x.fasta": FASTA}, "too long"),
 }
 

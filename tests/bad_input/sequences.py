@@ -34,7 +34,7 @@ FASTA = {
     "a header without a sequence": fasta(GOOD + b">b\n\n>c\nAC\n", "line 3", "'b'", "has no sequence", "remove it"),
     "an illegal letter": fasta(b">a\nMKT\nAY1AK\n", "line 3", "column 3", "'a'", "'1'", "allowed are ARND"),
     "two words of residues": fasta(b">a\nMKTA YI=AK\n", "line 2", "column 8", "'a'", "'='"),
-    "a gap": fasta(b">a\nMKT-AY\n", "line 2", "column 4", "gaps do not belong"),
+    "a gap": fasta(b">a\nMKT-AY\n", "line 2", "column 4", "cannot contain gaps"),
     "a stop codon within": fasta(b">a\nMKT*AYI\n", "line 2", "column 4", "stop codon", "its end"),
     "two stop codons at the end": fasta(b">a\nMKTAYI**\n", "line 2", "column 7", "stop codon"),
     "nothing but a stop codon": fasta(b">a\n*\n", "line 1", "'a'", "has no sequence"),
@@ -61,11 +61,9 @@ FASTA = {
     "a picture": fasta(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "line 1"),
     "GenBank": fasta(b"LOCUS       AB1 100 aa\nORIGIN\n1 mktay\n//\n", "line 1", "is this a FASTA file?"),
     "a web page": fasta(b"<!DOCTYPE html><html><body>404</body></html>", "line 1", "is this a FASTA file?"),
-    "a PDB file": fasta(
-        b"ATOM      1  N   MET A   1      27.340  24.430   2.614\n", "this is a structure", "--templates"
-    ),
-    "a PDB file with a header": fasta(b"\nHEADER    HYDROLASE    01-JAN-00   1ABC\n", "this is a structure"),
-    "an mmCIF file": fasta(b"data_1ABC\n#\n_entry.id 1ABC\n", "this is a structure", "--initial-guess", "score"),
+    "a PDB file": fasta(b"ATOM      1  N   MET A   1      27.340  24.430   2.614\n", "got a structure", "--templates"),
+    "a PDB file with a header": fasta(b"\nHEADER    HYDROLASE    01-JAN-00   1ABC\n", "got a structure"),
+    "an mmCIF file": fasta(b"data_1ABC\n#\n_entry.id 1ABC\n", "got a structure", "--initial-guess", "score"),
     "gzip that was cut": bad(
         "predict x.fasta.gz", {"x.fasta.gz": gzip.compress(GOOD * 99)[:-9]}, "x.fasta.gz", "truncated"
     ),
@@ -103,9 +101,9 @@ NAMES = {
     "a name with quotes and brackets": name(r'<img\src="x">', "another directory"),
     "a dot at the end": name("abc.", "ends with '.'"),
     "a byte in a name that is no text": fasta(b">a\xffb\nMK\n", "line 1", "UTF-8"),
-    "a file of the output directory": fasta(b">failures.json\nMK\n", "'failures.json'", "taken by files"),
-    "a file that ColabFold writes": fasta(b">log.txt\nMK\n", "'log.txt'", "taken by files"),
-    "a file of it in capitals": fasta(b">Index.HTML\nMK\n", "'Index.HTML'", "taken by files"),
+    "a file of the output directory": fasta(b">failures.json\nMK\n", "'failures.json'", "reserved for files"),
+    "a file that ColabFold writes": fasta(b">log.txt\nMK\n", "'log.txt'", "reserved for files"),
+    "a file of it in capitals": fasta(b">Index.HTML\nMK\n", "'Index.HTML'", "reserved for files"),
     "equal names in two files": bad(
         "predict x.fasta y.fasta", {"x.fasta": GOOD, "y.fasta": GOOD.upper()}, "y.fasta", "'GOOD'", "x.fasta"
     ),
@@ -127,7 +125,7 @@ TABLES = {
     "a table without its first line": csv(b"a,MKTAYI\n", "line 1", "'id' and 'sequence'"),
     "a table without a column": csv(b"id,seq\na,MKTAYI\n", "line 1", "'id' and 'sequence'"),
     "a table with a column twice": csv(b"id,sequence,sequence\na,MK,MK\n", "line 1", "'id' and 'sequence'"),
-    "a table without records": csv(b"id,sequence\n\n", "there is no record"),
+    "a table without records": csv(b"id,sequence\n\n", "the table has no record"),
     "a row with too many cells": csv(b"id,sequence\na,MK,x\n", "line 2", "3 cells", "2 columns"),
     "a row with too few": csv(b"id,sequence\na,MK\nb\n", "line 3", "1 cells"),
     "a quote without end": csv(b'id,sequence\na,"MKTAYI\n', "line", "not a CSV table"),

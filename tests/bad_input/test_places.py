@@ -177,7 +177,10 @@ def test_without_a_home_predictions_need_none(home: str, folder: Path, monkeypat
     assert met("doctor", folder).code == 0
     profile = DatabaseProfile(alignments=(AlignmentDatabase(name="x", tool="mmseqs", paths=(folder / "x.fasta",)),))
     monkeypatch.setattr("data_pipeline.search.plan.require_mmseqs", lambda: Path("mmseqs"))
-    with pytest.raises(InputError, match="'x' is converted for MMseqs2 once and kept: no home directory is known"):
+    with pytest.raises(
+        InputError,
+        match="'x' must be converted for MMseqs2, which needs a cache: there is no cache",
+    ):
         plan_searches(profile, cpus=1, cache=user_cache())
 
 
@@ -197,7 +200,7 @@ def test_a_name_that_the_locale_does_not_have_is_refused_before_anything_is_writ
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, timeout=120, check=False)
     assert done.returncode == 2
     (sentence,) = done.stderr.decode().splitlines()
-    assert r"'caf\xe9': file names have only ascii characters in this locale; set LC_ALL=C.UTF-8" in sentence
+    assert r"'caf\xe9': file names can only have ascii characters in this locale; set LC_ALL=C.UTF-8" in sentence
     assert not (folder / "out").exists()
 
 

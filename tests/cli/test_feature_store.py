@@ -181,4 +181,4 @@ def test_only_the_chains_of_a_list_are_taken(tmp_path: Path, capsys: pytest.Capt
     assert [entry.name for entry in FeatureStore.open(tmp_path / "store").entries] == ["0abc_B", "2abc_A"]
     names.write_text("\n")
     assert main(command(tmp_path, "--chains", str(names), output="none")) == 2
-    assert "it names no chain" in capsys.readouterr().err
+    assert "the file has no chain names" in capsys.readouterr().err

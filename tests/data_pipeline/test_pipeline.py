@@ -200,7 +200,7 @@ def test_one_bad_answer_of_a_batch_leaves_the_others(tmp_path: Path) -> None:
 def test_bad_template_hits_are_not_kept(tmp_path: Path, structures: Path) -> None:
     bad = FakeTemplateSearch(HITS.replace(b"1-11 ", b"1-12 ").replace(b"1-11\t", b"1-12 "))
     results = tmp_path / "msas"
-    with pytest.raises(SearchError, match=r"not kept, for it cannot be read: .*pdb_hits\.sto"):
+    with pytest.raises(SearchError, match=r"cannot be read and is not stored: .*pdb_hits\.sto"):
         prepare(target(TEMPLATE_SEQUENCE), template_plan(bad, structures), results)
     assert not results.exists()
     good = FakeTemplateSearch(HITS)

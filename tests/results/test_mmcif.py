@@ -138,7 +138,7 @@ def test_chains_beyond_those_of_a_pdb_file_are_written() -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (("A", "A"), "two chains are named 'A'"),
+        (("A", "A"), "two chains have the ID 'A'"),
         (("A", "B C"), "'B C' is no chain ID"),
         (("A", ""), "'' is no chain ID"),
         (("A",), "chain_index must be 0 to 0, got 0 to 1"),

@@ -172,7 +172,7 @@ def test_a_chain_beyond_9999_residues_and_99999_atoms_is_read_back_by_gemmi() ->
         ({"atom_positions": np.full((3, 37, 3), 9999.9996)}, "write mmCIF instead"),
         ({"b_factors": np.full((3, 37), 1000.0)}, "B-factors in a PDB file must lie between"),
         ({"residue_index": np.array([1, 2, 2])}, "residue numbers must increase along a chain, got 2 after 2"),
-        ({"chain_index": np.array([0, 0, 62])}, "chain 'AA' has no place in a PDB file"),
+        ({"chain_index": np.array([0, 0, 62])}, "chain IDs of PDB files have a single character"),
         ({"chain_index": np.array([0, 0, 18_314])}, "chain_index must be 0 to 18313, got 0 to 18314"),
         ({"chain_index": np.array([-1, 0, 0])}, "got -1 to 0"),
         ({"chain_index": np.array([0, 1, 0])}, "must stand together, got chains in the order A B A"),

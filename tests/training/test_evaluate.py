@@ -312,7 +312,7 @@ def test_a_list_of_names_has_comments_and_blank_lines(tmp_path: Path) -> None:
     [
         (b"chain1\nchain99\n", "line 2: the feature store has no chain 'chain99'"),
         (b"chain1\n\nchain1\n", "line 3: 'chain1' is also in line 1"),
-        (b"# nothing\n", "it names no chain"),
+        (b"# nothing\n", "the file has no chain names"),
         (b"\xff\x00\xfe", "not UTF-8"),
     ],
 )

@@ -208,7 +208,7 @@ def test_a_member_of_absurd_size_is_refused(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_said_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1000}))
-    with pytest.raises(DownloadError, match="bytes are needed and 1,000 are free"):
+    with pytest.raises(DownloadError, match="bytes are needed, 1,000 are free"):
         fetch(Behaviour(content=ARCHIVE), tmp_path)
 
 

@@ -152,7 +152,7 @@ def test_a_pipe_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"PK", b"%PDF-1.7", bytes(100_000), b"PK\x05\x06" + b"\xff" * 18])
 def test_other_bytes_are_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "x.npz").write_bytes(content)
-    assert "damaged, incomplete or something else" in refusal(tmp_path / "x.npz")
+    assert "damaged, incomplete or not a zip archive" in refusal(tmp_path / "x.npz")
 
 
 @pytest.mark.parametrize("kept", [10, 5_000, 39_000, -1])
@@ -229,7 +229,7 @@ def test_two_members_of_one_name_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_unusual_compression_is_refused(compression: int, tmp_path: Path) -> None:
     archive(tmp_path / "x.npz", {"a.npy": array_bytes(np.zeros(9, np.float32))}, compression)
-    assert "compressed in a way" in refusal(tmp_path / "x.npz")
+    assert "unsupported compression" in refusal(tmp_path / "x.npz")
 
 
 def test_an_encrypted_member_is_refused(tmp_path: Path) -> None:

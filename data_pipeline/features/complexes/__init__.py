@@ -1,1 +1,1 @@
-"""Complexes to predict: their chains, the files that describe them, and the features of all chains together."""
+"""Complexes to predict: their chains, their input files, and the joint features of all chains."""

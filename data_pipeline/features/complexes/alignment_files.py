@@ -1,4 +1,4 @@
-"""Find the alignments of a complex's chains among the files that the options of a command name."""
+"""Find the alignments of the chains of a complex among the files and directories of --msa."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -21,8 +21,8 @@ from data_pipeline.parse.fasta import file_names
 from data_pipeline.parse.text_files import read_lines
 
 A3M_SUFFIXES = (".a3m", ".a3m.gz")
-NAMES_OF_CHAINS, NAMES = "<name>_<chain>.a3m", "<name>.a3m"  # of alignments, as errors show them
-PAIRED = ".paired"  # before the suffix of a file of paired rows
+NAMES_OF_CHAINS, NAMES = "<name>_<chain>.a3m", "<name>.a3m"  # names of alignments in error messages
+PAIRED = ".paired"  # before the suffix of files with paired rows
 
 
 def is_complex_a3m(path: Path) -> bool:
@@ -31,70 +31,70 @@ def is_complex_a3m(path: Path) -> bool:
 
 
 def complex_of_a3m(path: Path, name: str, chain_ids: Sequence[str]) -> ComplexInput:
-    """Return the complex of ColabFold's alignment of all its chains."""
+    """Return the complex in ColabFold's alignment of all its chains."""
     return ComplexInput(target=read_complex_a3m(path).target(name, chain_ids), a3m=path)
 
 
 def require_directories(msa: Sequence[Path], example: str) -> None:
-    """Raise `InputError` for an alignment that is not in a directory, and so for one of several targets."""
+    """Raise `InputError` unless all paths are directories, which several targets need."""
     for path in msa:
         if not os.path.isdir(path):
             raise InputError(
-                f"{path}: one alignment for several targets; give --msa a directory with {example} for each"
+                f"{path}: one alignment for several targets; pass --msa a directory with {example} for each"
             )
 
 
-def with_alignments(given: ComplexInput, msa: Sequence[Path], *, only: bool) -> ComplexInput:
-    """Return a complex with the alignments that --msa names, all of which are read to check them.
+def with_alignments(complex_input: ComplexInput, msa: Sequence[Path], *, only: bool) -> ComplexInput:
+    """Return a complex with the alignments in `msa`, which are read to check them.
 
-    A directory has them by chain, as <name>_<chain>.a3m or <name>/<chain>.a3m, with paired rows in files that end in
-    .paired.a3m, or as AlphaFold's results of searches in <name>/msas/<chain> or <name>/<chain>, of the only target also
-    in <chain>; or it has ColabFold's alignment of all chains, <name>.a3m. Files that are named themselves are for the
-    only target, and their first rows say for which chains. Raise `InputError` for a file that cannot be used, and for
-    chains without alignments.
+    A directory has the alignments by chain, as <name>_<chain>.a3m or <name>/<chain>.a3m, with paired rows in files that
+    end in .paired.a3m; or AlphaFold's search results in <name>/msas/<chain> or <name>/<chain>, and for a single target
+    also in <chain>; or ColabFold's alignment of all chains, <name>.a3m. Paths of files are for a single target, and
+    belong to the chains in their first rows. Raise `InputError` for a file that cannot be used, and for chains without
+    alignments.
     """
     if not only:
         require_directories(msa, NAMES_OF_CHAINS)
     for path in msa:
         if os.path.isdir(path):
-            given = _with_directory(given, path, only=only)
+            complex_input = _with_directory(complex_input, path, only=only)
         elif is_complex_a3m(path):
-            given = _with_whole(given, path)
+            complex_input = _with_whole(complex_input, path)
         else:
-            given = _with_file(given, path)
-    _check_paired_rows(given)
-    return given
+            complex_input = _with_file(complex_input, path)
+    _check_paired_rows(complex_input)
+    return complex_input
 
 
-def _with_directory(given: ComplexInput, directory: Path, *, only: bool) -> ComplexInput:
-    names = file_names(given.name)
+def _with_directory(complex_input: ComplexInput, directory: Path, *, only: bool) -> ComplexInput:
+    names = file_names(complex_input.name)
     whole = next((path for name in names for path in _files(directory / name)), None)
     if whole is not None and is_complex_a3m(whole):
-        return _with_whole(given, whole)
-    for entity in given.target.entities:
-        found = _named_files(directory, names, entity)
-        if found is None:
+        return _with_whole(complex_input, whole)
+    for entity in complex_input.target.entities:
+        chain_files = _named_files(directory, names, entity)
+        if chain_files is None:
             places = (
                 each for chain in entity.chain_ids for each in chain_directories(directory, names, chain, only=only)
             )
-            found = next(filter(None, map(read_directory, places)), None)
-        if found is None and len(given.target.entities) == 1:
+            chain_files = next(filter(None, map(read_directory, places)), None)
+        if chain_files is None and len(complex_input.target.entities) == 1:
             files = alignments_of_single_chain(directory, names, only=only)
-            found = ChainAlignmentFiles(unpaired=files) if files else None
-        if found is None:
+            chain_files = ChainAlignmentFiles(unpaired=files) if files else None
+        if chain_files is None:
             chain, name = entity.chain_ids[0], names[-1]
             raise InputError(
                 f"{directory}: there is no {name}_{chain}.a3m and no {name}/{chain}.a3m for chain {chain} of complex "
-                f"'{given.name}' in this directory, and no {name}/msas/{chain} with AlphaFold's results"
+                f"'{complex_input.name}' in this directory, and no {name}/msas/{chain} with AlphaFold's results"
             )
-        for path in filter(None, (*found.unpaired, found.paired, found.uniprot)):
+        for path in filter(None, (*chain_files.unpaired, chain_files.paired, chain_files.uniprot)):
             read_alignment(path, entity.sequence)
-        given = _with_files(given, entity, found)
-    return given
+        complex_input = _with_files(complex_input, entity, chain_files)
+    return complex_input
 
 
 def _named_files(directory: Path, names: Sequence[str], entity: Entity) -> ChainAlignmentFiles | None:
-    """Return the alignments of one of the sequences in files that are named after it; None if there is none."""
+    """Return the alignments of a sequence in files with its chain names, or None if there are none."""
     stems = [*_stems(directory, names, entity)]
     unpaired = next((files for stem in stems if (files := _files(stem))), [])
     paired = next((files for stem in stems if (files := _files(stem.with_name(stem.name + PAIRED)))), [])
@@ -104,7 +104,7 @@ def _named_files(directory: Path, names: Sequence[str], entity: Entity) -> Chain
 
 
 def _stems(directory: Path, names: Sequence[str], entity: Entity) -> Iterator[Path]:
-    """Yield the paths, without suffixes, at which alignments of one of the sequences can be."""
+    """Yield the possible paths of alignments of a sequence, without suffixes."""
     for chain in entity.chain_ids:
         for name in names:
             yield directory / f"{name}_{chain}"
@@ -116,31 +116,31 @@ def _files(stem: Path) -> list[Path]:
     return [path for path in paths if path.is_file()]
 
 
-def _with_whole(given: ComplexInput, path: Path) -> ComplexInput:
-    """Return the complex with ColabFold's alignment; raise `InputError` if that is of other chains."""
-    found = read_complex_a3m(path)
-    target = ComplexTarget.of(given.name, found.target(given.name).sequences)
-    if sorted(target.sequences) != sorted(given.target.sequences):
-        raise InputError.at(path, f"this is the alignment of other chains than those of complex '{given.name}'", line=1)
-    return replace(given, a3m=path)
+def _with_whole(complex_input: ComplexInput, path: Path) -> ComplexInput:
+    """Return the complex with ColabFold's alignment; raise `InputError` if the alignment is of other chains."""
+    alignment = read_complex_a3m(path)
+    target = ComplexTarget.of(complex_input.name, alignment.target(complex_input.name).sequences)
+    if sorted(target.sequences) != sorted(complex_input.target.sequences):
+        raise InputError.at(path, f"the alignment is not for the chains of complex '{complex_input.name}'", line=1)
+    return replace(complex_input, a3m=path)
 
 
-def _with_file(given: ComplexInput, path: Path) -> ComplexInput:
-    """Return the complex with an alignment of the chains whose sequence is its first row."""
+def _with_file(complex_input: ComplexInput, path: Path) -> ComplexInput:
+    """Return the complex with an alignment for the chains whose sequence is its first row."""
     query = read_alignment(path).query
-    entity = next((each for each in given.target.entities if each.sequence == query), None)
+    entity = next((each for each in complex_input.target.entities if each.sequence == query), None)
     if entity is None:
         raise InputError.at(
-            path, f"its first row is none of the chains of complex '{given.name}'; give the alignment of a chain"
+            path, f"its first row is not a chain of complex '{complex_input.name}'; pass the alignment of a chain"
         )
     is_paired = path.name.lower().endswith(tuple(f"{PAIRED}{suffix}" for suffix in ALIGNMENT_SUFFIXES))
     own = ChainAlignmentFiles(paired=path) if is_paired else ChainAlignmentFiles(unpaired=(path,))
-    return _with_files(given, entity, own)
+    return _with_files(complex_input, entity, own)
 
 
-def _with_files(given: ComplexInput, entity: Entity, more: ChainAlignmentFiles) -> ComplexInput:
-    entities = given.target.entities
-    files = list(given.files or [ChainAlignmentFiles()] * len(entities))
+def _with_files(complex_input: ComplexInput, entity: Entity, more: ChainAlignmentFiles) -> ComplexInput:
+    entities = complex_input.target.entities
+    files = list(complex_input.files or [ChainAlignmentFiles()] * len(entities))
     place = entities.index(entity)
     own = files[place]
     files[place] = ChainAlignmentFiles(
@@ -148,12 +148,12 @@ def _with_files(given: ComplexInput, entity: Entity, more: ChainAlignmentFiles) 
         paired=more.paired or own.paired,
         uniprot=more.uniprot or own.uniprot,
     )
-    return replace(given, files=tuple(files))
+    return replace(complex_input, files=tuple(files))
 
 
-def _check_paired_rows(given: ComplexInput) -> None:
-    """Raise `InputError` if not every sequence has paired rows, as many as the others, though one has."""
-    paired = [(entity, given.files_of(entity).paired) for entity in given.target.entities]
+def _check_paired_rows(complex_input: ComplexInput) -> None:
+    """Raise `InputError` unless all sequences or none have paired rows, in equal numbers."""
+    paired = [(entity, complex_input.files_of(entity).paired) for entity in complex_input.target.entities]
     rows = {path: len(read_alignment(path, entity.sequence).names) for entity, path in paired if path is not None}
     if not rows:
         return
@@ -161,12 +161,11 @@ def _check_paired_rows(given: ComplexInput) -> None:
     missing = next((entity.chain_ids[0] for entity, path in paired if path is None), None)
     if missing is not None:
         raise InputError.at(
-            first, f"paired rows are given for this chain and not for chain {missing}; give them for all chains"
+            first, f"this chain has paired rows, but chain {missing} has none; pass them for all chains"
         )
     for path, count in rows.items():
         if count != rows[first]:
             raise InputError.at(
                 path,
-                f"{count:,} paired rows, and {first} has {rows[first]:,}; rows belong together by their numbers, so "
-                "give as many",
+                f"{count:,} paired rows, but {first} has {rows[first]:,}; pass the same number of rows for all chains",
             )

@@ -1,4 +1,4 @@
-"""Alignments of the sequences of a complex: rows that are paired with rows of the other sequences, and others."""
+"""Alignments of the sequences of a complex, with paired and unpaired rows."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -16,32 +16,32 @@ from data_pipeline.features.templates import TemplateFeatures
 from data_pipeline.io.errors import InputError
 from data_pipeline.parse.a3m import Alignment
 
-# ColabFold's names: both kinds of rows, only those that are paired, only those that are not.
+# ColabFold's names for both kinds of rows, only paired rows, and only unpaired rows.
 PairMode = Literal["unpaired_paired", "paired", "unpaired"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class EntityAlignment:
-    """Alignments of one sequence of a complex; the first row of each is the sequence itself, None means no rows.
+    """Alignments of one sequence of a complex; the first row of each is the sequence itself, and None means no rows.
 
-    Rows are paired by a search, which gives every sequence of the complex as many, or by species. Raise `InputError`
-    if both are given.
+    Rows are paired either by a search (`paired`, with the same number of rows for all sequences) or by species
+    (`uniprot`). Raise `InputError` if both are present.
     """
 
     sequence: str
     unpaired: Alignment | None = None
-    paired: Alignment | None = None  # each row stands beside the rows of its number of the other sequences
-    uniprot: Alignment | None = None  # rows that are paired by the species in their names
+    paired: Alignment | None = None  # rows paired with the rows of the same index of the other sequences
+    uniprot: Alignment | None = None  # rows to be paired by the species in their names
     templates: TemplateFeatures | None = None
 
     def __post_init__(self) -> None:
         if self.paired is not None and self.uniprot is not None:
-            raise InputError("rows are paired by a search or by species; give one of both alignments")
+            raise InputError("rows paired by a search cannot be combined with rows to be paired by species")
 
     def in_mode(self, mode: PairMode) -> "EntityAlignment":
-        """Return the alignments with the rows of a mode; raise `InputError` if there is no such mode."""
+        """Return the alignments with only the rows of a mode; raise `InputError` for an unknown mode."""
         if mode not in get_args(PairMode):
-            raise InputError(f"pairing is one of {', '.join(get_args(PairMode))}, got '{mode}'")
+            raise InputError(f"the pair mode must be one of {', '.join(get_args(PairMode))}, got '{mode}'")
         alone = single_sequence(self.sequence)
         return replace(
             self,
@@ -52,11 +52,11 @@ class EntityAlignment:
 
 
 def chains_of(target: ComplexTarget, alignments: Iterable[EntityAlignment], mode: PairMode) -> list[Chain]:
-    """Return the chains of a complex with their features, from the alignments of each of its sequences.
+    """Return the chains of a complex with their features, from the alignments of its sequences.
 
-    Rows that a search has paired, and the others with them, are taken as they stand, duplicates too, which is what
-    ColabFold does. Otherwise duplicates are left out, and rows are paired by species, which is what AlphaFold does.
-    Raise `InputError` if a sequence has no alignment, or if rows are to be paired by species and none names one.
+    Rows paired by a search, and the other rows of such a complex, are used unchanged, including duplicates, as in
+    ColabFold. Otherwise duplicates are removed, and rows are paired by species, as in AlphaFold. Raise `InputError` if
+    a sequence has no alignment, or if rows are to be paired by species and no row has a species.
     """
     by_sequence = {each.sequence: each.in_mode(mode) for each in alignments}
     if missing := [each for each in target.entities if each.sequence not in by_sequence]:
@@ -92,7 +92,7 @@ def _pairing(entity: EntityAlignment) -> PairingRows | PairedRows | None:
 
 
 def _rows(sequence: str, alignment: Alignment) -> PairedRows:
-    """Return all rows of an alignment, the sequence itself first."""
+    """Return all rows of an alignment, with the sequence itself first."""
     letters, deletions = alignment.letters, alignment.deletion_matrix
     own = single_sequence(sequence)
     if alignment.query != sequence:
@@ -102,10 +102,10 @@ def _rows(sequence: str, alignment: Alignment) -> PairedRows:
 
 
 def _require_species(target: ComplexTarget, pairing: Sequence[PairingRows | PairedRows | None]) -> None:
-    """Raise `InputError` if rows are to be paired by species and no row names one."""
+    """Raise `InputError` if rows are to be paired by species and no row has a species."""
     named = [each for each in pairing if isinstance(each, PairingRows)]
     if named and not any(any(each.species) for each in named):
         raise InputError(
-            f"no row of the alignments to be paired of complex '{target.name}' names a species, as in "
-            "'tr|A0A146SKV9|A0A146SKV9_FUNHE'; search UniProt for them, or fold without pairs"
+            f"no row to be paired of complex '{target.name}' has a species in its name, as in "
+            "'tr|A0A146SKV9|A0A146SKV9_FUNHE'; search UniProt, or predict without pairs"
         )

@@ -1,4 +1,4 @@
-"""Read the chains of a complex from one line of text: chains stand between colons, copies are numbered by `*`."""
+"""Read the chains of a complex from text with colons between chains and `*` before a number of copies."""
 
 from data_pipeline.features.complexes.chain_ids import MAX_CHAINS
 from data_pipeline.parse.fasta import MAX_RESIDUES, find_invalid_letter
@@ -8,7 +8,7 @@ _MAX_DIGITS = 9
 
 
 class ChainSequenceError(ValueError):
-    """Error for text that does not name the chains of a complex, with the index of the letter that is wrong."""
+    """Error for invalid text of a complex, with the index of the invalid letter."""
 
     def __init__(self, index: int, problem: str) -> None:
         super().__init__(problem)
@@ -18,16 +18,15 @@ class ChainSequenceError(ValueError):
 def split_chains(text: str) -> tuple[str, ...]:
     """Return the sequence of each chain in text such as "MKT:AYI*2", which has one chain MKT and two chains AYI.
 
-    Letters must be in upper case and without blanks between; a `*` without a number is a stop codon and is dropped.
-    Raise `ChainSequenceError` for an empty chain, letters that are not residues, and more chains or residues than can
-    be predicted.
+    Letters must be upper case, without blanks; a `*` without a number is a stop codon and is dropped. Raise
+    `ChainSequenceError` for an empty chain, for letters that are not residues, and for too many chains or residues.
     """
     chains: list[str] = []
     start = residues = 0
-    for number, part in enumerate(text.split(CHAIN_SEPARATOR), start=1):
+    for chain_number, part in enumerate(text.split(CHAIN_SEPARATOR), start=1):
         sequence, _, copies = part.partition(COPIES)
         if not sequence:
-            raise ChainSequenceError(start, f"chain {number} is empty; a chain of residues stands on each side of ':'")
+            raise ChainSequenceError(start, f"chain {chain_number} is empty; write residues on both sides of ':'")
         if (invalid := find_invalid_letter(sequence)) is not None:
             raise ChainSequenceError(start + invalid[0], invalid[1])
         count = _number_of_copies(copies, start + len(sequence) + 1)
@@ -35,23 +34,23 @@ def split_chains(text: str) -> tuple[str, ...]:
         if len(chains) + count > MAX_CHAINS:
             raise ChainSequenceError(start, f"there are more chains than can be named, which is {MAX_CHAINS:,}")
         if residues > MAX_RESIDUES:
-            raise ChainSequenceError(start, f"the chains have more than {MAX_RESIDUES:,} residues, the most allowed")
+            raise ChainSequenceError(start, f"the chains have more than the maximum of {MAX_RESIDUES:,} residues")
         chains += [sequence] * count
         start += len(part) + 1
     return tuple(chains)
 
 
 def _number_of_copies(digits: str, start: int) -> int:
-    """Return the number behind a `*`, or 1 if there is none."""
+    """Return the number after a `*`, or 1 if there is none."""
     if not digits:
         return 1
     if not (digits.isascii() and digits.isdecimal()):
         wrong = next(index for index, letter in enumerate(digits) if not (letter.isascii() and letter.isdecimal()))
         raise ChainSequenceError(
-            start + wrong, "behind '*' stands a number of copies, as in MKT*3; a stop codon only ends a chain"
+            start + wrong, "expected a number of copies after '*', as in MKT*3; a stop codon can only end a chain"
         )
     if len(digits) > _MAX_DIGITS:
         raise ChainSequenceError(start, f"there are more chains than can be named, which is {MAX_CHAINS:,}")
     if not int(digits):
-        raise ChainSequenceError(start, "a chain has no copies; give a number from 1")
+        raise ChainSequenceError(start, "the number of copies must be at least 1")
     return int(digits)

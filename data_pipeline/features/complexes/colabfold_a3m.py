@@ -1,8 +1,8 @@
-"""Read and write ColabFold's alignment of a complex.
+"""Read and write ColabFold's alignments of complexes.
 
-Its first line is `#93,87<TAB>1,2`: the lengths of the different sequences, and how many chains have each. In the a3m
-that follows, all sequences stand side by side, once each; a row has residues in several of them, and then it is paired,
-or in one.
+The first line, such as `#93,87<TAB>1,2`, has the lengths of the distinct sequences, and the number of chains with each
+sequence. In the a3m below it, the distinct sequences are side by side. Paired rows have residues in several sequences,
+other rows in one.
 """
 
 import hashlib
@@ -29,13 +29,13 @@ _HEADER = re.compile(rb"#(\d{1,9}(?:,\d{1,9})*)\t(\d{1,9}(?:,\d{1,9})*)")
 
 @dataclass(frozen=True, kw_only=True)
 class ComplexAlignment:
-    """Alignments of the different sequences of a complex, and how many chains have each sequence."""
+    """Alignments of the distinct sequences of a complex, and the number of chains with each sequence."""
 
     entities: tuple[EntityAlignment, ...]
     copies: tuple[int, ...]
 
     def target(self, name: str, chain_ids: Iterable[str] = ()) -> ComplexTarget:
-        """Return the complex, in which chains of the same sequence are neighbours."""
+        """Return the complex, with chains of the same sequence next to each other."""
         sequences = [
             each.sequence for each, count in zip(self.entities, self.copies, strict=True) for _ in range(count)
         ]
@@ -43,22 +43,22 @@ class ComplexAlignment:
 
 
 def is_complex_header(line: bytes) -> bool:
-    """Return whether the first line of an a3m says that it is the alignment of several chains."""
-    found = _HEADER.fullmatch(line)
-    return found is not None and (b"," in line or int(found.group(2)) != 1)
+    """Return whether the first line of an a3m is the header of an alignment of several chains."""
+    match = _HEADER.fullmatch(line)
+    return match is not None and (b"," in line or int(match.group(2)) != 1)
 
 
 def read_complex_a3m(path: str | PathLike[str]) -> ComplexAlignment:
-    """Return the alignments in a plain or gzip a3m of ColabFold; raise `InputError` with `path` for any other file."""
+    """Return the alignments in a plain or gzip a3m of ColabFold; raise `InputError` with `path` for other files."""
     return complex_a3m_from_lines(read_lines(path, MAX_ALIGNMENT_BYTES), path=path)
 
 
 def complex_a3m_from_lines(lines: Iterator[bytes], *, path: str | PathLike[str]) -> ComplexAlignment:
     """Return the alignments in the lines of an a3m of ColabFold.
 
-    As in ColabFold, rows that repeat an earlier one with its whole header are left out, and so are those of gaps
-    alone; of one sequence alone, no row is paired. Raise `InputError` with `path` if the first line is not as it
-    should be, or if the rows are not as long as it says.
+    As in ColabFold, rows that repeat an earlier row and its header are left out, and so are rows of only gaps; with a
+    single sequence, no row is paired. Raise `InputError` with `path` if the first line is invalid, or if the rows do
+    not have the lengths in it.
     """
     first = next(lines, b"").rstrip(b"\0 ")
     lengths, copies = _header(first, path)
@@ -70,8 +70,8 @@ def complex_a3m_from_lines(lines: Iterator[bytes], *, path: str | PathLike[str])
         if builder is None and len(row) != starts[-1]:
             raise InputError.at(
                 path,
-                f"the first line says that the sequences have {'+'.join(map(str, lengths))} = {starts[-1]} residues, "
-                f"and the first row has {len(row)}",
+                f"the sequences have {'+'.join(map(str, lengths))} = {starts[-1]} residues in the first line, "
+                f"but the first row has {len(row)}",
                 line=record.line,
                 record=record.name,
             )
@@ -88,27 +88,27 @@ def complex_a3m_from_lines(lines: Iterator[bytes], *, path: str | PathLike[str])
     whole = Alignment(names=tuple(builder.names), letters=builder.letters, deletion_matrix=builder.deletion_matrix)
     entities = tuple(_entities(whole, spans))
     if len({each.sequence for each in entities}) < len(entities):
-        raise InputError.at(path, "two of the sequences are equal; write them once, with 2 copies", line=1)
+        raise InputError.at(path, "two of the sequences are equal; list them once, with 2 copies", line=1)
     return ComplexAlignment(entities=entities, copies=copies)
 
 
 def _header(line: bytes, path: str | PathLike[str]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the lengths of the sequences and the numbers of their copies."""
-    found = _HEADER.fullmatch(line)
-    if found is None:
+    """Return the lengths and the numbers of copies of the sequences."""
+    match = _HEADER.fullmatch(line)
+    if match is None:
         example = "#93,87<TAB>1,2"
-        expected = f"an alignment of a complex begins with '#', lengths, a tab and numbers of copies, as in {example}"
+        expected = f"the first line must be '#', lengths, a tab and numbers of copies, as in {example}"
         raise InputError.at(path, expected, line=1)
-    lengths, copies = (tuple(map(int, group.split(b","))) for group in found.groups())
+    lengths, copies = (tuple(map(int, group.split(b","))) for group in match.groups())
     problem: str | None = None
     if len(lengths) != len(copies):
-        problem = f"it names {len(lengths)} lengths and {len(copies)} numbers of copies; each sequence has one of both"
+        problem = f"got {len(lengths)} lengths and {len(copies)} numbers of copies; each sequence needs both"
     elif not all(lengths):
-        problem = "a sequence has length 0; an empty chain cannot be predicted"
+        problem = "a sequence has length 0; the length must be at least 1"
     elif not all(copies):
-        problem = "a sequence has 0 copies; leave it out, or give at least 1"
+        problem = "a sequence has 0 copies; remove it, or set at least 1"
     elif sum(copies) > MAX_CHAINS:
-        problem = f"{sum(copies):,} chains are more than can be named; at most {MAX_CHAINS:,} are"
+        problem = f"got {sum(copies):,} chains; the maximum is {MAX_CHAINS:,}"
     elif (residues := sum(a * b for a, b in zip(lengths, copies, strict=True))) > MAX_RESIDUES:
         problem = f"the chains have {residues:,} residues; at most {MAX_RESIDUES:,} are allowed"
     if problem is not None:
@@ -117,12 +117,12 @@ def _header(line: bytes, path: str | PathLike[str]) -> tuple[tuple[int, ...], tu
 
 
 def _entities(whole: Alignment, spans: list[slice]) -> Iterator[EntityAlignment]:
-    """Yield each sequence with its rows: those with residues in several sequences, and those in this one alone."""
+    """Yield each sequence with its paired rows and with the rows that have residues only in this sequence."""
     has_residues = np.stack([(whole.letters[:, span] != GAP).any(axis=1) for span in spans], axis=1)
     is_paired = has_residues.sum(axis=1) > 1
-    for number, span in enumerate(spans):
+    for index, span in enumerate(spans):
         sequence = whole.query[span]
-        own = ~is_paired & has_residues[:, number]
+        own = ~is_paired & has_residues[:, index]
         yield EntityAlignment(
             sequence=sequence,
             unpaired=_selected(whole, own, span) if own.any() else None,

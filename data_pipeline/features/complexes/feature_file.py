@@ -1,7 +1,7 @@
-"""Write and read `features.npz`, which holds the features of a single chain or of a complex.
+"""Write and read `features.npz`, the features of a single chain or of a complex.
 
-A complex's file has `domain_name`, `sequence` (with colons between chains), the arrays of `ComplexFeatures`, and behind
-`residue_gap_` the other arrays of `Features` for models of single chains.
+The file of a complex has `domain_name`, `sequence` (with colons between chains), the arrays of `ComplexFeatures`, and
+with the prefix `residue_gap_` the other arrays of `Features` for monomer models.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from data_pipeline.io.npz import read_npz
 from data_pipeline.residues import GAP, UNKNOWN
 
 _PREFIX = "residue_gap_"
-_NAMES = ("domain_name", "sequence")  # of both kinds of features
+_NAMES = ("domain_name", "sequence")  # in both kinds of features
 # Kind and axes of each array: residues r, MSA rows n, chains c.
 _ARRAYS: dict[str, tuple[str, tuple[str | int, ...]]] = {
     "chain_names": ("U", ("c",)),
@@ -36,7 +36,7 @@ _ARRAYS: dict[str, tuple[str, tuple[str | int, ...]]] = {
     "template_all_atom_positions": ("f", (MAX_TEMPLATES, "r", 37, 3)),
     "template_all_atom_masks": ("f", (MAX_TEMPLATES, "r", 37)),
 }
-# Files of earlier versions have no names of templates.
+# Files of earlier versions lack template names.
 _TEMPLATE_NAMES = "template_names"
 _FORMS = {**_ARRAYS, _TEMPLATE_NAMES: ("U", ("c", MAX_TEMPLATES))}
 
@@ -60,7 +60,7 @@ def save_features(path: str | PathLike[str], features: TargetFeatures) -> None:
 
 
 def load_features(path: str | PathLike[str]) -> TargetFeatures:
-    """Read the file that `save_features` wrote; raise an `InputError` that says what is wrong with any other file."""
+    """Read a file of `save_features`; raise `InputError` for invalid files."""
     arrays = read_npz(path, problem=lambda outlines: advised(_shape_problem(outlines)))
     if not _is_complex(arrays):
         return Features.from_arrays(arrays, path)
@@ -83,16 +83,16 @@ def _is_complex(arrays: Mapping[str, np.ndarray]) -> bool:
 
 
 def _residue_gap(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the arrays of the features for models of single chains, under the names that `Features` has for them."""
-    found = {name.removeprefix(_PREFIX): array for name, array in arrays.items() if name.startswith(_PREFIX)}
+    """Return the arrays of the features for monomer models, with the names of `Features`."""
+    own = {name.removeprefix(_PREFIX): array for name, array in arrays.items() if name.startswith(_PREFIX)}
     names = {name: arrays[name] for name in _NAMES if name in arrays}
     if "sequence" in names and not names["sequence"].ndim and names["sequence"].dtype.kind == "U":
         names["sequence"] = np.asarray(str(names["sequence"]).replace(CHAIN_SEPARATOR, ""))
-    return found | names
+    return own | names
 
 
 def _shape_problem(arrays: Mapping[str, np.ndarray]) -> str | None:
-    """Return why arrays of these types and shapes cannot be features, whatever their values are; None if they can."""
+    """Return a message if the types and shapes of arrays are not valid for features, else None."""
     if not _is_complex(arrays):
         return schema.shape_problem(arrays)
     if (problem := _name_problem(arrays)) is not None:
@@ -103,24 +103,24 @@ def _shape_problem(arrays: Mapping[str, np.ndarray]) -> str | None:
             return f"{name} is {arrays[name].dtype} {arrays[name].shape}"
     sizes = {"r": len(arrays["aatype"]), "n": len(arrays["msa"]), "c": len(arrays["chain_names"])}
     if not all(sizes.values()):
-        return f"there are {sizes['r']} residues, {sizes['n']} MSA rows and {sizes['c']} chains, at least 1 of each"
+        return f"there are {sizes['r']} residues, {sizes['n']} MSA rows and {sizes['c']} chains; expected at least 1"
     for name, (_, axes) in present.items():
         if arrays[name].shape != (shape := array_shape(axes, sizes)):
-            return f"{name} is {arrays[name].dtype} {arrays[name].shape} and should be {shape}"
+            return f"{name} is {arrays[name].dtype} {arrays[name].shape}, expected {shape}"
     return _of_residue_gap(schema.shape_problem(_residue_gap(arrays)))
 
 
 def _name_problem(arrays: Mapping[str, np.ndarray]) -> str | None:
     if missing := [name for name in _ARRAYS if name not in arrays]:
         return f"{', '.join(missing)} missing"
-    known = {*_FORMS, *_NAMES}
-    if unknown := [name for name in arrays if name not in known and not name.startswith(_PREFIX)]:
-        return f"'{printable(unknown[0])}' is no feature"
+    valid_names = {*_FORMS, *_NAMES}
+    if unknown := [name for name in arrays if name not in valid_names and not name.startswith(_PREFIX)]:
+        return f"'{printable(unknown[0])}' is not a feature"
     return None
 
 
 def _value_problem(arrays: Mapping[str, np.ndarray]) -> str | None:
-    """Return why the values of arrays of the right shapes are not valid features, or None if they are."""
+    """Return a message if the values of arrays with valid shapes are not valid for features, else None."""
     if (problem := _of_residue_gap(schema.value_problem(_residue_gap(arrays)))) is not None:
         return problem
     for name, highest in (("msa", GAP), ("template_aatype", GAP)):
@@ -137,18 +137,18 @@ def _value_problem(arrays: Mapping[str, np.ndarray]) -> str | None:
 
 
 def _disagreement(arrays: Mapping[str, np.ndarray]) -> str | None:
-    """Return where arrays that are each valid contradict each other, or None."""
+    """Return a message if arrays are inconsistent with each other, else None."""
     sequences = str(arrays["sequence"]).split(CHAIN_SEPARATOR)
     aatype, first = arrays["aatype"], arrays["msa"][0]
     if not np.array_equal(aatype, aatype_from_sequence("".join(sequences))):
-        return "aatype is not that of the sequence"
+        return "aatype does not match the sequence"
     if not np.array_equal(first[aatype != UNKNOWN], aatype[aatype != UNKNOWN]):
         return "the first row of msa is not the sequence"
     return _chain_problem(arrays, sequences)
 
 
 def _chain_problem(arrays: Mapping[str, np.ndarray], sequences: list[str]) -> str | None:
-    """Return why the names and numbers of chains are not those of chains with these sequences, or None."""
+    """Return a message if the names and numbers of chains do not match their sequences, else None."""
     try:
         check_chain_ids(list(map(str, arrays["chain_names"])), len(sequences))
     except InputError as error:
@@ -159,7 +159,7 @@ def _chain_problem(arrays: Mapping[str, np.ndarray], sequences: list[str]) -> st
         return "chains of the same sequence are not neighbours"
     for name, numbers in vars(ChainNumbers.of(sequences)).items():
         if not np.array_equal(arrays[name], numbers):
-            return f"{name} does not number the chains of the sequence"
+            return f"{name} does not match the chains of the sequence"
     edges = np.cumsum([0, *map(len, sequences)])
     for start, stop in pairwise(edges):
         numbers = arrays["residue_index"][start:stop]
@@ -174,11 +174,11 @@ def _are_neighbours(sequences: list[str]) -> bool:
 
 
 def _of_residue_gap(problem: str | None) -> str | None:
-    return problem and f"for models of single chains, {problem}"
+    return problem and f"for monomer models, {problem}"
 
 
 def features_digest(features: TargetFeatures) -> str:
-    """Return the SHA-256 digest of all arrays of features, as hexadecimal digits."""
+    """Return the SHA-256 digest of all feature arrays, in hexadecimal."""
     digest = hashlib.sha256()
     for part in (features.multimer, features.residue_gap) if isinstance(features, ComplexFeatureSet) else (features,):
         for each in fields(part):

@@ -1,4 +1,4 @@
-"""Features of a complex for every kind of model, and of any target, which is a single chain or a complex."""
+"""Features of a complex for all kinds of models, and of any target (a single chain or a complex)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,20 +17,19 @@ from data_pipeline.features.sequence import aatype_from_sequence
 from data_pipeline.features.templates import AlignedTemplate, TemplateFeatures, stack_templates
 from data_pipeline.residues import GAP
 
-# Residue numbers that are left out between two chains. A monomer's model sees no distance above 32; 200 is usual.
+# Gap in residue numbers between two chains. Monomer models clip distances above 32; 200 is the usual gap.
 RESIDUE_GAP = 200
 
 
 def _residue_gap_features(name: str, copies: Sequence[Chain], has_others: Mapping[str, bool]) -> Features:
-    """Return the features of a complex for a monomer's model, which takes it for one chain with missing residues.
+    """Return the features of a complex for a monomer model, as one chain with missing residues.
 
-    Residue numbers jump from chain to chain; chains of the same sequence are neighbours.
+    Residue numbers have a gap between chains; chains with the same sequence are neighbours.
 
-    As in ColabFold (`alphafold2_ptm`), the MSA holds the complex, paired rows, and the other rows of each chain with
-    gaps in all other chains; chains of the same sequence are not side by side but below each other. Rows that occur
-    twice are left out, as in AlphaFold. Each template covers one chain and has gaps in all others, so templates carry
-    no information on how the chains are arranged. `has_others` says, by sequence, whether there are rows to be left
-    unpaired.
+    As in ColabFold (`alphafold2_ptm`), the MSA has the complex, paired rows, and the other rows of each chain with gaps
+    in all other chains; rows of chains with the same sequence are not side by side but below each other. Duplicate rows
+    are left out, as in AlphaFold. Each template covers one chain and has gaps in the others, so templates contain no
+    information about the arrangement of the chains. `has_others` is, by sequence, whether there are unpaired rows.
     """
     groups: dict[str, list[Chain]] = {}
     for chain in copies:
@@ -40,20 +39,20 @@ def _residue_gap_features(name: str, copies: Sequence[Chain], has_others: Mappin
     columns = [slice(start, stop) for start, stop in pairwise(edges.tolist())]
     by_entity = paired_rows([copies[0] for copies in groups.values()])
     pairs = [rows for rows, copies in zip(by_entity, groups.values(), strict=True) for _ in copies]
-    # The rows of one sequence have no others to be paired with.
+    # Rows of a single sequence cannot be paired.
     height = len(pairs[0].msa) if len(groups) > 1 else 0
     others = [len(chain.features.msa) if has_others[chain.features.sequence] else 0 for chain in chains]
     msa = np.full((1 + height + sum(others), edges[-1]), GAP, np.int8)
     types = (*(rows.deletion_matrix for rows in pairs), *(chain.features.deletion_matrix for chain in chains))
     deletions = np.zeros(msa.shape, np.result_type(*types))
     top = 1 + height
-    for number, (chain, span) in enumerate(zip(chains, columns, strict=True)):
+    for index, (chain, span) in enumerate(zip(chains, columns, strict=True)):
         msa[0, span] = chain.features.msa[0]
-        msa[1 : 1 + height, span] = pairs[number].msa[:height]
-        deletions[1 : 1 + height, span] = pairs[number].deletion_matrix[:height]
-        block = slice(top, top + others[number])
-        msa[block, span] = chain.features.msa[: others[number]]
-        deletions[block, span] = chain.features.deletion_matrix[: others[number]]
+        msa[1 : 1 + height, span] = pairs[index].msa[:height]
+        deletions[1 : 1 + height, span] = pairs[index].deletion_matrix[:height]
+        block = slice(top, top + others[index])
+        msa[block, span] = chain.features.msa[: others[index]]
+        deletions[block, span] = chain.features.deletion_matrix[: others[index]]
         top = block.stop
     first = _first_of_equals(msa)
     sequence = "".join(chain.features.sequence for chain in chains)
@@ -70,20 +69,20 @@ def _residue_gap_features(name: str, copies: Sequence[Chain], has_others: Mappin
 
 
 def _templates(chains: Sequence[Chain], columns: Sequence[slice]) -> TemplateFeatures:
-    """Return the templates of all chains, the best of each chain first, up to the number that published models read."""
-    # Differs from ColabFold, where models of single chains read no templates of a complex.
+    """Return the templates of all chains, with the best of each chain first, up to the limit of published models."""
+    # Differs from ColabFold, where monomer models use no templates for a complex.
     ranked = sorted(
-        (rank, number) for number, chain in enumerate(chains) for rank in range(len(chain.features.template_aatype))
+        (rank, index) for index, chain in enumerate(chains) for rank in range(len(chain.features.template_aatype))
     )
-    length, found = columns[-1].stop, list[AlignedTemplate]()
-    for rank, number in ranked[:MAX_TEMPLATES]:
-        own, span = chains[number].features, columns[number]
+    length, templates = columns[-1].stop, list[AlignedTemplate]()
+    for rank, index in ranked[:MAX_TEMPLATES]:
+        own, span = chains[index].features, columns[index]
         aatype = np.full(length, GAP, np.int32)
         positions, masks = np.zeros((length, 37, 3), np.float32), np.zeros((length, 37), np.float32)
         aatype[span] = own.template_aatype[rank]
         positions[span] = own.template_all_atom_positions[rank]
         masks[span] = own.template_all_atom_masks[rank]
-        found.append(
+        templates.append(
             AlignedTemplate(
                 name=own.template_domain_names[rank],
                 sum_probs=float(own.template_sum_probs[rank, 0]),
@@ -92,11 +91,11 @@ def _templates(chains: Sequence[Chain], columns: Sequence[slice]) -> TemplateFea
                 masks=masks,
             )
         )
-    return stack_templates(found, length)
+    return stack_templates(templates, length)
 
 
 def _first_of_equals(msa: Int[np.ndarray, "n r"]) -> Int[np.ndarray, "m"]:
-    """Return the indices of the rows that come nowhere before."""
+    """Return the indices of the rows that do not occur earlier."""
     first: dict[bytes, int] = {}
     for index, row in enumerate(msa):
         first.setdefault(row.tobytes(), index)
@@ -105,13 +104,13 @@ def _first_of_equals(msa: Int[np.ndarray, "n r"]) -> Int[np.ndarray, "m"]:
 
 @dataclass(frozen=True, kw_only=True)
 class ComplexFeatureSet:
-    """Features of a complex for models of complexes, and for models of single chains, which read it as one chain.
+    """Features of a complex for multimer models, and for monomer models, which see it as one chain.
 
-    The residues have the same order in both; chains of the same sequence are neighbours.
+    The residues have the same order in both; chains with the same sequence are neighbours.
     """
 
     multimer: ComplexFeatures
-    residue_gap: Features  # residue numbers jump from chain to chain
+    residue_gap: Features  # with gaps in the residue numbers between chains
 
     @classmethod
     def of(
@@ -119,7 +118,7 @@ class ComplexFeatureSet:
     ) -> "ComplexFeatureSet":
         """Return the features of a complex; see `chains_of` and `complex_features`.
 
-        A model of single chains reads a complex of one chain as that chain, with its templates.
+        For a complex of one chain, the features for monomer models are the features of this chain.
         """
         alignments = list(alignments)
         chains = chains_of(target, alignments, mode)
@@ -131,18 +130,18 @@ class ComplexFeatureSet:
 
     @property
     def domain_name(self) -> str:
-        """Return the complex's name."""
+        """Name of the complex."""
         return self.residue_gap.domain_name
 
     @property
     def chain_sequences(self) -> tuple[str, ...]:
-        """Return the sequence of each chain, in the order of `multimer.chain_names`."""
+        """Sequence of each chain, in the order of `multimer.chain_names`."""
         edges = np.cumsum(np.bincount(self.multimer.asym_id)).tolist()
         return tuple(self.residue_gap.sequence[start:stop] for start, stop in pairwise(edges))
 
     @property
     def sequence(self) -> str:
-        """Return the sequences of all chains with colons between."""
+        """Sequences of all chains, separated by colons."""
         return CHAIN_SEPARATOR.join(self.chain_sequences)
 
 
@@ -150,10 +149,10 @@ TargetFeatures = Features | ComplexFeatureSet
 
 
 def alignment_of(features: TargetFeatures) -> Features | ComplexFeatures:
-    """Return the features with the alignment by which a target is described: of a complex, that with paired rows."""
+    """Return the features with the alignment to describe in reports; for a complex, the one with paired rows."""
     return features.multimer if isinstance(features, ComplexFeatureSet) else features
 
 
 def as_complex(features: Features) -> ComplexFeatures:
-    """Return the features of a single chain as those of a complex that has no other chain."""
+    """Return the features of a single chain as features of a complex of one chain."""
     return complex_features([Chain(name=ONLY_CHAIN, features=features)])

@@ -1,4 +1,4 @@
-"""Search for rows that are paired between the different sequences of a complex, or read the results again."""
+"""Search for rows paired between the distinct sequences of a complex, or read earlier results."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,23 +13,23 @@ from data_pipeline.search.tool import BatchPairing
 
 
 def paired_alignments(sequences: Sequence[str], step: PairingStep, directories: Sequence[Path]) -> list[Alignment]:
-    """Return the paired rows of each of the different sequences of a complex, as many for each, first itself.
+    """Return the paired rows of each distinct sequence of a complex, with equal numbers of rows, the sequence first.
 
-    The result of each sequence is stored in its directory and is used again, unless the complex has other sequences by
-    now, or the result of one of them is missing or changed. Raise `SearchError` if the search fails or its result is
-    no alignment of these sequences with equally many rows.
+    The result of each sequence is stored in its directory and reused, unless the sequences of the complex have changed,
+    or a result is missing or changed. Raise `SearchError` if the search fails, or if its result is not an alignment of
+    these sequences with equal numbers of rows.
     """
-    found = _earlier(sequences, step, directories)
-    if found is not None:
-        return found
+    alignments = _earlier(sequences, step, directories)
+    if alignments is not None:
+        return alignments
     return _stored(list(step.tool.search(sequences)), sequences, step, directories)
 
 
 def search_pairs_ahead(complexes: Sequence[tuple[Sequence[str], Sequence[Path]]], step: PairingStep) -> None:
     """Search for the paired rows of many complexes at once, if the tool can, and store them for `paired_alignments`.
 
-    A complex is its different sequences and their directories. Errors are ignored: `paired_alignments` repeats the
-    search, and raises the error, for each complex by itself.
+    A complex is passed as its distinct sequences and their directories. Errors are ignored, because `paired_alignments`
+    repeats the search for each complex, and raises them.
     """
     if not isinstance(step.tool, BatchPairing):
         return
@@ -44,14 +44,14 @@ def search_pairs_ahead(complexes: Sequence[tuple[Sequence[str], Sequence[Path]]]
 def _stored(
     contents: Sequence[bytes], sequences: Sequence[str], step: PairingStep, directories: Sequence[Path]
 ) -> list[Alignment]:
-    """Store the results of a search, each in its directory, and return the alignments."""
+    """Store the results of a search in their directories, and return the alignments."""
     try:
         alignments = _parsed(contents, sequences, [directory / step.result_file for directory in directories])
     except TooLargeError:
         raise
     except InputError as error:
-        raise SearchError(f"the result of a search is not kept, for it cannot be read: {error}") from error
-    # Without the old results of all sequences first, a run that is killed here would leave rows of two searches.
+        raise SearchError(f"the result of a search cannot be read and is not stored: {error}") from error
+    # Remove all old results first; otherwise a run that is killed here leaves rows of two searches.
     for directory in directories:
         (directory / step.result_file).unlink(missing_ok=True)
     identity, query = step.tool.identity(), _query(sequences)
@@ -92,7 +92,6 @@ def _parsed(contents: Sequence[bytes], sequences: Sequence[str], paths: Sequence
         if len(alignment.names) != first:
             raise InputError.at(
                 path,
-                f"{len(alignment.names):,} paired rows, and {paths[0]} has {first:,}; rows belong together by their "
-                "numbers",
+                f"{len(alignment.names):,} paired rows, but {paths[0]} has {first:,}; expected equal numbers",
             )
     return alignments

@@ -1,4 +1,4 @@
-"""Make a complex's features from its own files and from searches for each of its different sequences."""
+"""Compute the features of a complex from the user's files and from searches with its distinct sequences."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,35 +28,34 @@ from data_pipeline.search.plan import SearchPlan
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedComplex:
-    """Features of a complex, with what was found for each of its sequences, by the first chain that has it."""
+    """Features of a complex, with the search results of each sequence by its first chain."""
 
     features: ComplexFeatureSet
     found: Mapping[str, FoundHomologs]
-    notes: tuple[str, ...] = ()  # about the user's templates that are not used
+    notes: tuple[str, ...] = ()  # about unused templates of the user
 
 
 def prepare_complex(
-    given: ComplexInput, plan: SearchPlan | None = None, results: Path | None = None
+    complex_input: ComplexInput, plan: SearchPlan | None = None, results: Path | None = None
 ) -> PreparedComplex:
     """Run the searches of a complex and return its features.
 
-    Each different sequence is searched once, and its results are stored in the directories that `given` names, most of
-    them below `results`. Rows are paired as the user's files pair them, or else by the species in the names of all
-    rows. Raise `InputError` for wrong input, `SearchError` if a tool fails, and `ValueError` for searches without
-    `results`.
+    Each distinct sequence is searched once, and the results are stored below `results` or in the shared directories of
+    `complex_input`. Rows are paired as in the user's files, or else by the species in the names of all rows. Raise
+    `InputError` for invalid input, `SearchError` if a tool fails, and `ValueError` for searches without `results`.
     """
     plan = plan or SearchPlan()
-    entities, chain_plan = given.target.entities, given.needed(plan).of_chains()
-    places = [None] * len(entities) if results is None else given.search_directories(results)
+    entities, chain_plan = complex_input.target.entities, complex_input.needed(plan).of_chains()
+    places = [None] * len(entities) if results is None else complex_input.search_directories(results)
     found = {
-        entity.chain_ids[0]: find_homologs(given.chain(entity), chain_plan, place)
+        entity.chain_ids[0]: find_homologs(complex_input.chain(entity), chain_plan, place)
         for entity, place in zip(entities, places, strict=True)
     }
-    alignments = _with_pairs(given, _alignments(given, found), plan, results)
+    alignments = _with_pairs(complex_input, _alignments(complex_input, found), plan, results)
     return PreparedComplex(
-        features=ComplexFeatureSet.of(given.target, alignments, given.pair_mode),
+        features=ComplexFeatureSet.of(complex_input.target, alignments, complex_input.pair_mode),
         found=found,
-        notes=template_notes(given.templates, found.values(), warn=results is None),
+        notes=template_notes(complex_input.templates, found.values(), warn=results is None),
     )
 
 
@@ -74,13 +73,13 @@ def prepare_any(
     return prepare(target, plan, results)
 
 
-def _alignments(given: ComplexInput, found: Mapping[str, FoundHomologs]) -> Iterator[EntityAlignment]:
-    """Yield the alignments of each sequence of a complex, from its files and from what was found for its chains."""
+def _alignments(complex_input: ComplexInput, found: Mapping[str, FoundHomologs]) -> Iterator[EntityAlignment]:
+    """Yield the alignments of each sequence of a complex, from its files and its search results."""
     whole: dict[str, EntityAlignment] = {}
-    if given.a3m is not None:
-        whole = {each.sequence: each for each in read_complex_a3m(given.a3m).entities}
-    for entity in given.target.entities:
-        files, own, of_all = given.files_of(entity), found[entity.chain_ids[0]], whole.get(entity.sequence)
+    if complex_input.a3m is not None:
+        whole = {each.sequence: each for each in read_complex_a3m(complex_input.a3m).entities}
+    for entity in complex_input.target.entities:
+        files, own, of_all = complex_input.files_of(entity), found[entity.chain_ids[0]], whole.get(entity.sequence)
         rows = [] if of_all is None or of_all.unpaired is None else [of_all.unpaired]
         paired, uniprot = (
             None if path is None else read_alignment(path, entity.sequence) for path in (files.paired, files.uniprot)
@@ -95,45 +94,45 @@ def _alignments(given: ComplexInput, found: Mapping[str, FoundHomologs]) -> Iter
 
 
 def _with_pairs(
-    given: ComplexInput, alignments: Iterable[EntityAlignment], plan: SearchPlan, results: Path | None
+    complex_input: ComplexInput, alignments: Iterable[EntityAlignment], plan: SearchPlan, results: Path | None
 ) -> list[EntityAlignment]:
-    """Return the alignments with the rows that are to be paired, unless files have paired rows already.
+    """Return the alignments with rows for pairing, unless files have paired rows already.
 
-    They are those of the search for pairs, or else those of the search in UniProt, or else all rows that there are, if
-    any is named after a species.
+    These are the rows of the search for pairs, else the rows of the UniProt search, else all rows, if any has a
+    species in its name.
     """
-    alignments, needed = list(alignments), given.needed(plan)
-    sequences = [entity.sequence for entity in given.target.entities]
+    alignments, needed = list(alignments), complex_input.needed(plan)
+    sequences = [entity.sequence for entity in complex_input.target.entities]
     if any(each.paired is not None or each.uniprot is not None for each in alignments):
         return alignments
     if needed.pairing is not None and results is not None:
-        pairs = paired_alignments(sequences, needed.pairing, given.pair_directories(results))
+        pairs = paired_alignments(sequences, needed.pairing, complex_input.pair_directories(results))
         return [replace(each, paired=rows) for each, rows in zip(alignments, pairs, strict=True)]
     if plan.pairing is not None:
-        # Rows of a server are taken as they stand, as ColabFold does, and that is what paired rows say.
+        # Rows of a server are used unchanged, as in ColabFold, which `paired` ensures.
         return [replace(each, paired=single_sequence(each.sequence)) for each in alignments]
     if needed.uniprot is not None and results is not None:
-        places = zip(sequences, given.search_directories(results), strict=True)
+        places = zip(sequences, complex_input.search_directories(results), strict=True)
         hits = [search_homologs(sequence, needed.uniprot, place)[1] for sequence, place in places]
-        found = (PairingRows.of(*each).species for each in zip(sequences, hits, strict=True))
-        if given.pair_mode != "paired" and not any(map(any, found)):
-            return alignments  # nothing to be paired was found: the complex is folded without, as in AlphaFold
+        species = (PairingRows.of(*each).species for each in zip(sequences, hits, strict=True))
+        if complex_input.pair_mode != "paired" and not any(map(any, species)):
+            return alignments  # without any species, the complex is predicted without pairs, as in AlphaFold
         return [replace(each, uniprot=rows) for each, rows in zip(alignments, hits, strict=True)]
-    is_paired = len(sequences) > 1 and given.pair_mode != "unpaired"
-    return _paired_by_names(given, alignments) if is_paired else alignments
+    is_paired = len(sequences) > 1 and complex_input.pair_mode != "unpaired"
+    return _paired_by_names(complex_input, alignments) if is_paired else alignments
 
 
-def _paired_by_names(given: ComplexInput, alignments: list[EntityAlignment]) -> list[EntityAlignment]:
-    """Return the alignments with all their rows to be paired by species, if any row is named after one."""
+def _paired_by_names(complex_input: ComplexInput, alignments: list[EntityAlignment]) -> list[EntityAlignment]:
+    """Return the alignments with all rows to be paired by species, if any row has a species in its name."""
     names = (name for each in alignments if each.unpaired is not None for name in each.unpaired.names)
-    if given.pair_mode != "paired" and not any(map(species_of, names)):
+    if complex_input.pair_mode != "paired" and not any(map(species_of, names)):
         return alignments
-    # Without a species in any row, the mode asks for what is not there, and `chains_of` says so.
+    # If no row has a species in the mode "paired", `chains_of` raises an error.
     return [replace(each, uniprot=each.unpaired or single_sequence(each.sequence)) for each in alignments]
 
 
 def _joined(alignments: Sequence[Alignment]) -> Alignment | None:
-    """Return the rows of all alignments with the sequence itself once, or None if there is no alignment."""
+    """Return the rows of all alignments, with the sequence itself only once, or None if there is no alignment."""
     if len(alignments) < 2:
         return alignments[0] if alignments else None
     first, *others = alignments

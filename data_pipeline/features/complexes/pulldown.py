@@ -1,4 +1,4 @@
-"""Read a pulldown: baits and the preys that they may bind, every pair of them a complex to predict."""
+"""Read the input of a pulldown: baits and preys, each pair of which is a complex to predict."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from data_pipeline.parse.csv_table import read_rows
 from data_pipeline.parse.fasta import filesystem_key, read_fasta, target_name_problem
 
 MAX_COMPLEXES = 100_000
-_BETWEEN = "__"  # the names of bait and prey in the name of their complex
+_NAME_SEPARATOR = "__"  # between the names of bait and prey in the name of a complex
 _MAX_COPIES = 100
 Sequences = Mapping[str, str]
 
@@ -22,12 +22,12 @@ class PulldownComplex:
     """A complex of baits and preys; the chains of the baits come first."""
 
     target: ComplexTarget
-    proteins: tuple[str, ...]  # names of the chains' records
+    proteins: tuple[str, ...]  # record name of each chain
     baits: int  # number of chains that are baits
 
     @property
     def name(self) -> str:
-        """Return the complex's name."""
+        """Name of the complex."""
         return self.target.name
 
 
@@ -37,24 +37,24 @@ def read_pulldown(
     table: str | PathLike[str] | None = None,
     problems: InputProblems | None = None,
 ) -> list[PulldownComplex]:
-    """Return the complexes of two FASTA files: of each bait with each prey, or those that a table names.
+    """Return the complexes of each bait with each prey in two FASTA files, or the complexes in a table.
 
-    A CSV or TSV table has the columns `bait` and `prey`, each with names of records between colons, such as
-    `heavy:light`, and with numbers of copies, such as `antigen*2`; a column `id` names the complexes. Of two complexes
-    of the same proteins, as of a bait and a prey that are in both files, the first one is returned. Raise `InputError`
-    with file and line for names that no record has or that are one directory, and for more than `MAX_COMPLEXES`; the
-    errors of single records and complexes are added to `problems` instead, if they are given.
+    A CSV or TSV table has the columns `bait` and `prey` with record names, which are separated by colons
+    (`heavy:light`) and may have numbers of copies (`antigen*2`), and optionally a column `id` with names of complexes.
+    If two complexes have the same proteins, because a bait and a prey are in both files, only the first is returned.
+    Raise `InputError` with file and line for unknown records, for names that map to the same directory, and for more
+    than `MAX_COMPLEXES`; errors of single records and complexes are added to `problems` if it is passed.
     """
     with input_problems(problems) as collection:
-        known = _sequences(baits, collection), _sequences(preys, collection)
+        records = _sequences(baits, collection), _sequences(preys, collection)
         if table is not None:
-            return _complexes(table, _rows(table, known, collection), known, collection)
-        count = len(known[0]) * len(known[1])
+            return _complexes(table, _rows(table, records, collection), records, collection)
+        count = len(records[0]) * len(records[1])
         if count > MAX_COMPLEXES:
-            raise InputError.at(preys, f"{count:,} pairs with the baits, and {MAX_COMPLEXES:,} are the most; divide it")
-        named = ((None, "", bait, prey) for bait, prey in product(*known))
+            raise InputError.at(preys, f"{count:,} pairs with the baits; the maximum is {MAX_COMPLEXES:,}; split it")
+        named = ((None, "", bait, prey) for bait, prey in product(*records))
         return _complexes(
-            preys, ((line, name, (bait,), (prey,)) for line, name, bait, prey in named), known, collection
+            preys, ((line, name, (bait,), (prey,)) for line, name, bait, prey in named), records, collection
         )
 
 
@@ -62,60 +62,61 @@ def _sequences(path: str | PathLike[str], problems: InputProblems) -> Sequences:
     return {record.name: record.sequence for record in read_fasta(path, problems)}
 
 
-# A complex as it is given: line, name or "", names of baits, names of preys.
-_Given = tuple[int | None, str, tuple[str, ...], tuple[str, ...]]
+# A complex in the input: line, name or "", names of baits, names of preys.
+_Row = tuple[int | None, str, tuple[str, ...], tuple[str, ...]]
 
 
-def _rows(path: str | PathLike[str], known: tuple[Sequences, Sequences], problems: InputProblems) -> Iterator[_Given]:
-    """Yield the complexes of a table; names that no record has are added to `problems`."""
+def _rows(path: str | PathLike[str], records: tuple[Sequences, Sequences], problems: InputProblems) -> Iterator[_Row]:
+    """Yield the complexes of a table; errors for unknown records are added to `problems`."""
     delimiter = "\t" if fspath(path).lower().endswith((".tsv", ".tsv.gz")) else ","
     count, before = 0, len(problems)
     for line, cells in read_rows(path, ("bait", "prey"), delimiter, problems):
         count += 1
         if count > MAX_COMPLEXES:
-            raise InputError.at(path, f"there are more than {MAX_COMPLEXES:,} complexes; divide the table", line=line)
+            raise InputError.at(path, f"there are more than {MAX_COMPLEXES:,} complexes; split the table", line=line)
         try:
             bait, prey = (
-                _proteins(cells[role], sequences, role) for role, sequences in zip(("bait", "prey"), known, strict=True)
+                _proteins(cells[role], sequences, role)
+                for role, sequences in zip(("bait", "prey"), records, strict=True)
             )
         except InputError as error:
             problems.add(InputError.at(path, str(error), line=line))
             continue
         yield line, cells.get("id", ""), bait, prey
     if not count and len(problems) == before:
-        raise InputError.at(path, "there is no complex; write a bait and a prey in each line")
+        raise InputError.at(path, "the table has no complexes; write a bait and a prey in each line")
 
 
-def _proteins(text: str, known: Sequences, role: str) -> tuple[str, ...]:
-    """Return the names of the chains' records in text such as `heavy:light*2`."""
-    found: list[str] = []
+def _proteins(text: str, records: Sequences, role: str) -> tuple[str, ...]:
+    """Return the record name of each chain in text such as `heavy:light*2`."""
+    names: list[str] = []
     for word in map(str.strip, text.split(CHAIN_SEPARATOR)):
-        name, star, copies = (word, "", "") if word in known else word.partition(COPIES)
-        if name not in known:
-            raise InputError(f"no {role} is named '{printable(name)}'; names are those of records in the FASTA file")
+        name, star, copies = (word, "", "") if word in records else word.partition(COPIES)
+        if name not in records:
+            raise InputError(f"there is no {role} '{printable(name)}'; use the names of records in the FASTA file")
         if star and not (copies.isascii() and copies.isdecimal() and 1 <= int(copies[:9]) <= _MAX_COPIES):
             raise InputError(
-                f"'{printable(word)}' names no number of copies; it is written {name}*2, from 1 to {_MAX_COPIES}"
+                f"'{printable(word)}' has no valid number of copies; write {name}*2, from 1 to {_MAX_COPIES}"
             )
-        found += [name] * (int(copies) if star else 1)
-    return tuple(found)
+        names += [name] * (int(copies) if star else 1)
+    return tuple(names)
 
 
 def _complexes(
-    path: str | PathLike[str], given: Iterator[_Given], known: tuple[Sequences, Sequences], problems: InputProblems
+    path: str | PathLike[str], rows: Iterator[_Row], records: tuple[Sequences, Sequences], problems: InputProblems
 ) -> list[PulldownComplex]:
-    found: dict[tuple[tuple[str, str], ...], PulldownComplex] = {}
+    complexes: dict[tuple[tuple[str, str], ...], PulldownComplex] = {}
     names: dict[str, str] = {}
-    for line, given_name, baits, preys in given:
-        sequences = [*(known[0][bait] for bait in baits), *(known[1][prey] for prey in preys)]
+    for line, given_name, baits, preys in rows:
+        sequences = [*(records[0][bait] for bait in baits), *(records[1][prey] for prey in preys)]
         key = tuple(sorted(zip((*baits, *preys), sequences, strict=True)))
-        if key in found:
+        if key in complexes:
             continue
-        name = given_name or _BETWEEN.join(("_".join(baits), "_".join(preys)))
+        name = given_name or _NAME_SEPARATOR.join(("_".join(baits), "_".join(preys)))
         with problems.collected(name):
             problem = target_name_problem(name)
             if problem is None and (other := names.get(filesystem_key(name))) is not None:
-                problem = f"a complex named '{printable(other)}' comes before; name them in a column 'id' of a table"
+                problem = f"an earlier complex is named '{printable(other)}'; name them in a column 'id' of a table"
             if problem is not None:
                 raise InputError.at(path, problem, line=line, record=name)
             names[filesystem_key(name)] = name
@@ -123,5 +124,5 @@ def _complexes(
                 target = ComplexTarget.of(name, sequences)
             except InputError as error:
                 raise InputError.at(path, str(error), line=line) from error
-            found[key] = PulldownComplex(target=target, proteins=(*baits, *preys), baits=len(baits))
-    return list(found.values())
+            complexes[key] = PulldownComplex(target=target, proteins=(*baits, *preys), baits=len(baits))
+    return list(complexes.values())

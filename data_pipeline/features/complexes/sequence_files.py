@@ -29,17 +29,17 @@ def read_fasta_targets(
 ) -> list[FastaRecord | ComplexTarget]:
     """Return each record of a plain or gzip FASTA file: a single chain, or a complex with colons between its chains.
 
-    See `split_chains` for what the sequence of a complex may be, and `read_fasta` for a single chain. A header may name
-    the chains in a word such as "chain_ids=H:L". Raise `InputError` with `path`, line and record for anything else; the
-    errors of single records are added to `problems` instead, if they are given.
+    See `split_chains` for the sequences of complexes, and `read_fasta` for single chains. A header may have the chain
+    IDs in a word such as "chain_ids=H:L". Raise `InputError` with `path`, line and record for anything else; errors of
+    single records are added to `problems` if it is passed.
     """
     records = TargetRecords(path)
-    found: list[FastaRecord | ComplexTarget] = []
+    targets: list[FastaRecord | ComplexTarget] = []
     with input_problems(problems) as collection:
         for line, header, lines in split_records(path, read_lines(path, MAX_FASTA_BYTES)):
             with collection.collected():
-                found.append(_fasta_target(path, line, header, lines, records))
-    return found
+                targets.append(_fasta_target(path, line, header, lines, records))
+    return targets
 
 
 def _fasta_target(
@@ -64,13 +64,13 @@ def _fasta_target(
 
 
 def read_complex_of_records(path: str | PathLike[str], chain_ids: Sequence[str] = ()) -> ComplexTarget:
-    """Return the complex whose chains are the records of a FASTA file, which is how AlphaFold reads one.
+    """Return the complex whose chains are the records of a FASTA file, as in AlphaFold.
 
-    It is named after the file; chains without IDs are named A, B, ... in the order of the records.
+    The complex is named after the file; chains without IDs are named A, B, ... in the order of the records.
     """
     name = Path(path).name.removesuffix(".gz").rpartition(".")[0] or Path(path).name
     if (problem := target_name_problem(name)) is not None:
-        raise InputError.at(path, f"the complex is named after the file, and {problem}")
+        raise InputError.at(path, f"the complex is named after the file, but {problem}")
     records = read_fasta(path)
     descriptions = dict.fromkeys(record.description for record in records if record.description)
     sequences = [record.sequence for record in records]
@@ -85,23 +85,23 @@ def read_table_targets(
 ) -> list[FastaRecord | ComplexTarget]:
     """Return the single chains and the complexes of a plain or gzip CSV or TSV table.
 
-    Its first line must name its columns: `name_column` and `sequence` have the names and sequences, which must be as in
-    FASTA (see `read_fasta`); columns that are not named here are ignored.
+    The first line must name the columns: `name_column` and `sequence` have the names and sequences, with the same rules
+    as in FASTA (see `read_fasta`); other columns are ignored.
 
-    Chains stand between colons (see `split_chains`), and so do their IDs if there is a column `chain_ids`. Raise
-    `InputError` with `path` and line for any other content, and for more than `MAX_FASTA_BYTES` (unpacked); the errors
-    of single rows are added to `problems` instead, if they are given.
+    Colons separate chains (see `split_chains`), and their IDs in an optional column `chain_ids`. Raise `InputError`
+    with `path` and line for any other content, and for more than `MAX_FASTA_BYTES` (unpacked); errors of single rows
+    are added to `problems` if it is passed.
     """
     records = TargetRecords(path)
-    found: list[FastaRecord | ComplexTarget] = []
+    targets: list[FastaRecord | ComplexTarget] = []
     with input_problems(problems) as collection:
         before = len(collection)
         for line, cells in read_rows(path, (name_column, "sequence"), delimiter, collection):
             with collection.collected():
-                found.append(_table_target(path, line, cells[name_column], cells, records))
-        if not found and len(collection) == before:
+                targets.append(_table_target(path, line, cells[name_column], cells, records))
+        if not targets and len(collection) == before:
             raise InputError.at(path, no_table_record(delimiter))
-    return found
+    return targets
 
 
 def _table_target(
@@ -140,18 +140,18 @@ def _complex(
 
 
 def _has_chains(text: str) -> bool:
-    """Return whether the letters of a record name several chains, or a number of copies."""
+    """Return whether the letters of a record have several chains or a number of copies."""
     return CHAIN_SEPARATOR in text or re.search(rf"\{COPIES}\d", text) is not None
 
 
 def _letters(line: tuple[int, bytes]) -> str:
     """Return the letters of a numbered line in upper case, without blanks."""
-    text = line[1].upper().decode("utf-8", "replace")  # as bytes: outside ASCII, some upper cases are two letters
+    text = line[1].upper().decode("utf-8", "replace")  # upper() on bytes, because some non-ASCII letters become two
     return text.replace(" ", "").replace("\t", "")
 
 
 def _place(lines: Sequence[tuple[int, bytes]], index: int) -> tuple[int | None, int | None]:
-    """Return the line and the column of a letter, counted through all lines without blanks; None if it is missing."""
+    """Return the line and the column of a letter from its index in all lines without blanks, or None."""
     for line in lines:
         letters = len(_letters(line))
         if index < letters:
@@ -163,8 +163,8 @@ def _place(lines: Sequence[tuple[int, bytes]], index: int) -> tuple[int | None, 
 
 def _ids_in(description: str) -> tuple[str, ...]:
     """Return the chain IDs in the description of a FASTA record."""
-    given = [word.partition("=")[2] for word in description.split() if word.startswith(f"{CHAIN_IDS_WORD}=")]
-    return _ids(given[0]) if given else ()
+    values = [word.partition("=")[2] for word in description.split() if word.startswith(f"{CHAIN_IDS_WORD}=")]
+    return _ids(values[0]) if values else ()
 
 
 def _ids(text: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""A complex to predict: its chains, and which of them have the same sequence."""
+"""A complex to predict: its chains and distinct sequences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from data_pipeline.parse.fasta import MAX_RESIDUES, check_sequence, unknown_resi
 
 @dataclass(frozen=True, kw_only=True)
 class Entity:
-    """A sequence of a complex, and the IDs of the chains that have it."""
+    """A distinct sequence of a complex, and the IDs of the chains with this sequence."""
 
     sequence: str
     chain_ids: tuple[str, ...]
@@ -18,29 +18,29 @@ class Entity:
 
 @dataclass(frozen=True, kw_only=True)
 class ComplexTarget:
-    """A complex to predict: a name, and the sequence and the ID of each chain, in the order in which they are given.
+    """A complex to predict: a name, and the sequence and ID of each chain in input order.
 
-    Raise `InputError` for a complex without chains, an empty chain, letters that are no residues, a complex without
-    any known residue or with more residues than are read, and chain IDs that are missing, invalid or used twice.
+    Raise `InputError` for a complex without chains, without any known residue or with too many residues, for an empty
+    chain, for letters that are not residues, and for chain IDs that are missing, invalid or used twice.
     """
 
     name: str
     sequences: tuple[str, ...]  # by chain
     chain_ids: tuple[str, ...]  # by chain
-    description: str = ""  # what the headers of its FASTA records say after the names
+    description: str = ""  # the headers of its FASTA records after the names
 
     @classmethod
     def of(
         cls, name: str, sequences: Sequence[str], chain_ids: Sequence[str] = (), description: str = ""
     ) -> "ComplexTarget":
-        """Return the complex of these chains, named A, B, ... if there are no IDs."""
+        """Return the complex of these chains; without IDs, they are named A, B, ..."""
         ids = tuple(chain_ids) or default_chain_ids(len(sequences))
         return cls(name=name, sequences=tuple(sequences), chain_ids=ids, description=description)
 
     def __post_init__(self) -> None:
         owner = f"complex '{printable(self.name)}'"
         if not self.sequences:
-            raise InputError(f"{owner} has no chain; give the sequence of at least one")
+            raise InputError(f"{owner} has no chain; pass at least one sequence")
         check_chain_ids(self.chain_ids, len(self.sequences))
         if (residues := sum(map(len, self.sequences))) > MAX_RESIDUES:
             raise InputError(f"{owner} has {residues:,} residues; at most {MAX_RESIDUES:,} are allowed")
@@ -51,7 +51,7 @@ class ComplexTarget:
 
     @property
     def entities(self) -> tuple[Entity, ...]:
-        """The different sequences, in the order in which they come first, with their chains."""
+        """The distinct sequences in the order of their first occurrence, with their chains."""
         chains: dict[str, list[str]] = {}
         for identifier, sequence in zip(self.chain_ids, self.sequences, strict=True):
             chains.setdefault(sequence, []).append(identifier)

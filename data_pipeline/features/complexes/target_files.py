@@ -1,4 +1,4 @@
-"""Read the proteins and complexes to fold from files, each with its alignments and templates."""
+"""Read proteins and complexes to predict from files, with their alignments and templates."""
 
 import hashlib
 import os
@@ -48,12 +48,12 @@ from data_pipeline.parse.fasta import (
 from data_pipeline.pipeline import Target
 from data_pipeline.templates.from_files import UserTemplateOptions, templates_from_files
 
-# What is taken from a directory; files that are named themselves may have any name.
+# Suffixes of files that are read from directories; files passed by the user may have any name.
 FASTA_SUFFIXES = (".fasta", ".fa", ".faa", ".fasta.gz", ".fa.gz", ".faa.gz")
 CSV_SUFFIXES, TSV_SUFFIXES = (".csv", ".csv.gz"), (".tsv", ".tsv.gz")
-# Files that the output directory has, or gets when it is packed: no target may take their place, on any file system.
+# Suffixes of files in the output directory, or in archives of it; target names must not clash with them.
 TAKEN_SUFFIXES = (".json", ".html", ".tsv", ".csv", ".zip", ".png", ".lock", ".partial", ".txt", ".bibtex")
-TAKEN_NAMES = ("packed",)  # of directories, for archives of many targets
+TAKEN_NAMES = ("packed",)  # of the directory for archives of many targets
 INPUT_SUFFIXES = (*A3M_SUFFIXES, *FASTA_SUFFIXES, *CSV_SUFFIXES, *TSV_SUFFIXES)
 
 
@@ -68,28 +68,29 @@ def read_targets(
     pair_mode: PairMode = "unpaired_paired",
     problems: InputProblems | None = None,
 ) -> list[AnyTarget]:
-    """Return the targets of FASTA files (each record), CSV and TSV files (`id,sequence`), a3m files (the first row,
-    named after the file), directories of these, and sequences that are given instead of a file.
+    """Return the targets in `inputs`.
 
-    A sequence with colons, or ColabFold's a3m of several chains, is a complex; with `records_as_chains`, the records
-    of a FASTA file are its chains. `chain_ids` name the chains of a single complex, of which `pair_mode` says how
-    alignments are paired. See `with_search_files` for `msa` and `templates`. Raise `InputError` for a file that cannot
-    be used and, unless `as_protein`, for a sequence that looks like DNA, RNA or three-letter codes: all such errors
-    together, or none of those that concern single targets and files if there are `problems`, to which they are added.
+    An input is a FASTA file (each record is a target), a CSV or TSV file (`id,sequence`), an a3m file (the first row,
+    named after the file), a directory of these, or a sequence instead of a file. A sequence with colons, or ColabFold's
+    a3m of several chains, is a complex; with `records_as_chains`, the records of a FASTA file are the chains of one
+    complex. `chain_ids` are the IDs of the chains of a single complex, and `pair_mode` selects the paired and unpaired
+    rows. See `with_search_files` for `msa` and `templates`. Raise `InputError` for a file that cannot be used and,
+    unless `as_protein`, for a sequence that looks like DNA, RNA or three-letter codes. These errors are raised
+    together; errors of single targets and files are added to `problems` instead if it is passed.
     """
     with input_problems(problems) as collection:
         targets: list[AnyTarget] = []
         names, before = TargetNames(), len(collection)
         for path in _files(inputs, collection):
-            read: Sequence[AnyTarget] = ()
+            new_targets: Sequence[AnyTarget] = ()
             with collection.collected(str(path)):
-                read = _targets_in(path, collection, as_protein=as_protein, records_as_chains=records_as_chains)
-            for target in read:
+                new_targets = _targets_in(path, collection, as_protein=as_protein, records_as_chains=records_as_chains)
+            for target in new_targets:
                 with collection.collected(target.name):
                     names.add(target.name, path)
                     _check_residues(target, path, as_protein=as_protein)
                     targets.append(replace(target, as_protein=as_protein))
-        # What is given for the only target is not meant for the one that is left of several.
+        # Files for a single target do not apply to the last valid one of several targets.
         only = len(targets) + len(collection) - before == 1
         targets = [_with_chains(target, chain_ids, pair_mode, only=only) for target in targets]
         return with_search_files(targets, msa, templates, collection, only=only)
@@ -98,7 +99,7 @@ def read_targets(
 def _targets_in(
     path: Path, problems: InputProblems, *, as_protein: bool, records_as_chains: bool
 ) -> Sequence[AnyTarget]:
-    """Return the targets of one input; the errors of its records are added to `problems`."""
+    """Return the targets of one input; errors of its records are added to `problems`."""
     if is_sequence(path):
         return [typed_target(str(path), as_protein=as_protein)]
     file = path.name.lower()
@@ -123,46 +124,46 @@ def _check_residues(target: AnyTarget, path: Path, *, as_protein: bool) -> None:
         raise InputError.at(path, problem, record=target.name)
 
 
-def target_of(read: FastaRecord | ComplexTarget) -> AnyTarget:
-    """Return a target; a complex of a single chain without an ID of its own is that chain."""
-    if isinstance(read, FastaRecord):
-        return Target(name=read.name, sequence=read.sequence, description=read.description)
-    if read.chain_ids == (ONLY_CHAIN,):
-        return Target(name=read.name, sequence=read.sequences[0], description=read.description)
-    return ComplexInput(target=read)
+def target_of(record: FastaRecord | ComplexTarget) -> AnyTarget:
+    """Return a record as a target; a complex of one chain without its own ID becomes a single chain."""
+    if isinstance(record, FastaRecord):
+        return Target(name=record.name, sequence=record.sequence, description=record.description)
+    if record.chain_ids == (ONLY_CHAIN,):
+        return Target(name=record.name, sequence=record.sequences[0], description=record.description)
+    return ComplexInput(target=record)
 
 
 def _with_chains(target: AnyTarget, ids: Sequence[str], pair_mode: PairMode, *, only: bool) -> AnyTarget:
-    """Return a target with these chain IDs, if there are any, and this way of pairing."""
+    """Return a target with chain IDs, unless `ids` is empty, and a pair mode."""
     if ids and not only:
-        raise InputError("--chain-ids names the chains of one target, and there are several; name them in the files")
+        raise InputError("--chain-ids requires a single target, got several; set the chain IDs in the files")
     if isinstance(target, Target):
         if not ids or ids == (ONLY_CHAIN,):
             return target
-        given = ComplexTarget.of(target.name, (target.sequence,), ids, target.description)
+        complex_target = ComplexTarget.of(target.name, (target.sequence,), ids, target.description)
         files = (ChainAlignmentFiles(unpaired=target.alignments),)
-        return ComplexInput(target=given, files=files, pair_mode=pair_mode)
+        return ComplexInput(target=complex_target, files=files, pair_mode=pair_mode)
     ids = ids or target.target.chain_ids
-    given = ComplexTarget.of(target.name, target.target.sequences, ids, target.description)
-    return replace(target, target=given, pair_mode=pair_mode)
+    complex_target = ComplexTarget.of(target.name, target.target.sequences, ids, target.description)
+    return replace(target, target=complex_target, pair_mode=pair_mode)
 
 
 def _kind_problem(target: AnyTarget) -> str | None:
-    """Return why a chain of a target does not seem to consist of residues, or None; see `kind_problem`."""
+    """Return a message if a chain of a target does not look like residues, or None; see `kind_problem`."""
     chains = target.sequence.split(CHAIN_SEPARATOR)
-    for number, chain in enumerate(chains, start=1):
+    for chain_number, chain in enumerate(chains, start=1):
         if (problem := kind_problem(chain)) is not None:
-            return problem if len(chains) == 1 else f"chain {number}: {problem}"
+            return problem if len(chains) == 1 else f"chain {chain_number}: {problem}"
     return None
 
 
 def single_chains(targets: Sequence[AnyTarget]) -> list[Target]:
-    """Return targets that are all single chains; raise `InputError` for a complex."""
-    found = [target for target in targets if isinstance(target, Target)]
-    if len(found) < len(targets):
+    """Return `targets`, which must all be single chains; raise `InputError` for a complex."""
+    chains = [target for target in targets if isinstance(target, Target)]
+    if len(chains) < len(targets):
         name = next(target.name for target in targets if not isinstance(target, Target))
-        raise InputError(f"'{printable(name)}' is a complex, and this command takes single chains")
-    return found
+        raise InputError(f"'{printable(name)}' is a complex, but this command only supports single chains")
+    return chains
 
 
 def with_search_files(
@@ -173,15 +174,15 @@ def with_search_files(
     *,
     only: bool | None = None,
 ) -> list[AnyTarget]:
-    """Return targets with the alignments and templates that the options of a command name.
+    """Return targets with the alignments and templates of a command's options.
 
-    `msa` holds alignments for a single target (the `only` one, if there were others), or directories with <name>.a3m or
+    `msa` has alignments for a single target (pass `only` if others were removed), or directories with <name>.a3m or
     AlphaFold's results for each target; see `alignments_of_single_chain` and, for complexes, `with_alignments`.
-    `templates` are structure files, or directories of them, for every target that has none of its own. Raise
-    `InputError` for a file that cannot be used, and unless a target is `as_protein`, for a sequence that looks like
-    DNA, RNA or three-letter codes; the errors of single targets are added to `problems` instead, if they are given.
+    `templates` are structure files, or directories of these, for all targets without their own. Raise `InputError` for
+    a file that cannot be used and, unless a target is `as_protein`, for a sequence that looks like DNA, RNA or
+    three-letter codes; errors of single targets are added to `problems` if it is passed.
     """
-    found: list[AnyTarget] = []
+    results: list[AnyTarget] = []
     with input_problems(problems) as collection:
         usable = []
         for target in targets:
@@ -195,17 +196,17 @@ def with_search_files(
             require_directories(msa, NAMES_OF_CHAINS if isinstance(usable[0], ComplexInput) else NAMES)
         for target in usable:
             with collection.collected(target.name):
-                found.append(_with_files(target, msa, templates, only=is_only))
-    return found
+                results.append(_with_files(target, msa, templates, only=is_only))
+    return results
 
 
 def _check_templates(targets: Sequence[AnyTarget], paths: Sequence[Path]) -> None:
-    """Read templates once before anything is written, as alignments are. Raise all errors: they concern all targets."""
+    """Read the templates before anything is written, and raise all errors together, because they affect all targets."""
     with input_problems() as problems:
         there = [path for path in paths if os.path.exists(path)]
         for path in paths:
             if path not in there:
-                problems.add(InputError.at(path, "there is no such structure file or directory"))
+                problems.add(InputError.at(path, "no such structure file or directory"))
         if there and targets:
             templates_from_files(targets[0].sequence.split(CHAIN_SEPARATOR)[0], there, UserTemplateOptions())
 
@@ -218,9 +219,9 @@ def _with_files(target: AnyTarget, msa: Sequence[Path], templates: Sequence[Path
 
 
 def directory_in(output: Path, name: str) -> Path:
-    """Return the directory of a target in an output directory: that of an earlier version, if there is one.
+    """Return the directory of a target in an output directory, or the directory of an earlier version if it exists.
 
-    Version 0.1 gave a directory the target's name as it is, with all its characters; '/' was not allowed.
+    In version 0.1, the directory had the target's unchanged name, in which '/' was not allowed.
     """
     directory = output / directory_name(name)
     if file_name_problem(name) is not None or os.path.exists(directory):
@@ -229,42 +230,42 @@ def directory_in(output: Path, name: str) -> Path:
 
 
 class TargetNames:
-    """The names of targets so far, of which no two may be one directory."""
+    """The target names so far, no two of which may map to the same directory."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[str, Path]] = {}  # by `filesystem_key`
 
     def add(self, name: str, path: Path) -> None:
-        """Add a name, given with the file that has it.
+        """Add the name of a target in the file `path`.
 
-        Raise `InputError` if a file system may treat it as a name that is already there, or if a file in the output
-        directory has this name.
+        Raise `InputError` if the name may equal an earlier name on some file system, or the name of a file in the
+        output directory.
         """
         try:
             os.fsencode(directory_name(name))
         except UnicodeEncodeError as error:
-            problem = f"file names have only {error.encoding} characters in this locale; set LC_ALL=C.UTF-8"
+            problem = f"file names can only have {error.encoding} characters in this locale; set LC_ALL=C.UTF-8"
             raise InputError.at(path, problem, record=name) from error
         key = filesystem_key(name)
         suffix = next((suffix for suffix in TAKEN_SUFFIXES if key.endswith(suffix)), None)
         if suffix is not None:
-            problem = f"names that end in '{suffix}' are taken by files of the output directory; choose another"
+            problem = f"names that end in '{suffix}' are reserved for files of the output directory; choose another"
             raise InputError.at(path, problem, record=name)
         if key in TAKEN_NAMES:
-            raise InputError.at(path, "this name is taken by a directory for archives; choose another", record=name)
+            raise InputError.at(path, "this name is reserved for a directory of archives; choose another", record=name)
         if key in self._seen:
             other, file = self._seen[key]
             where = "this file" if file == path else printable(str(file))
-            problem = f"a target of this name (upper and lower case count as equal) is in {where} too"
+            problem = f"another target in {where} has this name (upper and lower case count as equal)"
             if name.casefold() != other.casefold():
-                problem = f"its directory, {directory_name(name)}, would be that of '{printable(other)}' in {where}"
-            raise InputError.at(path, f"{problem}; give each target its own", record=name)
+                problem = f"its directory, {directory_name(name)}, is the same as for '{printable(other)}' in {where}"
+            raise InputError.at(path, f"{problem}; give each target its own name", record=name)
         self._seen[key] = name, path
 
 
 def _files(inputs: Sequence[Path], problems: InputProblems) -> Iterator[Path]:
     for path in inputs:
-        if not os.path.isdir(path):  # pathlib's own raises where a name is too long
+        if not os.path.isdir(path):  # Path.is_dir raises if a name is too long
             yield path
             continue
         with problems.collected(str(path)):
@@ -284,9 +285,9 @@ def _files_in(directory: Path) -> list[Path]:
 
 
 def is_sequence(path: Path) -> bool:
-    """Return whether an input is no file but looks like a sequence, perhaps with slips.
+    """Return whether an input is not a file but looks like a sequence, perhaps with typing errors.
 
-    That is ten or more capitals, or a capital and what stands between chains or behind one that has copies.
+    It looks like a sequence if it has at least ten capitals, or a capital and a separator of chains or copies.
     """
     text = str(path)
     is_written_so = re.fullmatch(r"[A-Z0-9*:_-]+", text) and re.search(r"[A-Z]{10}|:.*[A-Z]|[A-Z].*(:|\*[0-9])", text)
@@ -294,7 +295,7 @@ def is_sequence(path: Path) -> bool:
 
 
 def typed_target(text: str, *, as_protein: bool = False) -> AnyTarget:
-    """Return the target of a sequence in the command line, with a name that no other sequence has."""
+    """Return the target of a sequence in the command line, with a name from the hash of the sequence."""
     shown = f"'{text[:20]}{'...' * (len(text) > 20)}': there is no such file"
     if CHAIN_SEPARATOR not in text and not re.search(r"\*\d", text):
         sequence = _checked(text.removesuffix("*"), shown, as_protein=as_protein)
@@ -313,13 +314,13 @@ def _typed_name(sequence: str) -> str:
 
 
 def _checked(sequence: str, shown: str, *, as_protein: bool) -> str:
-    """Return a sequence; raise `InputError` if it is none, or rather a word in capitals."""
+    """Return a sequence; raise `InputError` if it is not a sequence, or may be a word in capitals."""
     if (invalid := find_invalid_letter(sequence)) is not None:
         raise InputError(f"{shown}, and as a sequence, residue {invalid[0] + 1}: {invalid[1]}")
     if not as_protein and (problem := kind_problem(sequence)) is not None:
         raise InputError(f"{shown}, and as a sequence, {problem}")
-    if rare := sorted(set(sequence) & set("BJOUZ")):  # as words in capitals have, too
-        raise InputError(f"{shown}; a sequence with {', '.join(rare)} is read from a FASTA file only")
+    if rare := sorted(set(sequence) & set("BJOUZ")):  # it may be a word in capitals
+        raise InputError(f"{shown}; pass a sequence with {', '.join(rare)} in a FASTA file")
     if (problem := sequence_problem(sequence)) is not None:
         raise InputError(f"{shown}, and as a sequence, {problem}")
     return sequence
@@ -329,17 +330,17 @@ def _target_of_alignment(path: Path) -> AnyTarget:
     name = path.name[: -len(next(suffix for suffix in A3M_SUFFIXES if path.name.lower().endswith(suffix)))]
     problem = target_name_problem(name)
     if problem is not None:
-        raise InputError.at(path, f"the target is named after the file, and {problem}")
+        raise InputError.at(path, f"the target is named after the file, but {problem}")
     if is_complex_a3m(path):
         return complex_of_a3m(path, name, ())
     return Target(name=name, sequence=read_alignment(path).query, alignments=(path,))
 
 
 def alignments_of(target: Target, msa: Sequence[Path], *, only: bool) -> list[Path]:
-    """Return the paths of a target's alignments, which are read to check them before anything is folded."""
+    """Return the paths of a target's alignments, which are read to check them before any prediction."""
     if not only:
         require_directories(msa, NAMES)
-    found: list[Path] = []
+    alignments: list[Path] = []
     for path in msa:
         if os.path.isdir(path):
             stems = file_names(target.name)
@@ -351,9 +352,9 @@ def alignments_of(target: Target, msa: Sequence[Path], *, only: bool) -> list[Pa
                     f"{path}: there is no {stems[-1]}.a3m for target '{target.name}' in this directory, and no "
                     f"{stems[-1]}/{RESULTS_DIRECTORY} with AlphaFold's results"
                 )
-            found += inside
+            alignments += inside
         else:
-            found.append(path)
-    for path in found:
+            alignments.append(path)
+    for path in alignments:
         read_alignment(path, target.sequence)
-    return found
+    return alignments

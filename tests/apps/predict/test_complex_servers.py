@@ -105,8 +105,8 @@ def test_a_bad_answer_costs_one_complex_a_sentence(server: MockServer, tmp_path:
     assert fold(tmp_path, {"good": f"{FIRST}:{SECOND}", "bad": f"{SECOND}:{THIRD}"}, server.url) == 1
     failures = json.loads((tmp_path / "out" / "failures.json").read_text())
     assert failures == {
-        "bad": "SearchError: pair.a3m of the server's answer has 1 rows for sequence 101 and 2 for sequence 102; "
-        "paired rows belong together by their numbers"
+        "bad": "SearchError: pair.a3m of the server's answer has 1 rows for sequence 101 but 2 for sequence 102; "
+        "paired rows need equal numbers"
     }
     assert (tmp_path / "out" / "good" / "ranked_0.cif").is_file()
     server.answers["download"] = [lambda handler: handler.send(archive(server.results()))]

@@ -161,7 +161,7 @@ def test_a_complex_that_fails_stops_no_other(fasta: Path, runs: Runs, tmp_path: 
 def test_pairs_without_species_are_one_sentence(fasta: Path, runs: Runs) -> None:
     assert sorted(runs(fasta, *MULTIMER, "--pair-mode", "paired")) == ["tiny_multimer", "tiny_multimer"]
     (failure,) = json.loads((runs.output / "failures.json").read_text()).values()
-    assert "no row of the alignments to be paired of complex 'hetero' names a species" in failure
+    assert "no row to be paired of complex 'hetero' has a species in its name" in failure
     assert "\n" not in failure
 
 

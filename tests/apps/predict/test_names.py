@@ -101,7 +101,7 @@ def test_features_and_alignments_go_by_the_same_names(uniprot: Path, tmp_path: P
 def test_targets_of_one_directory_are_refused_with_both_names(tmp_path: Path) -> None:
     names = TargetNames()
     names.add("a|b", Path("a.fa"))
-    with pytest.raises(InputError, match=r"b.fa, record 'a_b': its directory, a_b, would be that of 'a\|b' in a.fa;"):
+    with pytest.raises(InputError, match=r"b.fa, record 'a_b': its directory, a_b, is the same as for 'a\|b' in a.fa;"):
         names.add("a_b", Path("b.fa"))
 
 
@@ -130,10 +130,10 @@ def test_a_sequence_given_instead_of_a_file_is_predicted(tmp_path: Path, capsys:
             "ACGUACGUACGUACGUACGUACGU",
             "'ACGUACGUACGUACGUACGU...': there is no such file, and as a sequence, this is RNA",
         ),
-        ("METGLYALAARGGLU", "these are three-letter codes; write one letter for each residue, MGARE, or pass --as"),
+        ("METGLYALAARGGLU", "these are three-letter codes; write one letter per residue: MGARE, or pass --as"),
         ("MKTAYIAKQRQ1SF", "as a sequence, residue 12: '1' is not an amino acid letter"),
         ("MKTAYIAKQRQ:", "as a complex, letter 13: chain 2 is empty"),
-        ("MYPROTEINS", "a sequence with O is read from a FASTA file only"),
+        ("MYPROTEINS", "pass a sequence with O in a FASTA file"),
         ("MKTAYIAKQ", "No such file"),
         ("proteins.fasta", "No such file"),
     ],

@@ -237,7 +237,7 @@ def test_the_name_of_the_directory_of_archives_is_taken(tmp_path: Path, runs: Ru
     (tmp_path / "x.fasta").write_text(">Packed\nMKTAYIAKQR\n")
     runs(tmp_path / "x.fasta")
     assert runs.code == 2
-    assert "'Packed': this name is taken" in runs.err
+    assert "'Packed': this name is reserved" in runs.err
 
 
 def test_runs_that_share_a_directory_pack_what_is_finished(five: Path, runs: Runs) -> None:

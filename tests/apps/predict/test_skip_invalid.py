@@ -169,7 +169,7 @@ def test_a_pulldown_leaves_out_the_complexes_of_invalid_proteins(runs: Runs, tmp
 def test_a_wrong_option_is_no_reason_to_leave_out_targets(mixed: Path, runs: Runs, tmp_path: Path) -> None:
     runs(mixed, "--skip-invalid", "--templates", tmp_path / "gone.pdb")
     assert runs.code == 2
-    assert "gone.pdb: there is no such structure file" in runs.err
+    assert "gone.pdb: no such structure file" in runs.err
     assert not runs.output.exists()
 
 

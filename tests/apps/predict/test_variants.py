@@ -160,7 +160,7 @@ def test_targets_of_a_batch_have_their_own_and_a_complex_that_has_no_clusters_st
     assert runs.code == 1
     failures = json.loads((runs.output / "failures.json").read_text())
     assert list(failures) == ["pair"]
-    assert "pair is a complex, whose chains have rows of their own: --cluster-msa is for single chains" in runs.err
+    assert "pair is a complex, but --cluster-msa is only supported for single chains" in runs.err
     assert sorted(runs.order()) == ["tiny", "tiny_alanine_1-10"]
     order = json.loads((runs.output / "two" / "ranking_debug.json").read_text())["order"]
     assert sorted(order) == ["tiny", "tiny_alanine_1-10", "tiny_alanine_6-15"]
@@ -169,10 +169,10 @@ def test_targets_of_a_batch_have_their_own_and_a_complex_that_has_no_clusters_st
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["--mask-columns", "5-3"], "--mask-columns must name residues from 1 on, such as 10-20,45"),
+        (["--mask-columns", "5-3"], "--mask-columns must be residues from 1, such as 10-20,45"),
         (["--mask-window", "0"], "--mask-window must be a number of residues"),
         (["--subsample-msa", "16:32,64"], "--subsample-msa must be numbers of rows and of extra rows"),
-        (["--cluster-msa", "--cluster-eps", "0"], "--cluster-eps is a distance above 0"),
+        (["--cluster-msa", "--cluster-eps", "0"], "--cluster-eps must be a distance above 0"),
         (["--cluster-eps", "5"], "--cluster-eps is about --cluster-msa; give that too"),
         (["--mask-with", "unknown"], "--mask-with is about --mask-columns and --mask-window"),
     ],
@@ -188,7 +188,7 @@ def test_words_that_make_no_sense_are_one_sentence(words: Sequence[str], problem
 def test_a_residue_beyond_the_end_fails_its_target(fasta: Path, runs: Runs) -> None:
     assert runs(fasta, "--mask-columns", "3", "8-12") == []
     assert runs.code == 1
-    assert "--mask-columns 8-12 goes beyond the last residue, 10" in runs.err
+    assert "--mask-columns 8-12 is beyond the last residue, 10" in runs.err
 
 
 def test_columns_of_a_complex_are_named_by_chain() -> None:
@@ -202,7 +202,7 @@ def test_columns_of_a_complex_are_named_by_chain() -> None:
         np.testing.assert_array_equal(changed.any(0).nonzero()[0], [at, at + 1])
         np.testing.assert_array_equal(after.msa[0], before.msa[0])
         assert set(after.msa[1:, at].tolist()) <= {UNKNOWN, GAP}
-    for words, problem in (("2", "name the chain, such as A:2"), ("Z:2", "a chain that is none of A, B")):
+    for words, problem in (("2", "needs a chain for a complex, such as A:2"), ("Z:2", "the chains are A, B")):
         with pytest.raises(InputError, match=problem):
             masked_columns(read_ranges(words), "alanine").of(features)
 

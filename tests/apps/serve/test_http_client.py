@@ -20,7 +20,7 @@ def dripping() -> Iterable[bytes]:
 def test_an_answer_that_drips_in_is_given_up() -> None:
     with (
         evil(dripping, pause=0.05) as server,
-        pytest.raises(ServerUnreachableError, match=r"does not answer: no whole answer within 0\.5 s"),
+        pytest.raises(ServerUnreachableError, match=r"does not answer: no complete answer within 0\.5 s"),
     ):
         HttpClient(server.url, timeout=0.5).request("GET", "/api")
 

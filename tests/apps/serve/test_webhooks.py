@@ -131,7 +131,7 @@ def test_a_receiver_that_never_answers_is_asked_again_later(told: Told, monkeypa
 
     def send_in_vain(*_: Any, timeout: float, **__: Any) -> None:
         timeouts.append(timeout)
-        raise RequestError(f"no whole answer within {timeout:g} s")
+        raise RequestError(f"no complete answer within {timeout:g} s")
 
     told.end_job()
     with monkeypatch.context() as unanswered:

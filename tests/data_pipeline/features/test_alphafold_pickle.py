@@ -111,7 +111,7 @@ class Reduced:
         ({}, "missing"),
         (alphafold_features() | {"asym_id": np.ones(3)}, "features of a complex"),
         (alphafold_features() | {"assembly_num_chains": np.int32(2)}, "features of a complex"),
-        (alphafold_features() | {"aatype": np.zeros((10, 21))}, "aatype is not that of the sequence"),
+        (alphafold_features() | {"aatype": np.zeros((10, 21))}, "aatype does not match the sequence"),
         (alphafold_features() | {"msa": np.full((2, 10), 22)}, "outside 0..21"),
         (alphafold_features() | {"msa": np.full((2, 10), 0.5)}, "not the features of AlphaFold 2"),
         (alphafold_features() | {"residue_index": np.arange(7)}, "residue_index is"),

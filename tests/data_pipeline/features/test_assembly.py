@@ -192,7 +192,7 @@ def block_heights(features: ComplexFeatures) -> list[int]:
 
 
 def test_copies_with_different_alignments_are_refused() -> None:
-    with pytest.raises(InputError, match="chains X and Y have the same sequence and different alignments"):
+    with pytest.raises(InputError, match="chains X and Y have the same sequence but different alignments"):
         complex_features([made("X", "ACDE"), made("Y", "ACDE", "ACDF")])
     with pytest.raises(InputError, match="at least one chain"):
         complex_features([])

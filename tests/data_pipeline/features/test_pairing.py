@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.features.pairing import _MOST_ROWS as MOST_ROWS
+from data_pipeline.features.pairing import _MAX_ROWS as MOST_ROWS
 from data_pipeline.features.pairing import PairingRows, pair_rows, species_of
 from data_pipeline.parse.a3m import parse_a3m
 from tests.data_pipeline.features.chains import pairing_rows, stored_chain

@@ -62,7 +62,7 @@ def test_truncated_file_is_refused(features: Features, tmp_path: Path) -> None:
     ("name", "value", "problem"),
     [
         ("msa", None, "msa missing"),
-        ("msa", np.zeros((5, 3), np.int8), r"msa is int8 \(5, 3\) and should be \(5, 4\)"),
+        ("msa", np.zeros((5, 3), np.int8), r"msa is int8 \(5, 3\), expected \(5, 4\)"),
         ("msa", np.zeros((5, 4)), "msa is float64"),
         ("msa", np.zeros((0, 4), np.int8), "there are 4 residues and 0 MSA rows"),
         ("msa", np.array(3, np.int8), r"msa is int8 \(\)"),
@@ -70,7 +70,7 @@ def test_truncated_file_is_refused(features: Features, tmp_path: Path) -> None:
         ("aatype", np.array([0, 1, 2, -1], np.int32), r"aatype has values outside 0\.\.20"),
         ("deletion_matrix", np.full((5, 4), -1), "deletion_matrix has negative values"),
         ("sequence", np.zeros(4), "sequence is float64"),
-        ("sequence", np.array(""), "aatype is not that of the sequence"),
+        ("sequence", np.array(""), "aatype does not match the sequence"),
         ("template_domain_names", np.array("x"), "template_domain_names is <U1"),
         ("template_sum_probs", np.zeros((3, 1), np.float32), r"template_sum_probs is float32 \(3, 1\)"),
     ],

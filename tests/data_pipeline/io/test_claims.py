@@ -87,7 +87,7 @@ def test_a_target_is_taken_once_and_goes_on_when_its_process_is_silent() -> None
     server.time += _LAG + 1
     assert first.take("t") == "held"
     first.renew()
-    with pytest.raises(LostClaimError, match="another process goes on with this target"):
+    with pytest.raises(LostClaimError, match="another process continues this target"):
         first.require_held("t")
     second.require_held("t")
 

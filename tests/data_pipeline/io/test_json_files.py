@@ -32,7 +32,7 @@ def test_depth_is_limited(opening: str, depth: int) -> None:
 def test_the_number_of_values_is_limited_before_they_are_made(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse_json(text, max_values=8)
     monkeypatch.setattr(json, "loads", lambda _: pytest.fail("was parsed"))
-    with pytest.raises(ValueError, match="more than 4 values"):
+    with pytest.raises(ValueError, match="more than the maximum of 4 values"):
         parse_json(text, max_values=4)
 
 
@@ -56,7 +56,7 @@ def test_only_small_regular_files_are_read(tmp_path: Path) -> None:
     (tmp_path / "directory").mkdir()
     (tmp_path / "loop").symlink_to("loop")
     problems = {
-        "large": "it has 1,099,511,627,776 bytes, and at most 10 are read",
+        "large": "it has 1,099,511,627,776 bytes; the maximum is 10",
         "pipe": "cannot be read: it is a pipe",
         "device": "cannot be read: it is a device",
         "directory": "cannot be read: it is a directory",

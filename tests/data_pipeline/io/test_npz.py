@@ -78,7 +78,7 @@ def test_dishonest_array_header_is_refused(tmp_path: Path, text: str, problem: s
 def test_foreign_members_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     path.write_bytes(archive({"readme.txt": b"hello"}))
-    with pytest.raises(InputError, match=r"'readme.txt' is no array"):
+    with pytest.raises(InputError, match=r"'readme.txt' is not an array"):
         read_npz(path)
 
 

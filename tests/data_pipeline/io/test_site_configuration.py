@@ -130,7 +130,7 @@ def test_a_file_that_cannot_be_read_is_named(site_file: Path) -> None:
 
 def test_the_named_file_must_exist_and_be_an_absolute_path(site_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, problem in (
-        ("/none/x.toml", "there is no such file; correct or unset"),
+        ("/none/x.toml", "no such file; correct or unset"),
         ("x", "must be an absolute path"),
     ):
         monkeypatch.setenv("HELIXFOLD_CONFIG", name)
@@ -157,7 +157,7 @@ def test_without_a_home_directory_there_is_no_user_file(site_file: Path, monkeyp
     monkeypatch.setattr("pwd.getpwuid", without_home)
     assert configuration_files() == [site_file]
     site_file.write_text("cache_directory = '~/cache'\n")
-    with pytest.raises(InputError, match="cache_directory is '~/cache', and no home directory is known"):
+    with pytest.raises(InputError, match="cache_directory is '~/cache', but the home directory is unknown"):
         site_configuration()
 
 

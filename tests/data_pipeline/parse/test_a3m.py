@@ -70,9 +70,9 @@ def test_unknown_residues_of_the_query_match_each_other_and_keep_the_targets_let
         ),
         (b">q\nACDE\n>h\nACDEF\n", None, "a3m, line 3, record 'h': the row has 5 columns"),
         (b">q\nACDE\n>h\n", None, "a3m, line 3, record 'h': the row has 0 columns"),
-        (b">q\nACDE\n\n#x\n>h\nAC\n D1\n", None, "a3m, line 7, column 3, record 'h': '1' is no residue letter"),
-        (b">q\nAC\0DE\n", None, r"a3m, line 2, column 3, record 'q': '\x00' is no residue letter"),
-        (b">q\nACDE\n>h\nAC*E\n", None, "a3m, line 4, column 3, record 'h': '*' is no residue letter"),
+        (b">q\nACDE\n\n#x\n>h\nAC\n D1\n", None, "a3m, line 7, column 3, record 'h': '1' is not a residue letter"),
+        (b">q\nAC\0DE\n", None, r"a3m, line 2, column 3, record 'q': '\x00' is not a residue letter"),
+        (b">q\nACDE\n>h\nAC*E\n", None, "a3m, line 4, column 3, record 'h': '*' is not a residue letter"),
         (b">q\nAC\xffE\n", None, "a3m, line 2, column 3, record 'q': "),
     ],
 )
@@ -93,7 +93,7 @@ def test_bad_input_is_told_with_its_place(content: bytes, query: str | None, mes
         (
             b"ACdE",
             "at residue 3 it has 'E', the target 'D'; it has 3 columns, the target 4 residues; "
-            "its lower-case letters are insertions, no columns",
+            "its lower-case letters are insertions, not columns",
         ),
     ],
 )
@@ -101,7 +101,7 @@ def test_first_row_that_is_not_the_target_is_told_with_the_difference(row: bytes
     with pytest.raises(InputError) as error:
         parse_a3m(b"#x\n>q\n" + row + b"\n", "ACDE")
     place = "a3m, line 2, record 'q': the first row is not the target"
-    assert str(error.value) == f"{place}: {difference}; use the alignment that was made for this sequence"
+    assert str(error.value) == f"{place}: {difference}; pass the alignment of this sequence"
 
 
 def test_gzip_and_windows_line_ends_are_read_and_errors_name_the_file(tmp_path: Path) -> None:

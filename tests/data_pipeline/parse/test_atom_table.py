@@ -22,7 +22,7 @@ def chain(sequence: list[str], rows: list[tuple[int, str, str, float, float]]) -
         component_names=components,
         component=np.array([components.index(row[1]) for row in rows]),
         atom_type=np.array([atom_type(row[2]) for row in rows]),
-        number=np.array([100 + row[0] for row in rows]),
+        residue_number=np.array([100 + row[0] for row in rows]),
         insertion_code=np.array(["B" if row[0] == 1 else " " for row in rows]),
         position=np.array([[row[3], 0, 0] for row in rows], dtype=np.float32),
         occupancy=np.array([row[4] for row in rows]),
@@ -104,5 +104,5 @@ def test_groups_keep_the_order_of_rows() -> None:
 
 def test_too_many_residues_are_refused() -> None:
     check_residues(MAX_RESIDUES, "x.cif")
-    with pytest.raises(InputError, match=r"x\.cif: .*more than 262,144 residues"):
+    with pytest.raises(InputError, match=r"x\.cif: .*more than the maximum of 262,144 residues"):
         check_residues(MAX_RESIDUES + 1, "x.cif")

@@ -19,7 +19,7 @@ def test_columns_are_found_by_name_and_others_ignored() -> None:
         (b"", "first line must name"),
         (b"id,id,sequence\n", "first line must name"),
         (b"id,sequence\n", "no record"),
-        (b"id,sequence\none\n", "line 2: 1 cells where the first line names 2"),
+        (b"id,sequence\none\n", "line 2: the row has 1 cells, the first line 2"),
         (b"id,sequence\none,MK1\n", "line 2, record 'one': residue 3: '1' is not an amino acid"),
         (b"id,sequence\none,\n", "record 'one': the record has no sequence"),
         (b"id,sequence\n../a,MK\n", "could lead to another directory"),
@@ -46,5 +46,5 @@ def test_any_bytes_are_records_or_an_error(content: bytes) -> None:
 def test_cells_of_a_tsv_table_have_tabs_between() -> None:
     records = parse_csv(b"id\tsequence\tnote\na,b\tMKTA\tx\ntwo\tVV\t\n", delimiter="\t")
     assert [(record.name, record.sequence) for record in records] == [("a,b", "MKTA"), ("two", "VV")]
-    with pytest.raises(InputError, match="each once and with tabs between"):
+    with pytest.raises(InputError, match="each once and separated by tabs"):
         parse_csv(b"id,sequence\none,MK\n", delimiter="\t")

@@ -62,7 +62,10 @@ def test_ambiguous_letters_are_kept() -> None:
         (b">a\n>b\nACD", "FASTA, line 1, record 'a': the record has no sequence"),
         (b">a\nACD\n>b\n*\n", "FASTA, line 3, record 'b': the record has no sequence"),
         (b">a\nACD\nEF1G\n", "FASTA, line 3, column 3, record 'a': '1' is not an amino acid letter"),
-        (b">a\nAC D-F\n", "FASTA, line 2, column 5, record 'a': '-' is not an amino acid letter; gaps do not"),
+        (
+            b">a\nAC D-F\n",
+            "FASTA, line 2, column 5, record 'a': '-' is not an amino acid letter; a target sequence cannot",
+        ),
         (b">a\nAC.\n", "FASTA, line 2, column 3, record 'a': '.' is not"),
         (b">a\nAC*D\n", "FASTA, line 2, column 3, record 'a': '*' is not"),
         (b">a\nAC*\nD\n", "FASTA, line 2, column 3, record 'a': '*' is not"),
@@ -201,8 +204,8 @@ def test_real_file_that_lacks_a_line_end_is_refused_where_it_does(real_data: Pat
         ("ACGTNNNNACGT", "this is DNA"),
         ("ACGUACGUACGUACGUAC", "this is RNA"),
         ("UUUU", "this is RNA"),
-        ("METGLYALA", "these are three-letter codes; write one letter for each residue, MGA,"),
-        ("ALAALAALAALA", "these are three-letter codes; write one letter for each residue, AAAA,"),
+        ("METGLYALA", "these are three-letter codes; write one letter per residue: MGA,"),
+        ("ALAALAALAALA", "these are three-letter codes; write one letter per residue: AAAA,"),
         ("MSEGLYALA", "MGA"),
     ],
 )

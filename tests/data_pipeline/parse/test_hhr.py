@@ -49,17 +49,21 @@ def test_a_file_without_hits_has_none(cut: bytes) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
-        (b"No 1", b"No x", "hhr, line 13: a hit begins with 'No' and its number"),
-        (b">1ABC", b"1ABC", "hhr, line 14, record 'No 1': here should be '>' and the hit's name"),
-        (b"Aligned_cols=7 ", b"", "hhr, line 15, record 'No 1': the line after a hit's name should give"),
-        (b"Aligned_cols=7 ", b"Aligned_cols=7.5 ", "hhr, line 15, record 'No 1': the line after a hit's name should"),
+        (b"No 1", b"No x", "hhr, line 13: a hit must begin with 'No' and its number"),
+        (b">1ABC", b"1ABC", "hhr, line 14, record 'No 1': expected '>' and the hit's name"),
+        (b"Aligned_cols=7 ", b"", "hhr, line 15, record 'No 1': the line after a hit's name must have"),
+        (b"Aligned_cols=7 ", b"Aligned_cols=7.5 ", "hhr, line 15, record 'No 1': the line after a hit's name must"),
         (b"Aligned_cols=7 ", b"Aligned_cols=1e999 ", "hhr, line 15, record 'No 1': the line after a hit's name"),
-        (b"Sum_probs=5.1", b"Sum_probs=nan", "hhr, line 15, record 'No 1': the line after a hit's name should give"),
-        (b"2 CD-EF", b"2 CD-Ef", "hhr, line 18, record 'No 1': an aligned row is first index, letters in upper case"),
-        (b"2 CD-EF ", b"3 CD-EF ", "hhr, line 18, record 'No 1': the row goes from residue 3 to 5 but has 4"),
-        (b"2 CD-EF    5", b"0 CD-EF    3", "hhr, line 18, record 'No 1': the row goes from residue 0 to 3 but has 4"),
+        (b"Sum_probs=5.1", b"Sum_probs=nan", "hhr, line 15, record 'No 1': the line after a hit's name must have"),
+        (
+            b"2 CD-EF",
+            b"2 CD-Ef",
+            "hhr, line 18, record 'No 1': an aligned row must have its first index, letters in upper case",
+        ),
+        (b"2 CD-EF ", b"3 CD-EF ", "hhr, line 18, record 'No 1': the row spans residues 3 to 5 but has 4"),
+        (b"2 CD-EF    5", b"0 CD-EF    3", "hhr, line 18, record 'No 1': the row spans residues 0 to 3 but has 4"),
         (b"33 ISAHH   37", b"33 ISAH   36", "hhr, line 13, record 'No 1': the target's row has 8 columns, the hit's 7"),
-        (b"33 ISAHH", b"9999999999999 ISAHH", "hhr, line 22, record 'No 1': an aligned row is first index"),
+        (b"33 ISAHH", b"9999999999999 ISAHH", "hhr, line 22, record 'No 1': an aligned row must have its first index"),
     ],
 )
 def test_bad_input_is_told_with_its_place(before: bytes, after: bytes, message: str) -> None:
@@ -78,13 +82,13 @@ def test_a_hit_that_is_cut_off_is_told(cut: bytes) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", b">q\nACD\n", b"\0" * 100])
 def test_another_file_is_told(content: bytes) -> None:
-    with pytest.raises(InputError, match=r"hhr, line 1: this is no \.hhr file"):
+    with pytest.raises(InputError, match=r"hhr, line 1: not an \.hhr file"):
         parse_hhr(content)
 
 
 def test_more_than_the_limit_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(template_hit, "MAX_HHR_BYTES", 100)
-    with pytest.raises(InputError, match="hhr: it holds more than 100 bytes"):
+    with pytest.raises(InputError, match="hhr: the text is longer than the maximum of 100 bytes"):
         parse_hhr(HHR)
 
 

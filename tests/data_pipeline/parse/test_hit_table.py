@@ -32,13 +32,13 @@ def test_columns_gaps_and_residue_numbers_are_read() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"101\t1abc_A", "hits.m8, line 1: a hit has 13 columns, the last of them a CIGAR string, and this line has 2"),
-        (LINE + changed(12, b"8Q"), "line 2, record '1abc_A': column 13 should be a CIGAR string such as 12M3I40M"),
-        (changed(6, b"0"), "columns 7 to 10 should be residue numbers"),
-        (changed(7, b"10"), "its CIGAR string has 8 residues of the target, and columns 7 to 10 say 2 to 10"),
-        (changed(9, b"12"), "its CIGAR string has 7 residues of the hit, and columns 7 to 10 say 5 to 12"),
+        (b"101\t1abc_A", "hits.m8, line 1: a hit must have 13 columns, the last one a CIGAR string, but this has 2"),
+        (LINE + changed(12, b"8Q"), "line 2, record '1abc_A': column 13 must be a CIGAR string such as 12M3I40M"),
+        (changed(6, b"0"), "columns 7 to 10 must be residue numbers"),
+        (changed(7, b"10"), "its CIGAR string has 8 residues of the target, but columns 7 to 10 span 2 to 10"),
+        (changed(9, b"12"), "its CIGAR string has 7 residues of the hit, but columns 7 to 10 span 5 to 12"),
         (changed(12, b"9999999M"), "more than 1,000,000 columns"),
-        (LINE.replace(b"\t2\t9\t", b"\t4\t11\t"), "it is aligned to residues 4 to 11, and the target has 10"),
+        (LINE.replace(b"\t2\t9\t", b"\t4\t11\t"), "it is aligned to residues 4 to 11, but the target has 10"),
     ],
 )
 def test_what_is_no_hit_is_refused(content: bytes, message: str) -> None:

@@ -40,11 +40,11 @@ def test_a_search_without_hits_has_none(content: bytes) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
-        (b"1abc_A/3-13", b"1abc/3-13", "hmmsearch, record '1abc/3-13': a hit is named like '1abc_A/10-50'"),
-        (b"mol:protein length:120", b"", "hmmsearch, record '1abc_A/3-13': a hit is named like"),
-        (b"protein length:120", b"protein len", "hmmsearch, record '1abc_A/3-13': a hit is named like"),
-        (b"ACDw.EFG", b"ACDwwEFG", "hmmsearch, record '1abc_A': the hit goes from residue 3 to 13 but has 12"),
-        (b"ACDw.EFG", b"ACDw.EF1", "hmmsearch, record '1abc_A': the row has other letters than residues and gaps"),
+        (b"1abc_A/3-13", b"1abc/3-13", "hmmsearch, record '1abc/3-13': a hit must have a name like '1abc_A/10-50'"),
+        (b"mol:protein length:120", b"", "hmmsearch, record '1abc_A/3-13': a hit must have a name like"),
+        (b"protein length:120", b"protein len", "hmmsearch, record '1abc_A/3-13': a hit must have a name like"),
+        (b"ACDw.EFG", b"ACDwwEFG", "hmmsearch, record '1abc_A': the hit spans residues 3 to 13 but has 12"),
+        (b"ACDw.EFG", b"ACDw.EF1", "hmmsearch, record '1abc_A': the row has letters other than residues and gaps"),
         (b"ACDw.EFG", b"ACD..EF.", "hmmsearch, record '1abc_A': the hit has 9 match columns, the target 10"),
         (b"ACDw.EFG", b"ACDw.EF", "hmmsearch, record '2xyz_b/1-8': the row has 12 columns, the first row 11"),
     ],

@@ -183,7 +183,7 @@ def test_ligands_and_water_and_nucleic_acids_are_no_chains() -> None:
     structure = parse_pdb((water + dna + "TER\n" + strand("GLY ALA")).encode())
     [chain] = structure.chains
     assert (chain.name, chain.atom_mask.sum(), chain.atom_positions[1, 0, 0]) == ("A", 8, np.float32(3.6))
-    assert structure.skipped == {"B": "no polymer, only ligands or water", "C": "a polymer, but no protein"}
+    assert structure.skipped == {"B": "not a polymer, only ligands or water", "C": "a polymer, but not a protein"}
 
 
 @pytest.mark.parametrize("between", ["TER\n", "TER\n" + strand("TRP", chain="B") + "TER\n"])
@@ -211,12 +211,12 @@ GOOD = line("N", "GLY", "   1 ", 1.0)
     [
         ("", "x.pdb", "there are no atoms"),
         ("HEADER\nEND\n", "x.pdb", "there are no atoms"),
-        (GOOD + "REMARK\n" + GOOD.replace("1.000", "1.x00"), "x.pdb, line 3", "no coordinates: '   1.x00"),
-        (GOOD + GOOD.replace("   1.000", "        "), "x.pdb, line 2", "no coordinates"),
-        (GOOD + GOOD.replace("   1.000", "     nan"), "x.pdb, line 2", "no coordinates"),
-        (GOOD + GOOD[:50] + "\n", "x.pdb, line 2", "no coordinates"),
-        (GOOD + GOOD[:50], "x.pdb, line 2", "no coordinates"),
-        (GOOD + GOOD.replace("A   1", "A  x1"), "x.pdb, line 2", "no residue number: '  x1'"),
+        (GOOD + "REMARK\n" + GOOD.replace("1.000", "1.x00"), "x.pdb, line 3", "not coordinates: '   1.x00"),
+        (GOOD + GOOD.replace("   1.000", "        "), "x.pdb, line 2", "not coordinates"),
+        (GOOD + GOOD.replace("   1.000", "     nan"), "x.pdb, line 2", "not coordinates"),
+        (GOOD + GOOD[:50] + "\n", "x.pdb, line 2", "not coordinates"),
+        (GOOD + GOOD[:50], "x.pdb, line 2", "not coordinates"),
+        (GOOD + GOOD.replace("A   1", "A  x1"), "x.pdb, line 2", "not a residue number: '  x1'"),
         (GOOD + "MODEL        1\n" + GOOD, "x.pdb", "not readable as PDB"),
     ],
 )
@@ -234,5 +234,5 @@ def test_bytes_that_are_no_text_do_no_harm() -> None:
 
 def test_more_seqres_than_memory_allows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gemmi_chains, "_MAX_SEQRES", 2)
-    with pytest.raises(InputError, match="more than 2 SEQRES records"):
+    with pytest.raises(InputError, match="more than the maximum of 2 SEQRES records"):
         read("REMARK\n", "SEQRES   1 A    1  GLY\n" * 3, strand("GLY"))

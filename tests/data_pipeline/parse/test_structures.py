@@ -27,7 +27,7 @@ DIFFERENT = {
 }
 # Every how manieth file is read; HELIXFOLD_EVERY_FILE=1 reads all.
 STRIDES = {"mmcif": 5, "mmcif_odd": 1, "pdb": 8, "train_mmcif": 40}
-REFUSED = {"2atc.pdb.gz": "columns 31 to 54 are no coordinates"}  # its z coordinates are blank
+REFUSED = {"2atc.pdb.gz": "columns 31 to 54 are not coordinates"}  # its z coordinates are blank
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -65,10 +65,10 @@ def test_larger_files_than_memory_allows_are_refused(tmp_path: Path, monkeypatch
     path = tmp_path / "a.pdb"
     path.write_bytes(pdb_text(CHAIN))
     monkeypatch.setattr(structures, "MAX_PDB_BYTES", 100)
-    with pytest.raises(InputError, match="more than 100 bytes of PDB"):
+    with pytest.raises(InputError, match="the PDB file is larger than the maximum of 100 bytes"):
         read_structure(path)
     monkeypatch.setattr(structures, "MAX_MMCIF_BYTES", 100)
-    with pytest.raises(InputError, match="more than 100 bytes"):
+    with pytest.raises(InputError, match="longer than the maximum of 100 bytes"):
         read_structure(path)
 
 

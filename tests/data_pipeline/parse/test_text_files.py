@@ -47,7 +47,7 @@ def test_damaged_gzip_is_told(tmp_path: Path) -> None:
 def test_reading_stops_at_the_limit(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a").write_bytes(content)
     assert len(read_text_bytes(tmp_path / "a", 3_000_000)) == 3_000_000
-    with pytest.raises(InputError, match=r"^\S+/a: it holds more than 2,999,999 bytes"):
+    with pytest.raises(InputError, match=r"^\S+/a: the text is longer than the maximum of 2,999,999 bytes"):
         read_text_bytes(tmp_path / "a", 2_999_999)
 
 
@@ -87,7 +87,7 @@ def test_lines_of_a_file_are_those_of_its_content(
     expected = [b">a", b"ACDE", b"", b">a long name", b"A"]
     assert list(read_lines(tmp_path / "a", 100)) == expected
     assert list(content_lines(content, "a")) == expected
-    with pytest.raises(InputError, match=r"^\S+/a: it holds more than 20 bytes"):
+    with pytest.raises(InputError, match=r"^\S+/a: the text is longer than the maximum of 20 bytes"):
         list(read_lines(tmp_path / "a", 20))
 
 

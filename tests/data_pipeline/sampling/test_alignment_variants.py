@@ -56,9 +56,9 @@ def test_columns_of_several_chains_are_replaced_in_one_variant() -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        ("2-3", "--mask-columns 2-3 is of a complex: name the chain, such as A:2-3"),
-        ("A:1,D:4", "--mask-columns D:4 names a chain that is none of A, C, B"),
-        ("B:8-9", "--mask-columns B:8-9 goes beyond the last residue, 8"),
+        ("2-3", "--mask-columns 2-3 needs a chain for a complex, such as A:2-3"),
+        ("A:1,D:4", "--mask-columns D:4 has an unknown chain; the chains are A, C, B"),
+        ("B:8-9", "--mask-columns B:8-9 is beyond the last residue, 8"),
     ],
 )
 def test_columns_that_a_complex_lacks_are_refused(words: str, problem: str) -> None:
@@ -73,7 +73,7 @@ def test_columns_of_a_single_chain_may_be_named_with_or_without_it() -> None:
         rows = ["".join(f"{''.join(RESTYPES)}X-"[each] for each in row) for row in found.msa.tolist()]  # type: ignore[union-attr]
         assert rows == ["MKTA", "M-TA", "GAGA", "AAT-"]
         assert found.deletion_matrix is CHAIN.deletion_matrix  # type: ignore[union-attr]
-    with pytest.raises(InputError, match="--mask-columns 5 goes beyond the last residue, 4"):
+    with pytest.raises(InputError, match="--mask-columns 5 is beyond the last residue, 4"):
         column_mask(CHAIN, read_ranges("5"))
 
 
@@ -100,5 +100,5 @@ def test_each_cluster_has_the_targets_row_and_its_own() -> None:
     np.testing.assert_array_equal(features.msa, CHAIN.msa[[0, 1, 3]])  # type: ignore[union-attr]
     np.testing.assert_array_equal(features.deletion_matrix, CHAIN.deletion_matrix[[0, 1, 3]])  # type: ignore[union-attr]
     assert AlignmentVariant().of(CHAIN) is CHAIN
-    with pytest.raises(InputError, match="complex is a complex, whose chains have rows of their own: --cluster-msa is"):
+    with pytest.raises(InputError, match="complex is a complex, but --cluster-msa is"):
         single_chain(feature_set("AB"))

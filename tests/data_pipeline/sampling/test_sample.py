@@ -136,7 +136,7 @@ def test_drawing_leaves_the_features_alone() -> None:
         ({"max_extra_msa": 0}, "max_extra_msa must be at least 1"),
         ({"max_templates": -1}, "max_templates must be at least 0"),
         ({"masked_msa_fraction": 1.5}, r"masked_msa_fraction must be within 0\.\.1, got 1\.5"),
-        ({"uniform_prob": 0.5, "profile_prob": 0.5}, "must not exceed 1 together"),
+        ({"uniform_prob": 0.5, "profile_prob": 0.5}, "must be at most 1"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:

@@ -50,7 +50,7 @@ def test_clusters_are_made_in_the_steps_of_mmseqs2(tmp_path: Path) -> None:
         "562\t|\tspecies 562\t|\t\t|\tscientific name\t|",
         "9606\t|\tspecies 9606\t|\t\t|\tscientific name\t|",
     ]
-    with pytest.raises(InputError, match="own_db: there is a database of this name; choose another name"):
+    with pytest.raises(InputError, match="own_db: a database of this name exists already; choose another name"):
         build.clusters([one], output)
 
 
@@ -76,7 +76,7 @@ def test_what_cannot_be_built_leaves_nothing(tmp_path: Path) -> None:
     empty.touch()
     program = RecordingProgram(tmp_path, "mmseqs", f"{MAKES}\n[ $1 != align ]")
     build = ClusterBuild(program=program.path)
-    with pytest.raises(InputError, match=r"empty\.fasta: the file holds no sequence"):
+    with pytest.raises(InputError, match=r"empty\.fasta: the file has no sequences"):
         build.clusters([good, empty], output)
     assert program.calls == []
     with pytest.raises(SearchError, match="mmseqs failed with exit code 1"):
@@ -99,5 +99,5 @@ def test_the_file_that_makes_a_database_is_moved_last(tmp_path: Path, monkeypatc
     move_database(source, target, "db")
     assert moved == ["db", "db_seq", "db_seq.dbtype", "other", "db.dbtype"]
     moved.clear()
-    move_database(source, target, "new", made_as="db")
+    move_database(source, target, "new", source_name="db")
     assert moved == ["new", "new_seq", "new_seq.dbtype", "new.dbtype"]

@@ -124,18 +124,22 @@ def test_without_species_nothing_is_paired(directory: Path) -> None:
         (
             "gpu = true",
             "gpu_server = true",
-            "database 'colabfold': gpu_server is for searches on a GPU; set gpu = true",
+            "database 'colabfold': gpu_server needs gpu = true",
         ),
-        ("gpu = true", "gpus = 2", "database 'colabfold': unknown option gpus; there are sensitivity, e_value"),
+        ("gpu = true", "gpus = 2", "database 'colabfold': unknown option gpus; the options are sensitivity, e_value"),
         ('tool = "colabfold"\npath = [', 'tool = "hhblits"\npath = [', "there is no hh-suite database"),
-        (f'path = "{PDB}"', f'path = "{UNIREF}_aln"', "_aln: MMseqs2 needs a database of protein sequences here"),
-        ("[templates]", "[complex_templates]", r"\[complex_templates\]: mmseqs searches the \[templates\] alone"),
+        (f'path = "{PDB}"', f'path = "{UNIREF}_aln"', "_aln: expected an MMseqs2 database of protein sequences"),
+        ("[templates]", "[complex_templates]", r"\[complex_templates\]: mmseqs is only supported for \[templates\]"),
         (
             "[templates]",
             f'[[alignments]]\nname = "b"\ntool = "colabfold"\npath = "{UNIREF}"\n[templates]',
-            "databases 'colabfold' and 'b': give ColabFold's databases in one table, UniRef30 first",
+            "databases 'colabfold' and 'b': list ColabFold's databases in one table, UniRef30 first",
         ),
-        (PROFILE.split("[templates]", maxsplit=1)[0], "", r"\[templates\]: mmseqs searches templates with the profile"),
+        (
+            PROFILE.split("[templates]", maxsplit=1)[0],
+            "",
+            r"\[templates\]: mmseqs needs the profile of a UniRef30 search",
+        ),
     ],
 )
 def test_a_wrong_profile_is_one_sentence(directory: Path, old: str, new: str, message: str) -> None:
@@ -147,5 +151,5 @@ def test_a_wrong_profile_is_one_sentence(directory: Path, old: str, new: str, me
 
 def test_a_program_that_is_too_old_is_refused(directory: Path) -> None:
     (directory / "bin" / "mmseqs").write_text("#!/bin/sh\necho 14-7e284\n")
-    with pytest.raises(InputError, match="is MMseqs2 release 14, and release 16 or a newer one is needed here"):
+    with pytest.raises(InputError, match="is MMseqs2 release 14, but release 16 or newer is required"):
         planned(directory, directory)

@@ -113,7 +113,7 @@ def test_rows_of_complexes_are_paired_by_species(made: Made, tmp_path: Path, mon
     assert all(one[4:] == two[4:] for one, two in zip(names[0][1:], names[1][1:], strict=True))
     monkeypatch.setattr(MmseqsBatch, "run", lambda *_: pytest.fail("searched again"))
     assert pairing.search(complexes[0]) == first
-    with pytest.raises(ValueError, match="rows are paired between different sequences"):
+    with pytest.raises(ValueError, match="the sequences of a complex must differ"):
         pairing.search([made.first, made.first])
 
 
@@ -265,7 +265,7 @@ def test_a_first_row_that_is_not_the_target_is_an_error(tmp_path: Path) -> None:
         batch=MmseqsBatch(program=RecordingProgram(tmp_path, "mmseqs", script).path),
         uniref=database(tmp_path / "uniref"),
     )
-    with pytest.raises(SearchError, match="an alignment whose first row is not the target"):
+    with pytest.raises(SearchError, match="the first row of an alignment of mmseqs is not the target"):
         search.search("MKV")
 
 
@@ -278,14 +278,14 @@ def test_a_first_row_that_is_not_the_target_is_an_error(tmp_path: Path) -> None:
         (
             "_seq.dbtype",
             b"\1\0\0\0",
-            r"uniref30_x_db_seq: MMseqs2 needs a database of protein sequences here, and this",
+            r"uniref30_x_db_seq: expected an MMseqs2 database of protein sequences, got type",
         ),
         (
             "_aln.dbtype",
             b"\6\0\0\0",
-            r"uniref30_x_db_aln: MMseqs2 needs a database of alignments here, and this one is",
+            r"uniref30_x_db_aln: expected an MMseqs2 database of alignments, got type",
         ),
-        (".dbtype", b"\0\0", r"uniref30_x_db.dbtype: it holds 2 bytes, not 4: not MMseqs2's; download"),
+        (".dbtype", b"\0\0", r"uniref30_x_db.dbtype: not a file of MMseqs2: got 2 bytes, expected 4; download"),
     ],
 )
 def test_an_incomplete_database_is_refused(tmp_path: Path, ending: str, content: bytes | None, message: str) -> None:
@@ -320,7 +320,7 @@ def test_the_options_change_the_steps_and_the_identity(tmp_path: Path) -> None:
     assert any("--max-accept 1000000" in line for line in words)
     options = (ColabfoldOptions(), gpu, ColabfoldOptions(filtered=False), ColabfoldOptions(sensitivity=8))
     assert len({replace(search, options=each).identity() for each in options}) == 4
-    with pytest.raises(ValueError, match="gpu_server is for searches on a GPU"):
+    with pytest.raises(ValueError, match="gpu_server needs gpu = true"):
         ColabfoldOptions(gpu_server=True)
     with pytest.raises(ValueError, match="sensitivity must be between 1 and 10, got 11"):
         ColabfoldOptions(sensitivity=11)
@@ -339,7 +339,7 @@ def test_an_index_takes_the_place_of_members_and_alignments(tmp_path: Path) -> N
 @pytest.mark.integration
 def test_a_database_is_never_replaced_and_its_species_are_read(made: Made, tmp_path: Path) -> None:
     build = ClusterBuild(program=made.batch.program, cpus=1)
-    with pytest.raises(InputError, match="there is a database of this name"):
+    with pytest.raises(InputError, match="a database of this name exists already"):
         build.clusters([made.folder / "uniref.fasta"], made.uniref.path)
     lines = with_ending(made.uniref.path, "_mapping").read_text().splitlines()
     assert lines[:2] == ["0\t500", "1\t501"]
@@ -347,6 +347,6 @@ def test_a_database_is_never_replaced_and_its_species_are_read(made: Made, tmp_p
     assert not list(made.folder.glob("helixfold-*"))
     empty = tmp_path / "empty.fasta"
     empty.touch()
-    with pytest.raises(InputError, match="the file holds no sequence"):
+    with pytest.raises(InputError, match="the file has no sequences"):
         build.clusters([empty], tmp_path / "new")
     assert list(tmp_path.iterdir()) == [empty]

@@ -17,7 +17,7 @@ def test_a_database_is_as_long_as_the_farthest_line_of_its_index_says(index: str
     database.write_bytes(content)
     check_index(database)
     database.write_bytes(content[:-1])
-    with pytest.raises(InputError, match="its index tells of 100 bytes and there are 99"):
+    with pytest.raises(InputError, match="its index needs 100 bytes, but the data has 99"):
         check_index(database)
 
 
@@ -27,12 +27,14 @@ def test_a_database_may_be_divided_into_files(tmp_path: Path) -> None:
         (tmp_path / f"db.{number}").write_bytes(b"x" * size)
     check_index(tmp_path / "db")
     (tmp_path / "db.1").write_bytes(b"x" * 39)
-    with pytest.raises(InputError, match="there are 99"):
+    with pytest.raises(InputError, match="the data has 99"):
         check_index(tmp_path / "db")
 
 
 def test_a_line_that_is_no_entry_is_told(tmp_path: Path) -> None:
     (tmp_path / "db.index").write_text(f"{FIRST}1\t40\n")
     (tmp_path / "db").write_bytes(b"x" * 100)
-    with pytest.raises(InputError, match=r"db\.index, line 2: an index has a key, a place and a length"):
+    with pytest.raises(
+        InputError, match=r"db\.index, line 2: each line of an index must have a key, an offset and a length"
+    ):
         check_index(tmp_path / "db")

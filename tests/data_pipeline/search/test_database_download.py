@@ -154,7 +154,9 @@ def test_a_file_that_another_program_left_with_holes_is_fetched_again(tmp_path: 
 
 def test_a_record_that_is_none_is_said(tmp_path: Path) -> None:
     (tmp_path / "downloads.json").write_text("[]")
-    with pytest.raises(InputError, match=r"downloads\.json: not a record of downloads; delete it to download all"):
+    with pytest.raises(
+        InputError, match=r"downloads\.json: not a record of downloads; delete it to download everything"
+    ):
         download(Behaviour(content=ARCHIVE), tmp_path)
 
 
@@ -168,7 +170,7 @@ def test_an_archive_that_lacks_a_file_is_said(tmp_path: Path) -> None:
 def test_an_unknown_name_and_address_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = ["--output", str(tmp_path / "x")]
     assert main(["databases", "download", "bfd", *output]) == 2
-    assert "there is no database bfd; there are uniref30_2302, colabfold_envdb_202108" in capsys.readouterr().err
+    assert "unknown database bfd; the databases are uniref30_2302, colabfold_envdb_202108" in capsys.readouterr().err
     assert main(["databases", "download", NAME, "--url", "ftp://here", *output]) == 2
     assert "only http and https addresses" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
@@ -194,11 +196,11 @@ def test_a_database_is_built_from_fasta_checked_and_understood(
     assert main(["databases", "check", str(output)]) == 0
     assert "uniref30_own_db (colabfold): whole" in capsys.readouterr().out
     assert main(command) == 2
-    assert "there is a database of this name" in capsys.readouterr().err
+    assert "a database of this name exists already" in capsys.readouterr().err
     members = output / "uniref30_own_db_seq"
     members.write_bytes(members.read_bytes()[:-100])
     assert main(["databases", "check", str(output)]) == 1
-    assert "its index tells of" in capsys.readouterr().out
+    assert "its index needs" in capsys.readouterr().out
     for wrong, message in (
         (["--min-identity", "2", "--name", "x"], "min_identity"),
         (["--name", "a/b"], "--name"),
@@ -253,7 +255,7 @@ def test_every_part_of_a_database_of_clusters_is_checked(tmp_path: Path) -> None
         index.write_text("0\t0\t200001\n")
         (problem,) = (problem for _, problem in check_databases(profile))
         assert problem is not None
-        assert f"uniref30_1_db{part}: its index tells of 200,001 bytes and there are 200,000" in problem
+        assert f"uniref30_1_db{part}: its index needs 200,001 bytes, but the data has 200,000" in problem
         index.write_text("0\t0\t200000\n")
     # What an index of MMseqs2's holds is not needed.
     (tmp_path / "uniref30_1_db.idx.index").touch()

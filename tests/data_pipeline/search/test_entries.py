@@ -44,7 +44,7 @@ def test_an_entry_of_the_pdb_is_a_complex_of_its_proteins(tmp_path: Path) -> Non
     with serving_entries() as (address, _):
         (whole,) = read_targets([fetch_sequence("4hhb", tmp_path, servers(address), print)])
         (chain,) = read_targets([fetch_sequence("4HHB_X", tmp_path, servers(address), print)])
-        with pytest.raises(InputError, match="4HHB: it has no protein chain E; its chains are A, C, X, D"):
+        with pytest.raises(InputError, match="4HHB: the entry has no protein chain E; its chains are A, C, X, D"):
             fetch_sequence("4HHB_E", tmp_path, servers(address), print)
     assert isinstance(whole, ComplexInput)
     assert (whole.name, whole.target.chain_ids) == ("4HHB", ("A", "C", "X", "D"))
@@ -70,7 +70,7 @@ def test_a_busy_server_is_asked_again(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (len(paths), len(waits)) == (3, 2)
     with (
         serving_entries(failures=9) as (address, paths),
-        pytest.raises(InputError, match=r"1ABC: cannot be fetched from 127.0.0.1:[0-9]+ \(it answers 503 "),
+        pytest.raises(InputError, match=r"1ABC: cannot be fetched from 127.0.0.1:[0-9]+ \(status 503 "),
     ):
         fetch_sequence("1ABC", tmp_path, servers(address), print)
     assert len(paths) == 3
@@ -81,9 +81,9 @@ def test_a_busy_server_is_asked_again(tmp_path: Path, monkeypatch: pytest.Monkey
     [
         (fetch_sequence, "P12345", "P12345: 127.0.0.1:[0-9]+ has no such entry"),
         (fetch_sequence, "Q00000", "Q00000: the server has no sequence for it; the entry may be deleted or merged"),
-        (fetch_structure, "Q00000", "Q00000: the answer of http://127.0.0.1:[0-9]+ names no structure"),
-        (fetch_structure, "1ABC", "1ABC: the server sent something else than an mmCIF file"),
-        (fetch_structure, "4HHB_A", "4HHB_A: a structure is a whole entry; pass 4HHB"),
+        (fetch_structure, "Q00000", "Q00000: the answer of http://127.0.0.1:[0-9]+ has no structure"),
+        (fetch_structure, "1ABC", "1ABC: the server did not send an mmCIF file"),
+        (fetch_structure, "4HHB_A", "4HHB_A: expected an entry without a chain; pass 4HHB"),
     ],
 )
 def test_what_a_server_lacks_is_one_sentence_and_not_cached(

@@ -104,7 +104,7 @@ def test_a_record_without_end_costs_bounded_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", gzip.compress(b"", mtime=0)])
 def test_an_empty_database_is_refused(tmp_path: Path, content: bytes) -> None:
-    with pytest.raises(InputError, match="holds no sequence"):
+    with pytest.raises(InputError, match="has no sequences"):
         require_database(written(tmp_path, content))
 
 

@@ -98,7 +98,7 @@ def test_real_families_are_found_again(real_data: Path, tmp_path: Path) -> None:
 def test_a_database_with_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
     program, databases = fake(tmp_path, "exit 0")
     (tmp_path / "db_cs219.ffindex").unlink()
-    with pytest.raises(InputError, match=r"db_cs219\.ffindex: there is no such file of the hh-suite database"):
+    with pytest.raises(InputError, match=r"db_cs219\.ffindex: this file of the hh-suite database is missing"):
         Hhblits(program=program, databases=databases)
     with pytest.raises(InputError, match="needs a database"):
         Hhblits(program=program, databases=())
@@ -123,7 +123,7 @@ def test_a_failing_search_says_what_hhblits_said(tmp_path: Path) -> None:
     with pytest.raises(SearchError, match="hhblits failed with exit code 4; it printed: ERROR: no match states"):
         Hhblits(program=program, databases=databases).search("MKV")
     program, databases = fake(tmp_path, "exit 0")
-    with pytest.raises(SearchError, match=r"hhblits ended well but wrote no hits\.a3m"):
+    with pytest.raises(SearchError, match=r"hhblits succeeded but did not write hits\.a3m"):
         Hhblits(program=program, databases=databases).search("MKV")
     program, databases = fake(tmp_path, "sleep 600")
     with pytest.raises(SearchError, match=r"hhblits did not finish within 0\.2 s"):

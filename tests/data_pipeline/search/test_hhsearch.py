@@ -107,13 +107,13 @@ def test_a_failing_search_says_what_hhsearch_said(tmp_path: Path) -> None:
     with pytest.raises(SearchError, match="hhsearch failed with exit code 6; it printed: ERROR: damaged index"):
         Hhsearch(program=program, databases=databases).search(b">query\nMKV\n")
     program, databases = fake(tmp_path, "touch hits.hhr")
-    with pytest.raises(SearchError, match=r"hhsearch ended well but wrote no hits\.hhr"):
+    with pytest.raises(SearchError, match=r"hhsearch succeeded but did not write hits\.hhr"):
         Hhsearch(program=program, databases=databases).search(b">query\nMKV\n")
 
 
 def test_a_missing_database_is_refused_by_name(tmp_path: Path) -> None:
     program, _ = fake(tmp_path, "exit 0")
-    with pytest.raises(InputError, match=r"pdb70_a3m\.ffdata: there is no such file"):
+    with pytest.raises(InputError, match=r"pdb70_a3m\.ffdata: this file of the hh-suite database is missing"):
         Hhsearch(program=program, databases=(tmp_path / "pdb70",))
 
 

@@ -159,10 +159,10 @@ def test_the_identity_names_tool_options_and_database(search_case: tuple[str, by
     [
         (b"", "no alignment row"),
         (b"# STOCKHOLM 1.0\n\nquery MKVL\n//\n", "has no line '#=GC RF'"),
-        (b"# STOCKHOLM 1.0\n\nquery MKVL\n#=GC RF xxx\n//\n", "has 4 columns, and its line '#=GC RF' has 3"),
+        (b"# STOCKHOLM 1.0\n\nquery MKVL\n#=GC RF xxx\n//\n", "has 4 columns, but its line '#=GC RF' has 3"),
         (b"# STOCKHOLM 1.0\n\nquery MKVL\n#=GC RF ....\n//\n", "has no line '#=GC RF'"),
         (b"# STOCKHOLM 1.0\n\nquery MKVL\n#=GC RF x xx\n//\n", "has no line '#=GC RF'"),
-        (b"# STOCKHOLM 1.0\n\nquery MKVL\n#=GC RF xx\xc3\xa9\n//\n", "no profile can be made"),
+        (b"# STOCKHOLM 1.0\n\nquery MKVL\n#=GC RF xx\xc3\xa9\n//\n", "cannot build a profile"),
         (b"# STOCKHOLM 1.0\n\nquery MK1L\n#=GC RF xxxx\n//\n", "1"),
         (b"# STOCKHOLM 1.0\n\nquery MKVL\nother MKV\n#=GC RF xxxx\n//\n", "other"),
     ],
@@ -184,7 +184,7 @@ def test_a_program_that_fails_is_reported_with_what_it_printed(
     for hmmsearch, hmmbuild, problem in (
         (failing, fine, "failing failed with exit code 4; it printed: no licence"),
         (fine, failing, "failing failed with exit code 4"),
-        (fine, fine, "wrote no output.sto"),
+        (fine, fine, "did not write output.sto"),
     ):
         with pytest.raises(SearchError, match=problem):
             HmmsearchProgram(database, OPTIONS, hmmsearch, hmmbuild).search(alignment)

@@ -59,6 +59,6 @@ def test_a_program_that_is_too_old_or_missing_is_refused(tmp_path: Path, monkeyp
     old = program(tmp_path / "bin" / "mmseqs", "14-7e284+ds-1+b2")
     monkeypatch.setenv("PATH", str(old.parent))
     assert require_mmseqs() == old
-    with pytest.raises(InputError, match="is MMseqs2 release 14, and release 16 or a newer one is needed here"):
+    with pytest.raises(InputError, match="is MMseqs2 release 14, but release 16 or newer is required"):
         require_mmseqs(oldest=16)
     assert mmseqs_release(old) == 14

@@ -199,8 +199,8 @@ def test_an_archive_that_arrives_damaged_is_fetched_again(server: MockServer) ->
     [
         (state("MAINTENANCE"), "8 attempts failed: its state is MAINTENANCE"),
         (failing(500, b"<b>out of\nmemory</b>"), "8 attempts failed: it answered 500 .*'<b>out of memory</b>'"),
-        (failing(200, b"\x1b[31m no json"), r"8 attempts failed: it answered with no JSON: '\\x1b\[31m no json'"),
-        (state("PENDING", id="../../etc"), "8 attempts failed: it gave no ticket"),
+        (failing(200, b"\x1b[31m no json"), r"8 attempts failed: its answer is not JSON: '\\x1b\[31m no json'"),
+        (state("PENDING", id="../../etc"), "8 attempts failed: it returned no ticket"),
     ],
 )
 def test_faults_that_stay_are_named(server: MockServer, fault: object, problem: str) -> None:
@@ -217,7 +217,7 @@ def test_faults_that_stay_are_named(server: MockServer, fault: object, problem: 
         ("submit", failing(301, Location="http://127.0.0.1:1/ticket/msa"), "it answered 301"),
         ("submit", state("ERROR"), "could not search"),
         ("state", state("ERROR"), "could not search"),
-        ("state", failing(200, b"x" * 70_000), "the answer is larger than 65,536 bytes"),
+        ("state", failing(200, b"x" * 70_000), "the answer is larger than the maximum of 65,536 bytes"),
     ],
 )
 def test_what_cannot_succeed_fails_at_once(server: MockServer, kind: str, fault: object, problem: str) -> None:
@@ -285,7 +285,7 @@ def test_a_slow_drip_ends_with_the_time_of_a_request(server: MockServer) -> None
             time.sleep(0.005)
 
     server.answers["download"] = [drip]
-    with pytest.raises(SearchError, match=r"no whole answer within 0\.5 s"):
+    with pytest.raises(SearchError, match=r"no complete answer within 0\.5 s"):
         ask(server, timeout=0.5)
 
 
@@ -305,12 +305,12 @@ def changed(server: MockServer, old: bytes, new: bytes) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        (b">102\nACDXY", b">102\nACEXY", r"is for another sequence than was asked for \('>102'\)"),
+        (b">102\nACDXY", b">102\nACEXY", r"is for another sequence than requested \('>102'\)"),
         (b">102\nACDXY", b">102\nACDXYA", "is for another sequence"),
-        (b">102\n", b">104\n", "is for '>104', which was not asked for"),
-        (b">102\n", b">101\n", "is for '>101', which was not asked for, or comes too often"),
-        (b">102\n", b"102\n", "is for '102', which was not asked for"),
-        (b">102\n", b">10\xb2\n", "which was not asked for"),
+        (b">102\n", b">104\n", "is for '>104', which was not requested"),
+        (b">102\n", b">101\n", "is for '>101', which was not requested, or occurs too often"),
+        (b">102\n", b"102\n", "is for '102', which was not requested"),
+        (b">102\n", b">10\xb2\n", "which was not requested"),
         (b">103\nGHIKL\n>U103\t99\n-HIKL\n\0", b"", r"uniref\.a3m of the server's answer lacks 1 of 3 sequences"),
     ],
 )
@@ -328,7 +328,7 @@ def test_a_missing_file_is_refused(server: MockServer) -> None:
 
 def test_nothing_is_sent_to_an_address_that_is_none() -> None:
     for url in ("", "api.colabfold.com", "ftp://host", "http://", "http://[", "http://host:x", "http://host/?q=1"):
-        with pytest.raises(InputError, match=f"an MMseqs2 server is named like {PUBLIC_SERVER}, got"):
+        with pytest.raises(InputError, match=f"an MMseqs2 server must be a URL like {PUBLIC_SERVER}, got"):
             ServerOptions(url=url)
 
 

@@ -103,7 +103,7 @@ def test_options_of_a_tool_are_passed_on_and_checked(directory: Path) -> None:
     plan = planned(directory, profile + "options = { e_value = 0.5, iterations = 2 }\n")
     assert "-N 2 -E 0.5" in plan.alignments[0].tool.identity()
     for options, words in (
-        ("{ evalue = 0.5 }", "database 'one': unknown option evalue; there are iterations, e_value"),
+        ("{ evalue = 0.5 }", "database 'one': unknown option evalue; the options are iterations, e_value"),
         ("{ e_value = -1.0 }", "database 'one': e_value must be a positive number"),
         ('{ e_value = "small" }', "database 'one'"),
     ):
@@ -146,7 +146,7 @@ def test_templates_come_from_one_place(directory: Path) -> None:
     assert plan.templates.tool.identity() == "mmseqs2 server http://127.0.0.1:1 mode env templates"
     assert plan.of_chains().templates == plan.templates
     templates = '[templates]\ntool = "hmmsearch"\npath = "one.fasta"\nstructures = "mmcif"\n'
-    with pytest.raises(InputError, match="those of the server or those of the databases; leave one of them out"):
+    with pytest.raises(InputError, match="from the server cannot be combined with a template database; remove one"):
         planned(directory, templates, server=server, with_server_templates=True)
 
 

@@ -291,7 +291,7 @@ def test_a_working_directory_that_fills_while_it_is_removed_is_removed_again(
 
 
 def test_no_room_for_a_working_directory_is_an_own_error(tmp_path: Path) -> None:
-    with pytest.raises(SearchError, match="no temporary directory could be made"), working_directory(tmp_path / "none"):
+    with pytest.raises(SearchError, match="cannot create a temporary directory"), working_directory(tmp_path / "none"):
         pass
 
 
@@ -303,7 +303,7 @@ def test_programs_are_found_on_the_path_or_by_their_path(tmp_path: Path, monkeyp
     program.write_text("#!/bin/sh\n")
     assert find_program("hhblits") is None  # not executable
     with pytest.raises(
-        InputError, match="the program hhblits was not found; install hhsuite and see that hhblits is on"
+        InputError, match="the program hhblits was not found; install hhsuite and make sure that hhblits is on"
     ):
         require_program("hhblits")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
@@ -335,5 +335,5 @@ def test_a_program_without_a_version_is_an_error(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text("#!/bin/sh\necho what is this\n")
     program.chmod(0o755)
-    with pytest.raises(SearchError, match="printed no version: what is this"):
+    with pytest.raises(SearchError, match="did not print a version: what is this"):
         program_version(program)

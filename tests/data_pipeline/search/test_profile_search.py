@@ -98,14 +98,14 @@ def test_an_error_in_one_chunk_ends_the_search(
 
     refusing = type("Refusing", (Pipeline,), {"search_hmm": refuse})
     monkeypatch.setattr(profile_search, "Pipeline", refusing)
-    with pytest.raises(InputError, match="line 1: HMMER cannot search the records from here on: not today"):
+    with pytest.raises(InputError, match="line 1: HMMER cannot search the records starting here: not today"):
         search_profiles([profile], database, THRESHOLDS, cpus=2)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_database_of_which_nothing_is_selected_is_refused(family: tuple[profile_search.ProteinProfile, Path]) -> None:
     profile, database = family
-    with pytest.raises(InputError, match="holds no sequence"):
+    with pytest.raises(InputError, match="has no sequences"):
         search_profiles([profile], database, THRESHOLDS, cpus=1, select=lambda chunk: FastaChunk(content=b"\n", line=1))
 
 

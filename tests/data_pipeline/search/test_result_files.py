@@ -66,7 +66,7 @@ def test_the_record_says_what_was_searched(results: ResultFiles) -> None:
 
 def test_a_result_that_cannot_be_read_is_not_kept(results: ResultFiles) -> None:
     files = {path.name: path.read_bytes() for path in results.directory.iterdir()}
-    problem = "the result of a search is not kept, for it cannot be read: hits.sto, line 1: it is bad"
+    problem = "the result of a search cannot be read and is not stored: hits.sto, line 1: it is bad"
     with pytest.raises(SearchError, match=problem):
         results.save(FILE, "tool 2", QUERY, b"bad", parse)
     with pytest.raises(SearchError, match=problem):

@@ -78,26 +78,26 @@ QUERY = {number: f">{number}\n{sequence}\n".encode() for number, sequence in NUM
         (
             QUERY[101] + ROW[101] * 2 + b"\0" + QUERY[102] + ROW[102],
             1,
-            "pair.a3m of the server's answer has 2 rows for sequence 101 and 1 for sequence 102; "
-            "paired rows belong together by their numbers",
+            "pair.a3m of the server's answer has 2 rows for sequence 101 but 1 for sequence 102; "
+            "paired rows need equal numbers",
         ),
-        (QUERY[101] + b"\0" + QUERY[102] + ROW[102], 1, "has 0 rows for sequence 101 and 1 for sequence 102"),
+        (QUERY[101] + b"\0" + QUERY[102] + ROW[102], 1, "has 0 rows for sequence 101 but 1 for sequence 102"),
         (
             b"\0".join([QUERY[101] + ROW[101], QUERY[102] + ROW[102], QUERY[101] + ROW[101] * 3]),
             2,
-            r"has 1\+3 rows for sequence 101 and 1 for sequence 102",
+            r"has 1\+3 rows for sequence 101 but 1 for sequence 102",
         ),
         (
             b"\0".join([QUERY[101] + ROW[101], QUERY[102], QUERY[101], QUERY[102] + ROW[102]]),
             2,
-            r"has 1\+0 rows for sequence 101 and 0\+1 for sequence 102",
+            r"has 1\+0 rows for sequence 101 but 0\+1 for sequence 102",
         ),
         (QUERY[101], 1, "pair.a3m of the server's answer lacks 1 of 2 sequences"),
         (b"", 1, "lacks 2 of 2 sequences"),
-        (QUERY[101] + b"\0" + QUERY[102] + b"\0" + QUERY[101], 1, "is for '>101', which was not asked for, or comes"),
-        (b"\0".join([QUERY[101], QUERY[102]] * 3), 2, "is for '>101', which was not asked for, or comes too often"),
-        (QUERY[101] + b"\0>102\nMKV\n", 1, r"is for another sequence than was asked for \('>102'\)"),
-        (QUERY[101] + b"\0" + QUERY[102] + b"\0>103\nMKV\n", 1, "is for '>103', which was not asked for"),
+        (QUERY[101] + b"\0" + QUERY[102] + b"\0" + QUERY[101], 1, "is for '>101', which was not requested, or occurs"),
+        (b"\0".join([QUERY[101], QUERY[102]] * 3), 2, "is for '>101', which was not requested, or occurs too often"),
+        (QUERY[101] + b"\0>102\nMKV\n", 1, r"is for another sequence than requested \('>102'\)"),
+        (QUERY[101] + b"\0" + QUERY[102] + b"\0>103\nMKV\n", 1, "is for '>103', which was not requested"),
     ],
 )
 def test_rows_that_do_not_belong_together_are_refused(content: bytes, blocks: int, problem: str) -> None:

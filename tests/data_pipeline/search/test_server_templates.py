@@ -136,7 +136,7 @@ def test_the_best_hits_of_each_sequence_are_kept() -> None:
     found = hits_by_number(b"\0".join(lines) + b"\n")
     assert {number: table.count(b"\n") for number, table in found.items()} == {101: 20, 102: 20}
     assert found[102].splitlines()[1] == hit("102", "0001_A", 5).rstrip()
-    with pytest.raises(SearchError, match="without numbers of sequences"):
+    with pytest.raises(SearchError, match="lacks sequence numbers"):
         hits_by_number(b"1abc_A\t1\n")
 
 
@@ -148,5 +148,5 @@ def test_names_become_addresses_only_if_they_are_names(tmp_path: Path) -> None:
 
 
 def test_files_need_a_cache(server: MockServer) -> None:
-    with pytest.raises(InputError, match="no home directory is known"):
+    with pytest.raises(InputError, match="the home directory is unknown"):
         plan_for(server, None)

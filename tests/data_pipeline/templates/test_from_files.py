@@ -133,9 +133,9 @@ def test_other_files_are_told_and_never_read(tmp_path: Path) -> None:
 
 
 def test_nothing_to_read_and_unreadable_files_are_wrong_input(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no structure file to take templates from"):
+    with pytest.raises(InputError, match="no structure files for templates"):
         templates_from_files(QUERY, tmp_path, OPTIONS)
-    with pytest.raises(InputError, match="no structure file to take templates from"):
+    with pytest.raises(InputError, match="no structure files for templates"):
         templates_from_files(QUERY, [], OPTIONS)
     with pytest.raises(InputError, match=r"gone\.pdb: cannot be read"):
         templates_from_files(QUERY, tmp_path / "gone.pdb", OPTIONS)

@@ -129,9 +129,9 @@ def test_unknown_residues_of_the_target_may_be_named_in_the_hit(shelf: Shelf) ->
 
 
 def test_hits_of_another_target_alone_are_wrong_input(shelf: Shelf) -> None:
-    with pytest.raises(InputError, match="those of another target: hit 1, 1abc_A: it is aligned to 'K' at residue 2"):
+    with pytest.raises(InputError, match="for another target: hit 1, 1abc_A: it is aligned to 'K' at residue 2"):
         templates_from_hits("A" * 40, [good_hit()], shelf, ANY_DATE)
-    with pytest.raises(InputError, match="aligned to residues 2 to 21, and the target has 9"):
+    with pytest.raises(InputError, match="aligned to residues 2 to 21, but the target has 9"):
         templates_from_hits("A" * 9, [good_hit()], shelf, ANY_DATE)
     assert not templates_from_hits(QUERY, [], shelf, ANY_DATE).rejected
 

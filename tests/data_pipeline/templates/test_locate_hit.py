@@ -45,7 +45,7 @@ def test_other_sequence_in_the_file_is_realigned() -> None:
     whole = make_hit(QUERY[1:], SEQUENCE[3:35], query_start=1, hit_start=3)
     result = templates_from_hits(QUERY, [whole], Shelf(make_structure(chain)), ANY_DATE)
     features = result.features
-    assert result.used[0].note == "realigned to chain A of the file, of which it is 94%"
+    assert result.used[0].note == "realigned to chain A of the file, with 94% identity"
     assert features["template_aatype"][0, 8] == GAP
     assert features["template_aatype"][0, 14] == RESTYPES.index("W")
     np.testing.assert_array_equal(features["template_all_atom_positions"][0, 7], chain.atom_positions[16])
@@ -60,10 +60,10 @@ def test_only_chain_is_realigned_whatever_its_name_but_not_one_of_two() -> None:
     assert templates_from_hits(QUERY, [good_hit()], only, ANY_DATE).features["template_domain_names"] == ("1abc_Q",)
     two = Shelf(make_structure(make_chain("Q", actual), make_chain("R", actual)))
     assert reason_of(good_hit(), two) is RejectionReason.NO_CHAIN
-    nucleic = replace(make_structure(), skipped={"A": "a polymer, but no protein"})
+    nucleic = replace(make_structure(), skipped={"A": "a polymer, but not a protein"})
     result = templates_from_hits(QUERY, [good_hit()], Shelf(nucleic), ANY_DATE)
     assert result.rejected[0].reason is RejectionReason.NO_CHAIN
-    assert "a polymer, but no protein" in result.rejected[0].sentence
+    assert "a polymer, but not a protein" in result.rejected[0].sentence
 
 
 def test_few_residues_in_the_file_are_too_few_after_realignment() -> None:

@@ -56,7 +56,7 @@ def test_directories_without_structures_are_wrong_input(tmp_path: Path) -> None:
         StructureDirectory(tmp_path / "none")
     (tmp_path / "ab").mkdir()
     (tmp_path / "README.txt").write_text("")
-    with pytest.raises(InputError, match="no file here or one directory below"):
+    with pytest.raises(InputError, match="no file in it or in its subdirectories"):
         StructureDirectory(tmp_path)
     (tmp_path / "ab" / "1abc.cif.gz").write_text("")
     StructureDirectory(tmp_path)
@@ -77,7 +77,7 @@ def test_obsolete_table_is_read(tmp_path: Path) -> None:
     )
     assert read_obsolete(path) == {"116l": "216l", "6g9y": None, "2h33": "2jm5"}
     path.write_text("OBSLTE    31-JUL-94\n")
-    with pytest.raises(InputError, match=r"obsolete\.dat, line 1: the line has no entry"):
+    with pytest.raises(InputError, match=r"obsolete\.dat, line 1: no entry in this line"):
         read_obsolete(path)
 
 
@@ -101,5 +101,5 @@ def test_release_dates_are_read(tmp_path: Path) -> None:
     path.write_text("1ABC: 2001-02-03\n\n2abc:1999-12-31 00:00\n")
     assert read_release_dates(path) == {"1abc": date(2001, 2, 3), "2abc": date(1999, 12, 31)}
     path.write_text("1abc: 2001-02-03\n2abc 1999\n")
-    with pytest.raises(InputError, match=r"release_dates\.txt, line 2: the line does not read 'entry: year-month-day'"):
+    with pytest.raises(InputError, match=r"release_dates\.txt, line 2: the line must be 'entry: year-month-day'"):
         read_release_dates(path)

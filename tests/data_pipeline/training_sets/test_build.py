@@ -150,7 +150,7 @@ def test_given_clusters_are_taken(tmp_path: Path) -> None:
     clusters = {entry.name: entry.cluster for entry in FeatureStore.open(tmp_path / "store").entries}
     assert clusters["0abc_A"] == clusters["1abc_B"] == "0ABC_A"
     assert clusters["0abc_B"] == "0abc_B"
-    assert "3 of 6 chains are not in the clusters file; each is a cluster of its own" in report.notes
+    assert "3 of 6 chains are not in the clusters file; each gets its own cluster" in report.notes
 
 
 def test_shards_have_the_same_records_whatever_their_count(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_store_is_of_one_piece_or_of_shards(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a store without shards"):
         build(tmp_path, "whole", shard=0, shards=2)
     build(tmp_path, "parts", shard=0, shards=2)
-    with pytest.raises(InputError, match="it holds shards"):
+    with pytest.raises(InputError, match="it contains shards"):
         build(tmp_path, "parts")
     with pytest.raises(InputError, match="there are no shards"):
         join_shards(tmp_path / "whole")
@@ -219,9 +219,9 @@ def test_a_database_that_is_cut_off_is_named(tmp_path: Path) -> None:
     content = path.read_bytes()
     path.unlink()
     path.write_bytes(content[:-4096])
-    with pytest.raises(InputError, match=r"features\.lmdb: the file is cut off"):
+    with pytest.raises(InputError, match=r"features\.lmdb: the file is truncated"):
         Database(path)
-    with pytest.raises(InputError, match="cut off"):
+    with pytest.raises(InputError, match="truncated"):
         build(tmp_path)
 
 

@@ -114,12 +114,16 @@ def test_limits_leave_chains_out_and_clusters_shrink_with_them() -> None:
 @pytest.mark.parametrize(
     ("entries", "selection", "message"),
     [
-        ((), ChainSelection(), r"no experimental chains \(0 in all\)"),
-        (MIXED[4:], ChainSelection(), r"no experimental chains \(2 in all\); add some, or set distillation_prob"),
+        ((), ChainSelection(), r"no experimental chains \(0 chains in total\)"),
+        (
+            MIXED[4:],
+            ChainSelection(),
+            r"no experimental chains \(2 chains in total\); add some, or set distillation_prob",
+        ),
         (
             MIXED,
             ChainSelection(released_until=date(1990, 1, 1)),
-            r"none of the 4 experimental chains meets the selection \(released until 1990-01-01\); allow more",
+            r"none of the 4 experimental chains meets the criteria \(released until 1990-01-01\); allow more",
         ),
         (MIXED, ChainSelection(max_resolution=1.0), r"none of the 4 .* \(resolution at most 1\.0\)"),
         (MIXED[:4], ChainSelection(distillation_probability=1.0), "no predicted chains"),

@@ -56,8 +56,8 @@ def test_without_the_program_identical_chains_share_a_cluster_and_this_is_said(
     assert found.clusters["9abc_Z"] == found.clusters["0abc_A"]
     assert len(set(found.clusters.values())) == 9
     assert found.notes == (
-        "only chains of identical sequence share a cluster; install MMseqs2 (pip install 'helixfold[mmseqs]') or give "
-        "--clusters FILE for clusters of similar ones",
+        "only chains of identical sequence share a cluster; install MMseqs2 (pip install 'helixfold[mmseqs]') or pass "
+        "--clusters FILE for clusters of similar chains",
     )
 
 
@@ -74,5 +74,5 @@ def test_a_program_that_fails_is_an_input_error_that_says_what_to_do(
 
     monkeypatch.setattr(clustering, "find_mmseqs", lambda: Path("mmseqs"))
     monkeypatch.setattr(clustering, "cluster_sequences", fails)
-    with pytest.raises(InputError, match="give --clusters FILE instead: mmseqs ended with 1"):
+    with pytest.raises(InputError, match="pass --clusters FILE instead: mmseqs ended with 1"):
         cluster_chains(SEQUENCES, None, BuildCache(tmp_path))

@@ -54,19 +54,19 @@ def test_the_table_is_one_that_people_can_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "cell", "problem"),
     [
-        (0, "", "name is '', and must be a name"),
-        (0, " 1abc_A", "name is ' 1abc_A'"),
-        (2, "0", "length is '0', and must be a whole number from 1"),
-        (2, "-3", "length is '-3'"),
-        (2, "²", "length is"),
-        (3, "0", "msa_rows is '0'"),
-        (4, "30.4.2018", "release_date is '30.4.2018', and must be a date"),
-        (5, "-1", "resolution is '-1'"),
-        (5, "nan", "resolution is 'nan'"),
-        (5, "inf", "resolution is 'inf'"),
-        (6, "True", "is_distillation is 'True', and must be yes or no"),
-        (7, KEY.upper(), "key is"),
-        (7, KEY + "\tmore", "9 columns, and there must be 8"),
+        (0, "", "name must be a name"),
+        (0, " 1abc_A", "must be a name without blanks at its ends, got ' 1abc_A'"),
+        (2, "0", "length must be a whole number from 1, got '0'"),
+        (2, "-3", "length must be a whole number from 1, got '-3'"),
+        (2, "²", "length must be"),
+        (3, "0", "msa_rows must be a whole number from 1, got '0'"),
+        (4, "30.4.2018", "release_date must be a date"),
+        (5, "-1", "resolution must be a number above 0 (Angstrom), or empty, got '-1'"),
+        (5, "nan", "resolution must be a number above 0 (Angstrom), or empty, got 'nan'"),
+        (5, "inf", "resolution must be a number above 0 (Angstrom), or empty, got 'inf'"),
+        (6, "True", "is_distillation must be yes or no, got 'True'"),
+        (7, KEY.upper(), "key must be"),
+        (7, KEY + "\tmore", "9 columns, expected 8"),
     ],
 )
 def test_a_wrong_cell_is_an_error_with_its_line(tmp_path: Path, column: int, cell: str, problem: str) -> None:
@@ -95,7 +95,7 @@ def test_other_tables_are_refused(tmp_path: Path) -> None:
 def test_an_index_without_depths_says_how_to_get_them(tmp_path: Path) -> None:
     path = tmp_path / "index.tsv"
     path.write_text(f"name\tcluster\tlength\trelease_date\tresolution\tis_distillation\tkey\na\ta\t3\t\t\tno\t{KEY}\n")
-    with pytest.raises(InputError, match=r"line 1: made by an earlier version; give the command .* again"):
+    with pytest.raises(InputError, match=r"line 1: written by an earlier version; repeat the command"):
         read_index(path)
 
 

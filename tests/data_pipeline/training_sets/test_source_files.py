@@ -86,7 +86,7 @@ def test_names_of_chains_are_one_on_each_line(tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text(" 1abc_A \n\n2abc_B\r\n1abc_A\n")
     assert read_chain_names(tmp_path / "names.txt") == {"1abc_A", "2abc_B"}
     (tmp_path / "names.txt").write_text("\n \n")
-    with pytest.raises(InputError, match=r"names\.txt: it names no chain; put one name on each line"):
+    with pytest.raises(InputError, match=r"names\.txt: the file has no chain names; write one name per line"):
         read_chain_names(tmp_path / "names.txt")
 
 

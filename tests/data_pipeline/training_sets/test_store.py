@@ -107,10 +107,10 @@ def test_shards_that_are_not_one_whole_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="'1abc_A' is also in shard-0000-of-0002"):
         FeatureStore.open(tmp_path)
     write_store(tmp_path / shard_name(1, 3))
-    with pytest.raises(InputError, match="shards of different counts"):
+    with pytest.raises(InputError, match="several runs with different counts"):
         FeatureStore.open(tmp_path)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="is this a feature store"):
+    with pytest.raises(InputError, match="is this a completely built feature store"):
         FeatureStore.open(tmp_path / "empty")
 
 

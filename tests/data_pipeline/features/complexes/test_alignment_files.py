@@ -72,7 +72,7 @@ def test_colabfolds_alignment_of_all_chains_is_known_by_its_first_line(tmp_path:
     assert read.a3m == whole
     for sequences in ((A, B), (A, A, A), (A, B, B)):
         other = ComplexInput(target=ComplexTarget.of("it", sequences))
-        with pytest.raises(InputError, match=r"it\.a3m, line 1: this is the alignment of other chains than those of"):
+        with pytest.raises(InputError, match=r"it\.a3m, line 1: the alignment is not for the chains of"):
             with_alignments(other, [whole], only=True)
 
 
@@ -93,15 +93,15 @@ def test_rows_of_more_files_follow_those_of_colabfolds_alignment(tmp_path: Path)
 
 def test_files_that_are_named_are_for_the_only_target(tmp_path: Path) -> None:
     path, stranger = write(tmp_path / "x.a3m", B), write(tmp_path / "y.a3m", "MMMM")
-    with pytest.raises(InputError, match=r"x\.a3m: one alignment for several targets; give --msa a directory with"):
+    with pytest.raises(InputError, match=r"x\.a3m: one alignment for several targets; pass --msa a directory with"):
         with_alignments(GIVEN, [path], only=False)
-    with pytest.raises(InputError, match=r"y\.a3m: its first row is none of the chains of complex 'it'"):
+    with pytest.raises(InputError, match=r"y\.a3m: its first row is not a chain of complex 'it'"):
         with_alignments(GIVEN, [path, stranger], only=True)
     upper = write(tmp_path / "Z.PAIRED.A3M", B)
-    with pytest.raises(InputError, match=r"Z\.PAIRED\.A3M: paired rows are given for this chain and not for chain A"):
+    with pytest.raises(InputError, match=r"Z\.PAIRED\.A3M: this chain has paired rows, but chain A has none"):
         with_alignments(GIVEN, [upper], only=True)
     fewer = [write(tmp_path / "a.paired.a3m", A, 2), write(tmp_path / "b.paired.a3m", B, 1)]
-    with pytest.raises(InputError, match=r"b\.paired\.a3m: 2 paired rows, and .*a\.paired\.a3m has 3; rows belong"):
+    with pytest.raises(InputError, match=r"b\.paired\.a3m: 2 paired rows, but .*a\.paired\.a3m has 3; pass the same"):
         with_alignments(GIVEN, fewer, only=True)
 
 

@@ -39,16 +39,16 @@ def test_rows_with_residues_of_several_chains_are_paired() -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"#4,3\t1\n>q\nACDEGGG\n", "line 1: it names 2 lengths and 1 numbers of copies"),
-        (b"#4,0\t1,1\n>q\nACDE\n", "line 1: a sequence has length 0; an empty chain"),
+        (b"#4,3\t1\n>q\nACDEGGG\n", "line 1: got 2 lengths and 1 numbers of copies"),
+        (b"#4,0\t1,1\n>q\nACDE\n", "line 1: a sequence has length 0; the length must"),
         (b"#4,3\t1,0\n>q\nACDEGGG\n", "line 1: a sequence has 0 copies"),
-        (b"#1\t99999\n>q\nA\n", "line 1: 99,999 chains are more than can be named"),
+        (b"#1\t99999\n>q\nA\n", "line 1: got 99,999 chains"),
         (b"#99999\t2\n>q\nA\n", "line 1: the chains have 199,998 residues"),
-        (b"#4,3\t1,1\n>q\nACDEGG\n", "line 2, record 'q': the first line says that the sequences have 4+3 = 7"),
+        (b"#4,3\t1,1\n>q\nACDEGG\n", "line 2, record 'q': the sequences have 4+3 = 7"),
         (b"#3,3\t1,1\n>q\nACDACD\n", "line 1: two of the sequences are equal"),
-        (b">q\nACDE\n", "line 1: an alignment of a complex begins with '#'"),
+        (b">q\nACDE\n", "line 1: the first line must be '#'"),
         (b"#4,3\t1,1\n", "there is no alignment row"),
-        (b"", "line 1: an alignment of a complex begins"),
+        (b"", "line 1: the first line must be"),
     ],
 )
 def test_alignments_that_cannot_be_of_a_complex_are_refused(content: bytes, problem: str, tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def entity(sequence: str, **rows: str) -> EntityAlignment:
 
 def test_a_mode_without_meaning_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "jaxtyping_disable", True)  # only tests check types
-    with pytest.raises(InputError, match="pairing is one of unpaired_paired, paired, unpaired, got 'all'"):
+    with pytest.raises(InputError, match="the pair mode must be one of unpaired_paired, paired, unpaired, got 'all'"):
         entity("ACDE").in_mode("all")  # type: ignore[arg-type]
 
 
@@ -105,13 +105,13 @@ def test_missing_alignments_and_contradictions_are_refused() -> None:
     target = ComplexTarget.of("x", ("ACDE", "GGG"))
     with pytest.raises(InputError, match="there is no alignment for chain B of complex 'x'"):
         chains_of(target, [entity("ACDE")], "unpaired")
-    with pytest.raises(InputError, match="names a species"):
+    with pytest.raises(InputError, match="has a species in its name"):
         chains_of(target, [entity("ACDE", uniprot="ACDE ACDD"), entity("GGG", uniprot="GGG GGA")], "paired")
-    with pytest.raises(InputError, match="by a search or by species"):
+    with pytest.raises(InputError, match="by a search cannot be combined"):
         entity("ACDE", uniprot="ACDE", paired="ACDE")
     with pytest.raises(InputError, match="chains have 2 and 1 paired rows"):
         ComplexFeatureSet.of(target, [entity("ACDE", paired="ACDE ACDD"), entity("GGG", paired="GGG")])
-    with pytest.raises(InputError, match="some chains have rows that were paired by a search"):
+    with pytest.raises(InputError, match="only some chains have rows paired by a search"):
         ComplexFeatureSet.of(target, [entity("ACDE", paired="ACDE ACDD"), entity("GGG")])
 
 

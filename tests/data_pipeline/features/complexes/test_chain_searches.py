@@ -91,7 +91,7 @@ def test_a_search_for_pairs_that_finds_none_leaves_the_other_rows(tmp_path: Path
     assert searches.asked() == (["MKV", "ACD"], ["MKV", "ACD"], [])
     assert found.features.multimer.paired_rows == 1
     only_pairs = ComplexInput(target=ComplexTarget.of("x", ["MKV", "ACD"]), pair_mode="paired")
-    with pytest.raises(InputError, match="names a species"):
+    with pytest.raises(InputError, match="has a species in its name"):
         prepare_complex(only_pairs, searches.plan, tmp_path)
 
 

@@ -84,36 +84,44 @@ def changed(place: tuple[int, ...], value: float) -> Callable[[np.ndarray], np.n
 
 WRONG: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray | None], str]] = {
     "no mask": ("bert_mask", lambda _: None, "bert_mask missing"),
-    "a field too many": ("note", lambda _: np.zeros(1), "'note' is no feature"),
+    "a field too many": ("note", lambda _: np.zeros(1), "'note' is not a feature"),
     "real numbers of chains": ("asym_id", lambda a: a.astype(np.float32), "asym_id is float32 (24,)"),
     "a mask of numbers": ("bert_mask", lambda a: a.astype(np.int8), "bert_mask is int8"),
-    "a short mask": ("bert_mask", lambda a: a[1:], "and should be (4, 24)"),
-    "five templates": ("template_aatype", lambda a: np.concatenate([a, a[:1]]), "and should be (4, 24)"),
-    "no chains": ("chain_names", lambda a: a[:0], "and 0 chains, at least 1 of each"),
-    "a chain too few": ("chain_names", lambda a: a[1:], "template_names is <U1 (3, 4) and should be (2, 4)"),
-    "a chain twice": ("chain_names", lambda a: a[[0, 0, 1]], "chain_names: two chains are named 'A'"),
-    "a chain's name that leaves": ("chain_names", lambda _: np.array(["A", "../x", "B"]), "is no chain ID"),
-    "another chain": ("asym_id", changed((8,), 1), "asym_id does not number the chains of the sequence"),
-    "another entity": ("entity_id", changed((20,), 1), "entity_id does not number"),
-    "another copy": ("sym_id", changed((3,), 2), "sym_id does not number"),
+    "a short mask": ("bert_mask", lambda a: a[1:], "expected (4, 24)"),
+    "five templates": ("template_aatype", lambda a: np.concatenate([a, a[:1]]), "expected (4, 24)"),
+    "no chains": ("chain_names", lambda a: a[:0], "and 0 chains; expected at least 1"),
+    "a chain too few": ("chain_names", lambda a: a[1:], "template_names is <U1 (3, 4), expected (2, 4)"),
+    "a chain twice": ("chain_names", lambda a: a[[0, 0, 1]], "chain_names: two chains have the ID 'A'"),
+    "a chain's name that leaves": ("chain_names", lambda _: np.array(["A", "../x", "B"]), "a chain ID must be"),
+    "another chain": ("asym_id", changed((8,), 1), "asym_id does not match the chains of the sequence"),
+    "another entity": ("entity_id", changed((20,), 1), "entity_id does not match"),
+    "another copy": ("sym_id", changed((3,), 2), "sym_id does not match"),
     "residues out of order": ("residue_index", changed((9,), 0), "residue_index does not count up"),
     "residues below 0": ("residue_index", changed((0,), -1), "residue_index does not count up"),
-    "another sequence": ("sequence", lambda _: np.asarray(f"{A}:{A}:{B[::-1]}"), "aatype is not that of the sequence"),
-    "chains apart": ("sequence", lambda _: np.asarray(f"{A}:{A}:{B[:4]}:{B[4:]}"), "chain_names: 3 chain IDs for 4"),
+    "another sequence": ("sequence", lambda _: np.asarray(f"{A}:{A}:{B[::-1]}"), "aatype does not match the sequence"),
+    "chains apart": (
+        "sequence",
+        lambda _: np.asarray(f"{A}:{A}:{B[:4]}:{B[4:]}"),
+        "chain_names: got 3 chain IDs for 4",
+    ),
     "an empty chain": ("sequence", lambda _: np.asarray(f"{A}::{A}{B}"), "the sequence has an empty chain"),
     "other first residues": ("msa", changed((0, 0), 3), "the first row of msa is not the sequence"),
     "a letter that is none": ("msa", changed((2, 0), 22), "msa has values outside 0..21"),
-    "names of five templates": ("template_names", lambda a: a[:, [0, 0, 0, 0, 0]], "and should be (3, 4)"),
+    "names of five templates": ("template_names", lambda a: a[:, [0, 0, 0, 0, 0]], "expected (3, 4)"),
     "numbers for names": ("template_names", lambda a: np.zeros(a.shape), "template_names is float64 (3, 4)"),
     "a template's letter": ("template_aatype", changed((0, 0), -1), "template_aatype has values outside 0..21"),
     "no number": ("template_all_atom_positions", changed((0, 0, 0, 0), np.nan), "has values that are not finite"),
     "deletions below 0": ("deletion_matrix", changed((0, 0), -1), "deletion_matrix has negative values"),
     "pairs beyond the rows": ("paired_rows", lambda _: np.asarray(5), "paired_rows is 5 of 4 MSA rows"),
     "pairs below none": ("paired_rows", lambda _: np.asarray(-1), "paired_rows is -1 of 4 MSA rows"),
-    "no alignment for other models": ("residue_gap_msa", lambda _: None, "for models of single chains, msa missing"),
-    "a field of other models": ("residue_gap_x", lambda _: np.zeros(1), "single chains, 'x' is no feature"),
-    "another first row": ("residue_gap_msa", changed((0, 0), 3), "single chains, the first row of msa is not"),
-    "numbers without a gap": ("residue_gap_residue_index", changed((8,), 7), "single chains, residue_index does not"),
+    "no alignment for other models": ("residue_gap_msa", lambda _: None, "for monomer models, msa missing"),
+    "a field of other models": ("residue_gap_x", lambda _: np.zeros(1), "for monomer models, 'x' is not a feature"),
+    "another first row": ("residue_gap_msa", changed((0, 0), 3), "for monomer models, the first row of msa is not"),
+    "numbers without a gap": (
+        "residue_gap_residue_index",
+        changed((8,), 7),
+        "for monomer models, residue_index does not",
+    ),
 }
 
 
@@ -133,7 +141,7 @@ def test_a_wrong_field_is_named_in_one_sentence(name: str, tmp_path: Path) -> No
     text = str(error.value)
     assert text.startswith(str(tmp_path / "wrong.npz"))
     assert problem in text
-    assert text.endswith("; make the features again")
+    assert text.endswith("; create the features again")
     assert "\n" not in text
 
 

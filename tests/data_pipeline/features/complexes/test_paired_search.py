@@ -90,14 +90,14 @@ def test_a_run_that_is_killed_between_two_results_leaves_no_mixture(
 @pytest.mark.parametrize(
     ("rows", "problem"),
     [
-        ([b">a\nMKI\n", b""], r"B/paired_hits\.a3m: 2 paired rows, and .*A/paired_hits\.a3m has 3; rows belong"),
+        ([b">a\nMKI\n", b""], r"B/paired_hits\.a3m: 2 paired rows, but .*A/paired_hits\.a3m has 3; expected equal"),
         ([b">a\nMK\n", b">a\nACDE\n"], "the row has 2 columns"),
         ([b"", b" >a\nACDE\n"], "3 paired rows"),
     ],
 )
 def test_a_result_that_cannot_be_used_is_not_kept(pair: Complex, rows: Sequence[bytes], problem: str) -> None:
     pair.tool.rows = rows
-    with pytest.raises(SearchError, match=f"the result of a search is not kept, for it cannot be read: .*{problem}"):
+    with pytest.raises(SearchError, match=f"the result of a search cannot be read and is not stored: .*{problem}"):
         pair.pair()
     assert not any(file.exists() for file in pair.files)
     pair.tool.rows = (b"", b"")

@@ -175,7 +175,7 @@ def test_species_in_names_pair_rows_of_ordinary_alignments(tmp_path: Path) -> No
     nameless.write_text(a3m(A, "row"))
     given = complex_of(A, B, files=(ChainAlignmentFiles(unpaired=(nameless,)), ChainAlignmentFiles()))
     assert prepare_complex(given).features.multimer.paired_rows == 1
-    with pytest.raises(InputError, match="no row of the alignments to be paired of complex 'x' names a species"):
+    with pytest.raises(InputError, match="no row to be paired of complex 'x' has a species in its name"):
         prepare_complex(replace(given, pair_mode="paired"))
 
 

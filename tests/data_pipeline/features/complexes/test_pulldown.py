@@ -79,20 +79,20 @@ def test_a_name_with_a_star_is_found_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "problem"),
     [
-        ("bait,prey\nlight,y\n", "line 2: no prey is named 'y'; names are those of records in the FASTA file"),
-        ("bait,prey\nx,light\n", "line 2: no bait is named 'x'"),
-        ("bait,prey\nlight,\n", "no prey is named ''"),
-        ("bait,prey\nlight:,x\n", "no bait is named ''"),
-        ("bait,prey\nlight*0,x\n", r"'light\*0' names no number of copies; it is written light\*2, from 1 to 100"),
-        ("bait,prey\nlight*,x\n", "names no number of copies"),
-        ("bait,prey\nlight*2*2,x\n", "names no number of copies"),
-        ("bait,prey\nlight*²,x\n", "names no number of copies"),
-        ("bait,prey\n", "there is no complex; write a bait and a prey in each line"),
+        ("bait,prey\nlight,y\n", "line 2: there is no prey 'y'; use the names of records in the FASTA file"),
+        ("bait,prey\nx,light\n", "line 2: there is no bait 'x'"),
+        ("bait,prey\nlight,\n", "there is no prey ''"),
+        ("bait,prey\nlight:,x\n", "there is no bait ''"),
+        ("bait,prey\nlight*0,x\n", r"'light\*0' has no valid number of copies; write light\*2, from 1 to 100"),
+        ("bait,prey\nlight*,x\n", "has no valid number of copies"),
+        ("bait,prey\nlight*2*2,x\n", "has no valid number of copies"),
+        ("bait,prey\nlight*²,x\n", "has no valid number of copies"),
+        ("bait,prey\n", "the table has no complexes; write a bait and a prey in each line"),
         ("bait,pray\n", "the first line must name the columns 'bait' and 'prey'"),
-        ("id,bait,prey\na,light,x\nA,p53,x\n", "line 3, record 'A': a complex named 'a' comes before; name them"),
+        ("id,bait,prey\na,light,x\nA,p53,x\n", "line 3, record 'A': an earlier complex is named 'a'; name them"),
         (
             "id,bait,prey\n../a,light,x\n",
-            r"record '\.\./a': the name has '\.\.', which could lead to another directory",
+            r"record '\.\./a': the name contains '\.\.', which could lead to another directory",
         ),
     ],
 )
@@ -106,10 +106,10 @@ def test_names_that_are_one_directory_and_too_many_pairs_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = Files(tmp_path, baits=">a\nMKV\n>a__b\nMKA\n", preys=">b__c\nWWW\n>c\nWWV\n")
-    with pytest.raises(InputError, match=r"preys\.fasta, record 'a__b__c': a complex named 'a__b__c' comes before"):
+    with pytest.raises(InputError, match=r"preys\.fasta, record 'a__b__c': an earlier complex is named 'a__b__c'"):
         files.read()
     monkeypatch.setattr(pulldown, "MAX_COMPLEXES", 3)
-    with pytest.raises(InputError, match="4 pairs with the baits, and 3 are the most"):
+    with pytest.raises(InputError, match="4 pairs with the baits; the maximum is 3"):
         files.read()
     with pytest.raises(InputError, match="line 5: there are more than 3 complexes"):
         files.read("bait,prey\n" + "a,c\n" * 4)

@@ -46,14 +46,14 @@ def test_chains_and_copies_are_read(text: str, chains: tuple[str, ...]) -> None:
         ("MKT:", 4, "chain 2 is empty"),
         ("", 0, "chain 1 is empty"),
         ("MKT:*2", 4, "chain 2 is empty"),
-        ("MKT:A-I", 5, "'-' is not an amino acid letter; gaps do not belong"),
-        ("MKT*0", 4, "a chain has no copies"),
-        ("MKT*2A", 5, "behind '*' stands a number of copies"),
-        ("MKT*AYI", 4, "behind '*' stands a number of copies"),
-        ("MKT*2*", 5, "behind '*' stands a number of copies"),
+        ("MKT:A-I", 5, "'-' is not an amino acid letter; a target sequence cannot"),
+        ("MKT*0", 4, "the number of copies must be at least 1"),
+        ("MKT*2A", 5, "expected a number of copies after '*'"),
+        ("MKT*AYI", 4, "expected a number of copies after '*'"),
+        ("MKT*2*", 5, "expected a number of copies after '*'"),
         ("M*18315", 0, "more chains than can be named, which is 18,314"),
         ("M*" + "9" * 5000, 2, "more chains than can be named"),
-        ("MKTAYI*18000", 0, "more than 100,000 residues"),
+        ("MKTAYI*18000", 0, "more than the maximum of 100,000 residues"),
     ],
 )
 def test_text_that_is_no_complex_is_refused(text: str, index: int, problem: str) -> None:
@@ -89,11 +89,11 @@ def test_chains_have_different_names_of_which_a_pdb_file_takes_62() -> None:
     assert len(set(names)) == MAX_CHAINS == 18314
     assert (names[0], names[25:27], names[61:64], names[-1]) == ("A", ("Z", "a"), ("9", "AA", "BA"), "ZZZ")
     require_pdb_chain_ids(names[:62])
-    with pytest.raises(InputError, match="63 chains are more than a PDB file can name, which is 62; use mmCIF"):
+    with pytest.raises(InputError, match="got 63 chains, but a PDB file can have at most 62; use mmCIF"):
         require_pdb_chain_ids(names[:63])
-    with pytest.raises(InputError, match="chain 'AA' has no place in a PDB file"):
+    with pytest.raises(InputError, match="chain IDs of PDB files have a single character"):
         require_pdb_chain_ids(["A", "AA"])
-    with pytest.raises(InputError, match="18,315 chains are more than can be named"):
+    with pytest.raises(InputError, match="got 18,315 chains"):
         default_chain_ids(MAX_CHAINS + 1)
 
 
@@ -109,10 +109,10 @@ def test_entities_are_the_different_sequences() -> None:
         ((), (), "complex 'x' has no chain"),
         (("MKT", ""), (), "chain B of complex 'x' is empty"),
         (("MKT", "A1"), (), "chain B of complex 'x', residue 2: '1' is not"),
-        (("MKT", "AYI"), ("A",), "1 chain IDs for 2 chains"),
-        (("MKT", "AYI"), ("A", "A"), "two chains are named 'A'"),
-        (("MKT", "AYI"), ("A", "B-"), "'B-' is no chain ID"),
-        (("MKT", "AYI"), ("A", "ABCDE"), "'ABCDE' is no chain ID"),
+        (("MKT", "AYI"), ("A",), "got 1 chain IDs for 2 chains"),
+        (("MKT", "AYI"), ("A", "A"), "two chains have the ID 'A'"),
+        (("MKT", "AYI"), ("A", "B-"), "a chain ID must be one to four letters A-Z, a-z or digits, got 'B-'"),
+        (("MKT", "AYI"), ("A", "ABCDE"), "a chain ID must be one to four letters A-Z, a-z or digits, got 'ABCDE'"),
         (("XX", "X"), (), "complex 'x' cannot be predicted: it has no known residue"),
         (("M" * 60_000,) * 2, (), "complex 'x' has 120,000 residues; at most 100,000"),
     ],
@@ -165,7 +165,7 @@ def test_records_of_a_file_are_the_chains_of_one_complex(tmp_path: Path) -> None
         (">a\nMKT:\n", "line 1, record 'a': chain 2 is empty"),
         (">a\nMKT::AYI\n", "line 2, column 5, record 'a': chain 2 is empty"),
         (">a\nMKT:AYI\n>A\nMKT\n", "line 3, record 'A': the same name as in line 1"),
-        (">a chain_ids=H\nMKT:AYI\n", "line 1: 1 chain IDs for 2 chains"),
+        (">a chain_ids=H\nMKT:AYI\n", "line 1: got 1 chain IDs for 2 chains"),
         ("", "the file is empty"),
     ],
 )
@@ -182,8 +182,8 @@ def test_mistakes_in_a_fasta_file_are_told_with_their_place(content: str, proble
     [
         ("a,MKT:A1I", "line 2, record 'a': letter 6: '1' is not an amino acid"),
         ("a,MKT:", "line 2, record 'a': letter 5: chain 2 is empty"),
-        ("../a,MKT", "line 2, record '../a': the name has"),
-        ("", "there is no record"),
+        ("../a,MKT", "line 2, record '../a': the name contains"),
+        ("", "the table has no record"),
     ],
 )
 def test_mistakes_in_a_table_are_told_with_their_place(rows: str, problem: str, tmp_path: Path) -> None:

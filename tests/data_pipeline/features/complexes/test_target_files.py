@@ -58,7 +58,7 @@ def test_every_wrong_record_of_a_file_is_listed(folder: Path) -> None:
         "x.fasta, line 12, record 'good': the same name as in line 1",
         "x.fasta, line 14, record '.hidden': the name begins with '.'",
         "x.fasta, line 17, column 5, record 'dimer': chain 2 is empty",
-        "x.fasta, line 18: 1 chain IDs for 2 chains",
+        "x.fasta, line 18: got 1 chain IDs for 2 chains",
         "x.fasta, record 'gene': this is DNA",
         "x.fasta, record 'codes': these are three-letter codes",
         "x.fasta, record 'unknown': it has no known residue",
@@ -69,7 +69,7 @@ def test_every_wrong_row_of_a_table_is_listed(folder: Path) -> None:
     rows = [f"p{number},MK{number}" for number in range(30)]
     Path("x.csv").write_text("\n".join(["id,sequence", "good,MKT", "short", *rows]))
     lines = lines_of(["x.csv"])
-    assert_begin(lines[:2], "x.csv, line 3: 1 cells where", "x.csv, line 4, record 'p0': residue 3: '0' is not")
+    assert_begin(lines[:2], "x.csv, line 3: the row has 1 cells", "x.csv, line 4, record 'p0': residue 3: '0' is not")
     assert len(lines) == 21
     assert lines[-1] == "... and 11 more"
 
@@ -87,13 +87,13 @@ def test_the_errors_of_all_inputs_are_listed(folder: Path) -> None:
     assert_begin(
         lines_of(inputs, ["msa"], ["t.pdb", "u.pdb"]),
         "a.fasta, line 2, column 3, record 'x': '1'",
-        "b.tsv, line 1: the first line must name the columns 'id' and 'sequence', each once and with tabs between, "
+        "b.tsv, line 1: the first line must name the columns 'id' and 'sequence', each once and separated by tabs, "
         "got 'seqence'; did you mean sequence?",
         "c.a3m, line 3, record 'row': the row has 2 columns",
         "empty: no file in this directory ends in",
         "gone.fasta: cannot be read: No such file",
-        "'MKTAYIAKQRBB': there is no such file; a sequence with B is read from a FASTA file only",
-        "u.pdb: there is no such structure file",
+        "'MKTAYIAKQRBB': there is no such file; pass a sequence with B in a FASTA file",
+        "u.pdb: no such structure file",
         "t.pdb: ",
     )
     assert_begin(
@@ -110,9 +110,9 @@ def test_names_of_one_directory_in_several_files_are_listed(folder: Path) -> Non
     assert_begin(
         lines_of(["a.fasta", "b.fasta", "c.fasta"]),
         "a.fasta, record 'a.zip': names that end in '.zip'",
-        "b.fasta, record 'x': a target of this name (upper and lower case count as equal) is in a.fasta too",
+        "b.fasta, record 'x': another target in a.fasta has this name (upper and lower case count as equal)",
         "b.fasta, record 'b.zip': names",
-        "c.fasta, record 'x': a target of this name",
+        "c.fasta, record 'x': another target in",
         "c.fasta, record 'c.zip': names",
     )
 
@@ -136,7 +136,7 @@ def test_what_is_for_the_only_target_is_not_for_the_one_that_is_left(folder: Pat
     Path("x.a3m").write_text(f">good\n{GOOD}\n")
     with pytest.raises(InputError, match=r"^x\.a3m: one alignment for several targets"):
         read_targets([Path("x.fasta")], [Path("x.a3m")], problems=InputProblems())
-    with pytest.raises(InputError, match="--chain-ids names the chains of one target"):
+    with pytest.raises(InputError, match="--chain-ids requires a single target"):
         read_targets([Path("x.fasta")], chain_ids=["A"], problems=InputProblems())
 
 
@@ -156,4 +156,6 @@ def test_a_file_of_too_many_wrong_records_is_not_read_to_its_end(folder: Path, m
         problems = InputProblems()
         assert not read_targets([Path(name)], problems=problems)
         assert len(problems) == 31
-        assert [*problems.named][-1][1].startswith(f"{name}, line {line}: there are more than 30 records")
+        assert [*problems.named][-1][1].startswith(
+            f"{name}, line {line}: the file has more than the maximum of 30 records"
+        )
