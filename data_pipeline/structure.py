@@ -7,7 +7,9 @@ from datetime import date
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from data_pipeline.features.complexes.chain_ids import default_chain_ids
 from data_pipeline.protein import Protein
+from data_pipeline.residues import RESTYPES_WITH_X, THREE_LETTER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,3 +63,28 @@ def protein_from_chains(chains: Sequence[Chain]) -> Protein:
         b_factors=np.concatenate([chain.b_factors for chain in chains]),
         cyclic_chains=frozenset(index for index, chain in enumerate(chains) if chain.is_cyclic),
     )
+
+
+def chains_of_protein(protein: Protein, names: Sequence[str] = ()) -> tuple[Chain, ...]:
+    """Return the chains of a protein, named by `names` in the order of its `chain_index`, or A, B and so on."""
+    names = names or default_chain_ids(int(protein.chain_index.max()) + 1)
+    chains = []
+    for index, name in enumerate(names):
+        own = protein.chain_index == index
+        aatype, mask = protein.aatype[own], protein.atom_mask[own]
+        chains.append(
+            Chain(
+                name=name,
+                sequence="".join(RESTYPES_WITH_X[kind] for kind in aatype.tolist()),
+                aatype=aatype,
+                atom_positions=protein.atom_positions[own],
+                atom_mask=mask,
+                b_factors=protein.b_factors[own],
+                observed=np.asarray((mask > 0).any(1)),
+                residue_names=tuple(THREE_LETTER[kind] for kind in aatype.tolist()),
+                residue_numbers=protein.residue_index[own],
+                insertion_codes=(" ",) * len(aatype),
+                is_cyclic=index in protein.cyclic_chains,
+            )
+        )
+    return tuple(chains)

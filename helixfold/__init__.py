@@ -7,27 +7,49 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from helixfold._deprecated import install
+from helixfold.runtime.openmp import sleep_while_waiting, warn_of_spinning_threads
 
 if TYPE_CHECKING:
     from helixfold.folding.api import load_model, predict
+    from helixfold.folding.inside import feature_shapes, module_costs, record_attention, run_block
     from helixfold.folding.options import FoldingOptions
     from helixfold.folding.prediction import Prediction
+    from helixfold.report.load import load_results
 
 __version__ = "0.2.0"
-__all__ = ["FoldingOptions", "Prediction", "load_model", "predict"]
+__all__ = [
+    "FoldingOptions",
+    "Prediction",
+    "feature_shapes",
+    "load_model",
+    "load_results",
+    "module_costs",
+    "predict",
+    "record_attention",
+    "run_block",
+]
 _MODULES = {
     "FoldingOptions": "helixfold.folding.options",
     "Prediction": "helixfold.folding.prediction",
+    "feature_shapes": "helixfold.folding.inside",
     "load_model": "helixfold.folding.api",
+    "load_results": "helixfold.report.load",
+    "module_costs": "helixfold.folding.inside",
     "predict": "helixfold.folding.api",
+    "record_attention": "helixfold.folding.inside",
+    "run_block": "helixfold.folding.inside",
 }
 install()
+# Before anything imports PyTorch, whose OpenMP library reads this once.
+sleep_while_waiting()
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+    found = getattr(import_module(_MODULES[name]), name)
+    warn_of_spinning_threads()
+    return found
 
 
 def __dir__() -> list[str]:

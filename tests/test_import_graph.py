@@ -7,18 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.sources import ROOT, files, imported_names, module_name, nodes
+from tests.support.sources import ROOT, files, imported_names, is_convenience, module_name, nodes
 
 
 def imported(path: Path) -> Iterator[str]:
     """Yield whatever a file imports, also inside functions, and what backends import at their first use.
 
-    The tables of files and of old paths name modules that they do not import.
+    The tables of files and of old paths name modules that they do not import. The package's own names, and what the
+    methods of `Prediction` need, are imported when they are used.
     """
+    module = module_name(path)
     for name in imported_names(path):
+        if module == "helixfold" or is_convenience(module, name):
+            continue
         yield name
         yield name.rpartition(".")[0]
-    for node in () if path.name in ("file_table.py", "_deprecated.py") else nodes(path):
+    for node in () if path.name in ("file_table.py", "_deprecated.py") or module == "helixfold" else nodes(path):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("helixfold."):
             yield node.value.partition(":")[0]
 

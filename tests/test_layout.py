@@ -1,9 +1,10 @@
 """The house rules that a reader relies on: imports go down only, and heavy libraries have rooms of their own."""
 
+import ast
 import sys
 
 from tests.support import tiers
-from tests.support.sources import ROOT, files, imported_names, module_name
+from tests.support.sources import ROOT, files, imported_names, is_convenience, module_name, nodes
 
 SOURCES = files("data_pipeline", "helixfold", "scripts")
 # From the ground up: a room imports only from rooms before it.
@@ -54,9 +55,31 @@ def test_a_room_imports_only_from_rooms_below_it() -> None:
         own = room(module_name(path))
         for imported in imported_names(path):
             other = room(imported)
+            if is_convenience(module_name(path), imported):
+                continue
             if own is not None and other is not None and ROOMS.index(other) > ROOMS.index(own):
                 upward.append(f"{module_name(path)} imports {imported} from a room above")
     assert not upward
+
+
+def test_only_methods_of_predictions_import_from_rooms_above_and_only_when_they_are_called() -> None:
+    (path,) = [path for path in SOURCES if is_convenience(module_name(path), "helixfold.report.")]
+    at_once = [
+        node.module
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ImportFrom) and node.module and is_convenience(module_name(path), node.module)
+    ]
+    (prediction,) = [node for node in nodes(path) if isinstance(node, ast.ClassDef) and node.name == "Prediction"]
+    of_methods = [
+        f"{node.module}.{alias.name}"
+        for node in ast.walk(prediction)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    ]
+    for_types = {"helixfold.analysis.complexes.ComplexComparison", "helixfold.analysis.scores.Scores"}
+    above = {name for name in imported_names(path) if is_convenience(module_name(path), name)}
+    assert not at_once
+    assert above - for_types == {*of_methods}
 
 
 def test_every_module_is_in_a_room() -> None:

@@ -19,9 +19,9 @@ from scipy.optimize import linear_sum_assignment
 from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.structure import Chain
 from helixfold.analysis.dockq import CapriClass, DockQ, dockq, native_interface
-from helixfold.analysis.metrics import interface_lddt, rmsd, superposed_scores, superposition
-from helixfold.analysis.residues import MIN_EQUAL, MIN_RESIDUES, Pairing, paired
-from helixfold.analysis.scores import HeavyAtoms, heavy_atoms, placed
+from helixfold.analysis.metrics import Superposition, interface_lddt, rmsd, superposed_scores, superposition
+from helixfold.analysis.residues import MIN_EQUAL, MIN_RESIDUES, Pairing, best_pairing, paired
+from helixfold.analysis.scores import HeavyAtoms, Scores, compared, heavy_atoms, placed
 
 _CA = ATOM_ORDER["CA"]
 # Maximum number of assignments for an exhaustive search: seven equal chains.
@@ -270,6 +270,29 @@ def compare_complexes(predicted: Sequence[Chain], reference: Sequence[Chain]) ->
         rmsd=superposed.rmsd,
         interfaces=interfaces,
     )
+
+
+def superposition_on(predicted: Sequence[Chain], reference: Sequence[Chain]) -> Superposition:
+    """Return the rotation and shift with the least RMSD of C-alpha atoms, over all chains that both structures have.
+
+    Raise `ComparisonError` if fewer than three residues can be paired.
+    """
+    pairings = [*ChainMapping(predicted, reference).pairings.values()] if len(predicted) > 1 else []
+    if len(pairings) < 2:
+        pairings = [best_pairing(tuple(predicted), tuple(reference), homologs=True)]
+    moved, fixed = (np.concatenate(points) for points in zip(*map(_common, pairings), strict=True))
+    return superposition(moved, fixed)
+
+
+def scores_against(predicted: Sequence[Chain], reference: Sequence[Chain]) -> Scores | ComplexComparison:
+    """Return the scores of a complex if both have two or more chains in common, else those of the most similar chains.
+
+    Raise `ComparisonError` if fewer than three residues can be paired.
+    """
+    of_complex = compare_complexes(predicted, reference)
+    if of_complex is not None:
+        return of_complex
+    return compared(best_pairing(tuple(predicted), tuple(reference), homologs=True))[0]
 
 
 def _lddt_between(chains: Sequence[HeavyAtoms]) -> float | None:

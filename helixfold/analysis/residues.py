@@ -8,6 +8,7 @@ from jaxtyping import Bool, Int
 from data_pipeline.io.errors import InputError
 from data_pipeline.residues import ATOM_ORDER, UNKNOWN
 from data_pipeline.structure import Chain
+from data_pipeline.templates.pairwise_alignment import align
 from data_pipeline.training_sets.chain_alignment import query_columns
 
 MIN_RESIDUES = 3  # a superposition needs three points
@@ -60,28 +61,45 @@ def paired(predicted: Chain, reference: Chain) -> Pairing:
     return by_sequence
 
 
-def best_pairing(predicted: tuple[Chain, ...], reference: tuple[Chain, ...], chain_name: str | None = None) -> Pairing:
+def best_pairing(
+    predicted: tuple[Chain, ...], reference: tuple[Chain, ...], chain_name: str | None = None, *, homologs: bool = False
+) -> Pairing:
     """Return the pairing of two chains, one from each structure, with the most equal residues.
 
-    `chain_name` is the name of the reference chain to compare; it is ignored if the reference has no such chain. Raise
-    `ComparisonError` if fewer than three residues can be compared, or if the proteins are different.
+    `chain_name` is the name of the reference chain to compare; it is ignored if the reference has no such chain. Chains
+    of different proteins are aligned with BLOSUM62 if `homologs` is True. Raise `ComparisonError` if fewer than three
+    residues can be compared, or if the proteins are different and `homologs` is False.
     """
     if not predicted or not reference:
         raise ComparisonError(f"the {'reference' if predicted else 'prediction'} has no protein chains")
     named = tuple(chain for chain in reference if chain.name == chain_name)
     pairings = [paired(one, other) for other in named or reference for one in predicted]
+    if homologs and not any(map(_is_same_protein, pairings)):
+        pairings = [_aligned(each.predicted, each.reference) for each in pairings]
     best = max(pairings, key=lambda pairing: (pairing.equal, pairing.identity))
     compared = int(best.both.sum())
     if compared < MIN_RESIDUES:
         raise ComparisonError(
             f"they have {compared} common residues with C-alpha atoms; at least {MIN_RESIDUES} are needed"
         )
-    shorter = min(int(best.observed.sum()), int((best.predicted.atom_mask[:, _CA] > 0).sum()))
-    if best.equal < MIN_EQUAL * shorter:
+    if not homologs and not _is_same_protein(best):
         raise ComparisonError(
-            f"they are different proteins: only {best.equal} of {shorter} residues of the shorter one are equal"
+            f"they are different proteins: only {best.equal} of {_shorter(best)} residues of the shorter one are equal"
         )
     return best
+
+
+def _shorter(pairing: Pairing) -> int:
+    return min(int(pairing.observed.sum()), int((pairing.predicted.atom_mask[:, _CA] > 0).sum()))
+
+
+def _is_same_protein(pairing: Pairing) -> bool:
+    return int(pairing.both.sum()) >= MIN_RESIDUES and pairing.equal >= MIN_EQUAL * _shorter(pairing)
+
+
+def _aligned(predicted: Chain, reference: Chain) -> Pairing:
+    place = align("global", reference.sequence, predicted.sequence).partner
+    return Pairing(predicted=predicted, reference=reference, place=place)
 
 
 def _by_number(pairing: Pairing) -> Pairing | None:

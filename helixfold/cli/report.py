@@ -30,12 +30,15 @@ def report(
     Parameters
     ----------
     directory
-        Output directory of `helixfold predict`, or the directory of one target in it.
+        Output directory of `helixfold predict`, or the directory of one target in it. Or results of ColabFold,
+        AlphaFold 2 or AlphaFold DB: report.html is then written beside them, or <target>_report.html for several
+        targets.
     reference
         Structures (mmCIF or PDB), such as two known conformations; ensemble.html compares all predictions with them.
     """
     from helixfold.report.ensemble import write_ensemble
     from helixfold.report.index import write_index
+    from helixfold.report.load import write_reports_of_others
     from helixfold.report.page import counted
     from helixfold.report.pulldown import write_pulldown
     from helixfold.report.target_page import write_report
@@ -49,6 +52,10 @@ def report(
             beside.restore(directory.name)
     if not directory.is_dir():
         raise InputError.at(directory, "no such directory; name one that `helixfold predict` wrote")
+    if pages := write_reports_of_others(directory):
+        for page in pages:
+            print_summary(page)
+        return 0
     if RANKING.path(directory).is_file():
         if write_ensemble(directory, references=reference):
             print_summary(ENSEMBLE_PAGE.path(directory))

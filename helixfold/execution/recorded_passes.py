@@ -12,7 +12,7 @@ from helixfold.model.batch import Batch
 from helixfold.model.outputs import Folded, Recycled, nothing_recycled
 from helixfold.model.update import Executor
 from helixfold.ops.device_properties import DeviceProperties, properties_of
-from helixfold.ops.dispatch import first_reason
+from helixfold.ops.dispatch import first_reason, is_intercepted
 
 # Up to this many residues of one chain a GPU waits for the host to launch kernels. Longer chains gain nothing from CUDA
 # graphs, which would take much memory.
@@ -47,8 +47,9 @@ class Passes:
 
         An iteration that is not captured may need all memory, so all graphs are dropped before it.
         """
-        # A graph would apply the same dropout in every replay.
-        if self._recordings is None or model.training or not self.records(run, *ensemble[0].aatype.shape):
+        # A graph would apply the same dropout in every replay, and operators are not called in one.
+        is_plain = not model.training and not is_intercepted()
+        if self._recordings is None or not is_plain or not self.records(run, *ensemble[0].aatype.shape):
             self.clear()
             return model.fold(run, ensemble, previous, dtype)
 

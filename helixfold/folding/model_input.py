@@ -95,6 +95,12 @@ def input_notes(preset: Preset, chains: int) -> tuple[str, ...]:
     return (_RESIDUE_GAP_NOTE.format(model=preset.name),) if by_gap else ()
 
 
+def depends_on_seed(features: TargetFeatures, preset: Preset, *, dropout: bool) -> bool:
+    """Return whether the model of a preset predicts something else with another seed."""
+    rows = len(_as_read(features, preset).features.msa)
+    return dropout or preset.sampling.depends_on_chance(rows)
+
+
 def draw(given: ModelInput, preset: Preset, position: Sequence[int]) -> Sample:
     """Draw one sample; its random stream depends on the target, the model and the position, never on earlier draws."""
     rng, sampling = generator(given.name, preset, position), preset.sampling

@@ -29,6 +29,9 @@ class FoldingOptions:
     cyclic: tuple[str, ...] | None = None  # chains whose ends are bonded, by name; () all of them, None none
 
     def __post_init__(self) -> None:
+        for name in ("representations", "cyclic"):
+            if isinstance(value := getattr(self, name), str):  # one item, and not its letters
+                object.__setattr__(self, name, (value,))
         bounds = (("num_recycles", 0, MAX_RECYCLES), ("num_ensemble", 1, MAX_ENSEMBLE), ("seed", 0, MAX_SEED))
         for name, least, most in bounds:
             value = getattr(self, name)

@@ -24,6 +24,7 @@ from helixfold.planning.estimate import NotEnoughMemoryError, PredictionEstimate
 from helixfold.planning.executors import bounded_memory, executor, memory_kept, release
 from helixfold.weights.find import ReadyModel
 
+_BAR_AFTER = 2.0  # seconds
 _BAR = "{desc}: {percentage:3.0f}%|{bar}| {n:.2f}/{total} [{elapsed}<{remaining}]"
 
 
@@ -202,7 +203,10 @@ def _bar_of_passes(
     blocks = [*model.network.extra_msa_stack.blocks, *model.network.evoformer.blocks]
     share = 1 / (len(blocks) * options.num_ensemble)
     total, title = options.recycles(model.preset) + 1, f"{name or model.preset.name} passes"
-    with tqdm(total=total, desc=title, bar_format=_BAR, leave=False, disable=hides_bar) as bar, ExitStack() as stack:
+    with (
+        tqdm(total=total, desc=title, bar_format=_BAR, leave=False, delay=_BAR_AFTER, disable=hides_bar) as bar,
+        ExitStack() as stack,
+    ):
 
         def block_done(*_: object) -> None:  # what a hook returns would replace the block's output
             bar.update(share)

@@ -2,18 +2,31 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Union
 
 import numpy as np
 from jaxtyping import Float
 
+from data_pipeline._deprecated import warn
 from data_pipeline.features.complexes.chain_ids import check_chain_ids
+from data_pipeline.features.complexes.feature_set import TargetFeatures, alignment_of
 from data_pipeline.protein import Protein
+from data_pipeline.structure import Chain, Structure, chains_of_protein
 from helixfold.folding.provenance import Provenance
 from helixfold.runtime.options import RepresentationName
 from helixfold.weights.provenance import WEIGHTS_PROVENANCES, WeightsProvenance
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from helixfold.analysis.complexes import ComplexComparison
+    from helixfold.analysis.scores import Scores
+
+# What a prediction is compared with: a structure file, what was read from one, or another prediction.
+Reference = Union["Prediction", Structure, Protein, str, Path]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 STRUCTURE_KINDS: Final = ("cif", "pdb")  # of structure files
 
@@ -131,8 +144,9 @@ class ConfidenceSummary:
 class Prediction:
     """A prediction of one target, a chain or a complex, by one model, without padding.
 
-    A prediction that `helixfold.results.confidence.read_prediction` reads has scores and a summary, but no arrays: the
-    structure, PAE, distances and optional outputs stay in their files.
+    `helixfold.predict` makes predictions, and `helixfold.load_results` reads them from files. A prediction that
+    `helixfold.results.confidence.read_prediction` reads has scores and a summary, but no arrays: the structure, PAE,
+    distances and optional outputs stay in their files.
     """
 
     name: str  # such as model_1_ptm, or model_1_ptm_seed_3 where there are several seeds; part of file names
@@ -143,7 +157,7 @@ class Prediction:
     iptm: float | None = None  # of a complex, 0 to 1
     tm_by_chain: Float[np.ndarray, "k k"] | None = None  # of a complex, see `chain_tm.TmScores`
     ranking_confidence: float  # mean pLDDT, or of a model of complexes 0.8 ipTM + 0.2 pTM from 0 to 1
-    num_recycles: int
+    num_recycles: int  # iterations after the first; -1: not known, in results of other programs
     converged: bool  # recycling ended early, because distances changed by less than the tolerance
     notes: tuple[str, ...] = ()  # for every reader of the files, such as that parameters are untrained
     chain_ids: tuple[str, ...] = ("A",)  # names of the chains, which `protein.chain_index` counts from 0
@@ -153,11 +167,15 @@ class Prediction:
     distances: Distances | None = None
     logits: Mapping[str, np.ndarray] | None = None  # by head, if the options asked for them
     representations: Mapping[RepresentationName, np.ndarray] | None = None  # those that the options asked for
-    passes: tuple[Protein, ...] | None = None  # what the passes before the last predicted, if the options asked for it
-    pass_representations: tuple[Mapping[RepresentationName, np.ndarray], ...] = ()  # of these passes, if asked for both
+    recycling_iterations: tuple[Protein, ...] | None = None  # structures of all iterations, if the options asked for it
+    # Representations of the iterations before the last, if the options asked for both.
+    pass_representations: tuple[Mapping[RepresentationName, np.ndarray], ...] = ()
     measurements: Mapping[str, object] = field(default_factory=dict)  # for timings.json: peaks of memory, and the like
     summary: ConfidenceSummary | None = None  # of one that was read from its files
     kinds: tuple[str, ...] = STRUCTURE_KINDS  # of its structure's files: not pdb where a PDB file cannot hold it
+    features: TargetFeatures | None = None  # MSA and templates that it was made from
+    program: str = "helixfold"  # that made it
+    file: Path | None = None  # that its structure was read from
 
     @property
     def protein(self) -> Protein:
@@ -165,6 +183,20 @@ class Prediction:
         if self.structure is None:
             raise ValueError(f"only the scores of {self.name} were read from its files, not the structure")
         return self.structure
+
+    @property
+    def coordinates(self) -> Float[np.ndarray, "r 37 3"]:
+        """Return the positions of all atoms in Angstrom, NaN for atoms that a residue lacks.
+
+        The atoms are in the order of `data_pipeline.residues.ATOM_TYPES`, which begins with N, CA, C and CB.
+        """
+        return np.where(self.protein.atom_mask[..., None] > 0.5, self.protein.atom_positions, np.nan)
+
+    @property
+    def passes(self) -> tuple[Protein, ...] | None:
+        """Return the structures of the iterations before the last; use `recycling_iterations`, which has all."""
+        warn("Prediction.passes", "Prediction.recycling_iterations[:-1]")
+        return None if self.recycling_iterations is None else self.recycling_iterations[:-1]
 
     @property
     def model(self) -> str:
@@ -225,3 +257,122 @@ class Prediction:
                 raise ValueError(f"pae must be finite and at least 0, got {self.pae.min()} to {self.pae.max()}")
         if self.distances is not None and self.distances.expected.shape != (length, length):
             raise ValueError(f"distances must have shape {(length, length)}, got {self.distances.expected.shape}")
+
+    # What follows imports rooms above this one when it is called.
+
+    def save_pdb(self, path: str | Path) -> None:
+        """Write the structure as a PDB file, with pLDDT as B-factors; raise ValueError if the format cannot hold it."""
+        from helixfold.results.prediction import pdb_of  # noqa: PLC0415
+        from helixfold.results.writing import write_file  # noqa: PLC0415
+
+        write_file(Path(path), pdb_of(self))
+
+    def save_cif(self, path: str | Path) -> None:
+        """Write the structure as an mmCIF file with the ModelCIF extension, with pLDDT as B-factors.
+
+        The file says what made the model, so raise ValueError for a prediction of another program.
+        """
+        from helixfold.results.prediction import mmcif_of  # noqa: PLC0415
+        from helixfold.results.writing import write_file  # noqa: PLC0415
+
+        if self.program != "helixfold":
+            raise ValueError(f"{self.name} was made by {self.program}, and only helixfold's can be written as mmCIF")
+        # The PAE is not in a file beside this one.
+        write_file(Path(path), mmcif_of(replace(self, pae=None, max_pae=None), Path(path).stem))
+
+    def superpose_on(self, reference: Reference) -> "Prediction":
+        """Return the prediction, moved so that its C-alpha atoms have the least RMSD to those of a reference.
+
+        Residues are paired by aligning the sequences, so the reference may be a homolog. Of complexes, all chains that
+        both have are superposed together. Raise `InputError` for a reference with fewer than three residues in common.
+        """
+        from helixfold.analysis.complexes import superposition_on  # noqa: PLC0415
+
+        moved = superposition_on(chains_of(self), chains_of(reference)).apply(self.protein.atom_positions)
+        return replace(self, structure=replace(self.protein, atom_positions=moved))
+
+    def score_against(self, reference: Reference) -> "Scores | ComplexComparison":
+        """Return lDDT, TM-score, GDT and RMSD against a reference, whose residues are paired by alignment.
+
+        Of a complex and a reference that has two or more of its chains, return DockQ, interface lDDT, TM-score and RMSD
+        of all these chains. Raise `InputError` for a reference with fewer than three residues in common. Needs the
+        extra `evaluate`.
+        """
+        from helixfold.analysis.complexes import scores_against  # noqa: PLC0415
+
+        return scores_against(chains_of(self), chains_of(reference))
+
+    def plot_plddt(self, axes: "Axes | None" = None) -> "Axes":
+        """Plot pLDDT (0 to 100) of each residue, over AlphaFold DB's confidence bands; return the axes."""
+        from helixfold.report.plots import draw_plddt, new_axes  # noqa: PLC0415
+
+        axes = axes or new_axes(8.0, 3.2)
+        draw_plddt(axes, {self.name: self.plddt})
+        axes.set(ylabel="pLDDT (0 to 100)", title=f"{self.name}, mean {self.mean_plddt:.1f}")
+        return axes
+
+    def plot_pae(self, axes: "Axes | None" = None) -> "Axes":
+        """Plot the predicted aligned error in Angstrom of each pair of residues; return the axes.
+
+        Raise ValueError for a model that predicts none.
+        """
+        from helixfold.report.plots import draw_pae, new_axes  # noqa: PLC0415
+        from helixfold.results.chains import split_chains  # noqa: PLC0415
+
+        if self.pae is None or self.max_pae is None:
+            raise ValueError(f"{self.name} has no PAE: models with _ptm and _multimer predict it")
+        axes = axes or new_axes(5.4, 4.4)
+        chains = [(each.name, each.stop - each.start) for each in split_chains(self.protein, self.chain_ids)]
+        draw_pae(axes, self.name, self.pae, self.max_pae, chains)
+        return axes
+
+    def plot_coverage(self, axes: "Axes | None" = None) -> "Axes":
+        """Plot the rows of the MSA by their identity to the target, and how many cover each residue; return the axes.
+
+        Raise ValueError for a prediction without its MSA.
+        """
+        from helixfold.report.plots import draw_features_coverage, new_axes  # noqa: PLC0415
+
+        if self.features is None:
+            raise ValueError(f"the MSA of {self.name} was not read with it")
+        axes = axes or new_axes(8.0, 4.2)
+        draw_features_coverage(axes, alignment_of(self.features))
+        return axes
+
+    def view(self, *, side_chains: bool = False) -> Any:
+        """Show the structure in a notebook, in AlphaFold DB's colours of pLDDT. Needs the extra `notebooks`."""
+        from helixfold.report.notebook.structures import show_structure  # noqa: PLC0415
+
+        return show_structure(self.protein, side_chains=side_chains)
+
+    def _scores(self) -> dict[str, str]:
+        scores = {"mean pLDDT": f"{self.mean_plddt:.1f}"}
+        scores |= {
+            name: f"{value:.2f}" for name, value in (("pTM", self.ptm), ("ipTM", self.iptm)) if value is not None
+        }
+        return scores
+
+    def __repr__(self) -> str:
+        size = f"{len(self.plddt)} residues" + (f" in {len(self.chain_ids)} chains" if len(self.chain_ids) > 1 else "")
+        scores = ", ".join(f"{name} {value}" for name, value in self._scores().items())
+        return f"<Prediction {self.name}: {size}, {scores}>"
+
+    def _repr_html_(self) -> str:
+        facts = {"residues": str(len(self.plddt)), "chains": " ".join(self.chain_ids), **self._scores()}
+        cells = "".join(f"<tr><th>{name}</th><td>{escape(value)}</td></tr>" for name, value in facts.items())
+        notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
+        return f"<table><caption>{escape(self.name)}</caption>{cells}</table>{notes}"
+
+
+def chains_of(given: Reference) -> tuple[Chain, ...]:
+    """Return the chains of a prediction, a structure, or a structure file."""
+    if isinstance(given, str | Path):
+        # Takes long to import.
+        from data_pipeline.parse.structures import read_structure  # noqa: PLC0415
+
+        given = read_structure(given)
+    if isinstance(given, Structure):
+        return given.chains
+    if isinstance(given, Prediction):
+        return chains_of_protein(given.protein, given.chain_ids)
+    return chains_of_protein(given)

@@ -123,7 +123,7 @@ def fold(
         proteins, represented_passes = tuple(zip(*earlier, strict=True)) or ((), ())
         predictions[0] = replace(
             predictions[0],
-            passes=proteins,
+            recycling_iterations=(*proteins, predictions[0].protein),
             pass_representations=represented_passes if options.representations else (),
         )
     return [predictions[number] for number in range(len(targets))]

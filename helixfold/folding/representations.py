@@ -9,10 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from tqdm import tqdm
 
-from data_pipeline.features.complexes.complex_input import AnyTarget
+from data_pipeline.features.complexes.complex_input import AnyTarget, ComplexInput
 from data_pipeline.features.complexes.feature_set import TargetFeatures
 from data_pipeline.features.complexes.pipeline import target_features
+from data_pipeline.pipeline import Target
 from helixfold.execution.device import cast_trunk, dtype_on, pick_device
 from helixfold.execution.stages import Stages
 from helixfold.folding.model_input import model_input
@@ -24,12 +26,13 @@ from helixfold.ops.device_properties import properties_of
 from helixfold.planning.estimate import PredictionEstimate
 from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.runtime.options import RepresentationName
+from helixfold.runtime.screen import hides_bars
 from helixfold.weights.find import ReadyModel, find_models
 
 
 def representations(
-    targets: Sequence[AnyTarget],
-    names: Sequence[RepresentationName] = ("single",),
+    targets: AnyTarget | Sequence[AnyTarget],
+    names: RepresentationName | Sequence[RepresentationName] = ("single",),
     *,
     model: str | None = None,
     weights: Path | None = None,
@@ -45,7 +48,8 @@ def representations(
     it whole are run in the same passes, at most `targets_at_once` of about the same length; results do not depend on
     it, but for rounding. Raise `InputError` for wrong input and `NotEnoughMemoryError` for a target that does not fit.
     """
-    options = replace(options or FoldingOptions(), representations=tuple(names))
+    targets = [targets] if isinstance(targets, Target | ComplexInput) else targets
+    options = replace(options or FoldingOptions(), representations=(names,) if isinstance(names, str) else tuple(names))
     memory, where = memory or MemoryOptions(), pick_device(device)
     ready = memory.limited(find_models(() if model is None else (model,), weights, seed=options.seed)[0])
     dtype = dtype_on(options.dtype, properties_of(where))
@@ -53,7 +57,8 @@ def representations(
     found: dict[int, dict[RepresentationName, np.ndarray]] = {}
     order = sorted(range(len(targets)), key=lambda number: len(targets[number].sequence))
     at_once = max(1, targets_at_once)
-    for lot in (order[start : start + at_once] for start in range(0, len(order), at_once)):
+    lots = [order[start : start + at_once] for start in range(0, len(order), at_once)]
+    for lot in tqdm(lots, desc="targets", leave=False, delay=2.0, disable=hides_bars(None)):
         features = [target_features(targets[number]) for number in lot]
         for number, prediction in zip(lot, _predicted(features, ready, options, memory, Stages(where)), strict=True):
             found[number] = dict(prediction.representations or {})

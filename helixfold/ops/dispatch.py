@@ -229,6 +229,11 @@ def intercepted(interceptor: Interceptor) -> Iterator[None]:
         _interceptor = None
 
 
+def is_intercepted() -> bool:
+    """Return whether another function carries out the calls of operators, which a replayed pass does not make."""
+    return _interceptor is not None
+
+
 def wants_gradient(*tensors: Tensor | None) -> bool:
     """Return whether autograd needs the gradient of any of these tensors."""
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)

@@ -101,7 +101,7 @@ def read_target(directory: Path, order: Sequence[str] | None = None) -> TargetFi
         directory=directory,
         name=summary_of(predictions[0]).target,
         sequence=_sequence(directory, predictions[0], features),
-        predictions=predictions,
+        predictions=tuple(replace(prediction, features=features) for prediction in predictions),
         features=None if features is None else alignment_of(features),
         templates=read_record(TEMPLATES.path(directory)),
         relaxation=read_record(RELAXATION.path(directory)),

@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from data_pipeline.features.alignment_depth import AlignmentDepth, alignment_depth
 from data_pipeline.features.assembly import ComplexFeatures
 from data_pipeline.features.schema import Features
 from helixfold.folding.prediction import Prediction
 from helixfold.report.maps import LARGEST_ERROR
-from helixfold.report.plots import coverage_plot, pae_plot, plddt_plot
+from helixfold.report.plots import coverage_plot, pae_plot, paired_rows_and_ends, plddt_plot
 from helixfold.results.file_table import COVERAGE_PLOT, MSA_TABLE, PAE, PAE_PLOT, PLDDT_PLOT
 from helixfold.results.prediction import all_notes, read_pae
 from helixfold.results.tables import msa_table
@@ -50,8 +48,6 @@ def write_alignment(directory: Path, features: Features | ComplexFeatures) -> Al
 
 def write_coverage(directory: Path, features: Features | ComplexFeatures, depth: AlignmentDepth) -> None:
     """Write `coverage.png` into a target's directory."""
-    paired, ends = 0, np.zeros(0, np.int64)
-    if isinstance(features, ComplexFeatures):
-        paired, ends = features.paired_rows, np.cumsum(np.bincount(features.asym_id)[1:])[:-1]
-    plot = coverage_plot(features.msa, depth, paired=paired, chain_ends=ends.tolist())
+    paired, ends = paired_rows_and_ends(features)
+    plot = coverage_plot(features.msa, depth, paired=paired, chain_ends=ends)
     write_file(COVERAGE_PLOT.path(directory), plot)

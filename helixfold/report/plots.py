@@ -1,6 +1,7 @@
-"""Draw confidence as PNG images: pLDDT along the chain, predicted aligned error (PAE), the alignment's coverage.
+"""Draw confidence: pLDDT along the chain, predicted aligned error (PAE), the alignment's coverage.
 
-No function here uses pyplot or needs a display, and the same data gives the same bytes.
+What ends in `_plot` returns a PNG image, uses no pyplot, needs no display, and the same data gives the same bytes. What
+begins with `draw_` draws into axes.
 """
 
 import io
@@ -14,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Int8
 
-from data_pipeline.features.alignment_depth import AlignmentDepth
+from data_pipeline.features.alignment_depth import AlignmentDepth, alignment_depth
+from data_pipeline.features.assembly import ComplexFeatures
+from data_pipeline.features.schema import Features
 from data_pipeline.residues import GAP
 from helixfold.folding.prediction import CONFIDENCE_BANDS
 from helixfold.results.pdb import plain_text
@@ -22,6 +25,7 @@ from helixfold.results.pdb import plain_text
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
     from matplotlib.ticker import MaxNLocator
 
 # Dark enough to be distinguished on every band; the first is for the best model.
@@ -31,6 +35,8 @@ _DOTS_PER_INCH = 150
 _MAP_PIXELS = 800
 _COVERAGE_PIXELS = (800, 1600)  # rows and columns
 _PAIRED_COLOR = "#C2185B"
+_IDENTITY_LABEL = "Identity to the target"
+_PAE_LABEL, _PAE_COLORS, _PAE_AXES = "Expected position error (Å)", "Greens_r", ("Scored residue", "Aligned residue")
 
 
 def plddt_plot(plddts: Mapping[str, Float[np.ndarray, "r"]], notes: Sequence[str] = ()) -> bytes:
@@ -42,8 +48,13 @@ def plddt_plot(plddts: Mapping[str, Float[np.ndarray, "r"]], notes: Sequence[str
     legend_height = 0.22 * math.ceil(len(plddts) / legend_columns)
     margins = Margins(left=0.62, right=0.85, bottom=0.55, top=0.2 + legend_height)
     figure = new_figure(8.0, 3.6 + legend_height, notes, margins)
-    axes = figure.add_subplot()
+    draw_plddt(figure.add_subplot(), plddts)
+    figure.legend(loc="upper center", ncols=legend_columns, frameon=False, fontsize=8.5)
+    return to_png(figure)
 
+
+def draw_plddt(axes: "Axes", plddts: Mapping[str, Float[np.ndarray, "r"]]) -> None:
+    """Draw a line of pLDDT for each prediction over the confidence bands; `plddts` has the best prediction first."""
     top = 100.0
     for band in CONFIDENCE_BANDS:
         axes.axhspan(band.least, top, color=band.color, alpha=0.28, linewidth=0)
@@ -78,8 +89,6 @@ def plddt_plot(plddts: Mapping[str, Float[np.ndarray, "r"]], notes: Sequence[str
     )
     axes.xaxis.set_major_locator(_round_numbers(10))
     axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="upper center", ncols=legend_columns, frameon=False, fontsize=8.5)
-    return to_png(figure)
 
 
 def pae_plot(
@@ -95,17 +104,28 @@ def pae_plot(
     """
     panels = heat_maps(
         paes,
-        "Expected position error (Å)",
-        colors="Greens_r",
+        _PAE_LABEL,
+        colors=_PAE_COLORS,
         limits=(0, max_pae),
         side=4.2 if len(paes) == 1 else 2.4,
-        axis_labels=("Scored residue", "Aligned residue"),
+        axis_labels=_PAE_AXES,
         notes=notes,
     )
     if len(chains) > 1:
         for axes in panels.axes[: len(paes)]:
             _mark_chains(axes, chains)
     return to_png(panels)
+
+
+def draw_pae(
+    axes: "Axes", title: str, pae: Float[np.ndarray, "r r"], max_pae: float, chains: Sequence[tuple[str, int]]
+) -> None:
+    """Draw a heat map of PAE with its colour bar; see `pae_plot`."""
+    image = _draw_map(axes, title, pae, _PAE_COLORS, (0, max_pae))
+    axes.set(xlabel=_PAE_AXES[0], ylabel=_PAE_AXES[1])
+    if len(chains) > 1:
+        _mark_chains(axes, chains)
+    axes.figure.colorbar(image, ax=axes, label=_PAE_LABEL)
 
 
 def _mark_chains(axes: "Axes", chains: Sequence[tuple[str, int]]) -> None:
@@ -145,18 +165,7 @@ def heat_maps(
     figure = new_figure(columns * side + 1.3, rows * (side + 0.25) + 0.5, notes, margins)
     panels = figure.subplots(rows, columns, squeeze=False, gridspec_kw=between).ravel()
     for place, (axes, (title, values)) in enumerate(zip(panels, maps.items(), strict=False)):
-        length = len(values)
-        image = axes.imshow(
-            _coarse(values),
-            cmap=colors,
-            vmin=limits[0],
-            vmax=limits[1],
-            extent=(0.5, length + 0.5, length + 0.5, 0.5),
-            interpolation="nearest",
-        )
-        axes.set_title(title, fontsize=9)
-        axes.xaxis.set_major_locator(_round_numbers(4))
-        axes.yaxis.set_major_locator(_round_numbers(4))
+        image = _draw_map(axes, title, values, colors, limits)
         axes.tick_params(labelsize=8, labelleft=place % columns == 0)
         axes.set_xlabel(axis_labels[0], fontsize=9)
         if place % columns == 0:
@@ -167,6 +176,24 @@ def heat_maps(
     bar.set_label(label, fontsize=9)
     bar.ax.tick_params(labelsize=8)
     return figure
+
+
+def _draw_map(
+    axes: "Axes", title: str, values: Float[np.ndarray, "r r"], colors: str, limits: tuple[float, float]
+) -> "AxesImage":
+    length = len(values)
+    image = axes.imshow(
+        _coarse(values),
+        cmap=colors,
+        vmin=limits[0],
+        vmax=limits[1],
+        extent=(0.5, length + 0.5, length + 0.5, 0.5),
+        interpolation="nearest",
+    )
+    axes.set_title(title, fontsize=9)
+    axes.xaxis.set_major_locator(_round_numbers(4))
+    axes.yaxis.set_major_locator(_round_numbers(4))
+    return image
 
 
 def coverage_plot(
@@ -180,9 +207,27 @@ def coverage_plot(
     Of a complex, the first `paired` rows are those of several chains; they are above all others, and a line parts
     them. `chain_ends` are the numbers of the last residues of all chains but the last one.
     """
-    n, r = msa.shape
-    if n == 1:
+    if len(msa) == 1:
         return _no_coverage()
+    margins = Margins(left=0.85, right=0.95, bottom=0.5, top=0.35)
+    figure = new_figure(8.0, 4.2, margins=margins)
+    image = draw_coverage(figure.add_subplot(), msa, depth, paired=paired, chain_ends=chain_ends)
+    bar = figure.colorbar(image, cax=_beside(figure, margins))
+    bar.set_label(_IDENTITY_LABEL, fontsize=9)
+    bar.ax.tick_params(labelsize=8)
+    return to_png(figure)
+
+
+def draw_coverage(
+    axes: "Axes",
+    msa: Int8[np.ndarray, "n r"],
+    depth: AlignmentDepth,
+    *,
+    paired: int = 0,
+    chain_ends: Sequence[int] = (),
+) -> "AxesImage":
+    """Draw an alignment's rows, coloured by identity, and the rows per residue; see `coverage_plot`."""
+    n, r = msa.shape
     identity = (msa == msa[0]).mean(1, dtype=np.float64)
     rows, columns = (
         np.linspace(0, size - 1, min(size, most)).round().astype(int)
@@ -191,9 +236,6 @@ def coverage_plot(
     rows = np.lexsort((identity, np.arange(n) < paired))[rows]
     shown = np.ma.masked_where(msa[np.ix_(rows, columns)] == GAP, np.repeat(identity[rows, None], len(columns), 1))
 
-    margins = Margins(left=0.85, right=0.95, bottom=0.5, top=0.35)
-    figure = new_figure(8.0, 4.2, margins=margins)
-    axes = figure.add_subplot()
     # Light where rows are distant, as most are: the line is seen on them.
     image = axes.imshow(
         shown,
@@ -217,10 +259,29 @@ def coverage_plot(
     axes.yaxis.set_major_locator(_round_numbers(6))
     pairs = f" ({paired:,} paired, above the line)" if 1 < paired < n else ""
     axes.set_title(f"{n:,} sequences{pairs}, {depth.effective_rows:,.1f} independent at 80 % identity", fontsize=9)
-    bar = figure.colorbar(image, cax=_beside(figure, margins))
-    bar.set_label("Identity to the target", fontsize=9)
-    bar.ax.tick_params(labelsize=8)
-    return to_png(figure)
+    return image
+
+
+def draw_features_coverage(axes: "Axes", features: Features | ComplexFeatures) -> None:
+    """Draw the coverage of a target's alignment with its colour bar; see `coverage_plot`."""
+    rows, ends = paired_rows_and_ends(features)
+    image = draw_coverage(axes, features.msa, alignment_depth(features.msa), paired=rows, chain_ends=ends)
+    axes.figure.colorbar(image, ax=axes, label=_IDENTITY_LABEL)
+
+
+def paired_rows_and_ends(features: Features | ComplexFeatures) -> tuple[int, list[int]]:
+    """Return how many rows of an alignment are paired, and the last residues of all chains but the last one."""
+    if isinstance(features, Features):
+        return 0, []
+    return features.paired_rows, np.cumsum(np.bincount(features.asym_id)[1:])[:-1].tolist()
+
+
+def new_axes(width: float, height: float) -> "Axes":
+    """Return axes in a new figure of pyplot, which notebooks show; sizes are in inches."""
+    # Takes long to import, and only notebooks use it.
+    from matplotlib import pyplot  # noqa: PLC0415
+
+    return pyplot.figure(figsize=(width, height), layout="constrained").add_subplot()
 
 
 @cache

@@ -565,6 +565,15 @@ COLABFOLD_WORKS: Final = FileKind(
     writer="helixfold.results.colabfold",
     since="0.2",
 )
+# Of other programs.
+OTHERS_REPORT: Final = FileKind(
+    pattern="{target}_report",
+    suffixes=(".html",),
+    purpose="report of one of several targets of ColabFold or AlphaFold DB, which `helixfold report` writes",
+    place="output",
+    writer="helixfold.report.load",
+    since="0.3",
+)
 
 # Of `helixfold design`.
 DESIGN: Final = FileKind(

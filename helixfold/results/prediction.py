@@ -50,7 +50,7 @@ from helixfold.results.json_object import AGAIN, JsonObject
 from helixfold.results.mmcif import ModelOrigin, entry_id, to_mmcif
 from helixfold.results.model_scores import PAE_METRIC, ModelScores
 from helixfold.results.pairwise_errors import pairwise_errors
-from helixfold.results.pdb import models_to_pdb, plain_text, to_pdb
+from helixfold.results.pdb import models_to_pdb, plain_text
 from helixfold.results.writing import to_json, write_file
 from helixfold.runtime.options import RepresentationFormat
 
@@ -80,26 +80,10 @@ def write_prediction(
     def path(kind: FileKind, suffix: str | None = None) -> Path:
         return kind.path(directory, suffix, prediction=model)
 
-    text = to_mmcif(
-        protein,
-        name=name,
-        model=model,
-        notes=notes,
-        scores=ModelScores(
-            plddt=prediction.plddt,
-            ptm=prediction.ptm,
-            iptm=prediction.iptm,
-            tm_by_chain=prediction.tm_by_chain,
-            has_pae=prediction.pae is not None,
-        ),
-        chain_ids=prediction.chain_ids,
-        origin=origin,
-    )
-    write_file(path(UNRELAXED, MMCIF), text)
-    remark = f"Predicted by helixfold {__version__}, {model}. The B-factor column holds pLDDT, 0 to 100."
+    write_file(path(UNRELAXED, MMCIF), mmcif_of(prediction, name, origin))
     pdb, no_pdb_file = None, None
     try:
-        pdb = to_pdb(protein, [remark, *notes], chain_ids=prediction.chain_ids)
+        pdb = pdb_of(prediction)
     except ValueError as error:
         no_pdb_file = str(error)
     write_file(path(UNRELAXED, PDB), pdb)
@@ -118,13 +102,38 @@ def write_prediction(
             np.savez(archive, allow_pickle=False, **prediction.logits, notes=np.array(notes, dtype=np.str_))
     if prediction.representations is not None:
         write_representations(path(REPRESENTATIONS, f".{representations_format}"), prediction)
-    if pdb is not None and prediction.passes is not None:
-        passes = [_superposed(each, protein) for each in prediction.passes]
-        text = models_to_pdb([*passes, protein], [remark, *notes], chain_ids=prediction.chain_ids)
-        write_file(path(RECYCLES), text)
+    if pdb is not None and prediction.recycling_iterations is not None:
+        earlier = [_superposed(each, protein) for each in prediction.recycling_iterations[:-1]]
+        write_file(path(RECYCLES), pdb_of(prediction, earlier))
     # Last, because a prediction that has its confidences has all other files.
     write_file(path(CONFIDENCE), to_json({"target": name, **confidence_content(prediction, depth, no_pdb_file)}))
     return no_pdb_file
+
+
+def pdb_of(prediction: Prediction, earlier: Sequence[Protein] = ()) -> str:
+    """Return the text of a PDB file of a prediction, after models of `earlier` structures of its chains."""
+    program = f"helixfold {__version__}" if prediction.program == "helixfold" else prediction.program
+    remark = f"Predicted by {program}, {prediction.name}. The B-factor column holds pLDDT, 0 to 100."
+    return models_to_pdb([*earlier, prediction.protein], [remark, *prediction.notes], chain_ids=prediction.chain_ids)
+
+
+def mmcif_of(prediction: Prediction, name: str, origin: ModelOrigin | None = None) -> str:
+    """Return the text of the mmCIF file of a prediction of target `name`."""
+    return to_mmcif(
+        prediction.protein,
+        name=name,
+        model=prediction.name,
+        notes=prediction.notes,
+        scores=ModelScores(
+            plddt=prediction.plddt,
+            ptm=prediction.ptm,
+            iptm=prediction.iptm,
+            tm_by_chain=prediction.tm_by_chain,
+            has_pae=prediction.pae is not None,
+        ),
+        chain_ids=prediction.chain_ids,
+        origin=origin,
+    )
 
 
 def _superposed(protein: Protein, onto: Protein) -> Protein:
@@ -283,22 +292,27 @@ def all_notes(order: Sequence[Prediction]) -> list[str]:
     return list(dict.fromkeys(note for prediction in order for note in prediction.notes))
 
 
-def read_pae(path: Path, residues: int) -> tuple[Float[np.ndarray, "r r"], float]:
+def read_pae(path: Path, residues: int, problem: str = _DAMAGED) -> tuple[Float[np.ndarray, "r r"], float]:
     """Read predicted aligned errors in Angstrom, and their upper limit, from a file in AlphaFold DB's format.
 
-    Raise `InputError` if it is damaged, or is not that of a chain of `residues`.
+    Raise `InputError` with this `problem` if it is damaged, or is not that of a chain of `residues`.
     """
+    try:
+        content = read_pair_json(path, residues)[0]
+        pae = np.array(content["predicted_aligned_error"], dtype=np.float32)
+        largest = float(content["max_predicted_aligned_error"])
+    except (InputError, LookupError, TypeError, ValueError, OverflowError) as error:
+        raise InputError.at(path, problem) from error
+    if pae.shape != (residues, residues) or not np.isfinite(pae).all():
+        raise InputError.at(path, problem)
+    return pae, largest
+
+
+def read_pair_json(path: Path, residues: int) -> Any:
+    """Return the content of a JSON file with numbers of all pairs of residues; raise `InputError` if it is not JSON."""
     pairs = residues * residues
     sizes = {"max_bytes": MAX_JSON_BYTES + _NUMBER_BYTES * pairs, "max_values": MAX_JSON_VALUES + pairs}
-    try:
-        content: Any = read_json(path, AGAIN, **sizes)
-        pae = np.array(content[0]["predicted_aligned_error"], dtype=np.float32)
-        largest = float(content[0]["max_predicted_aligned_error"])
-    except (InputError, LookupError, TypeError, ValueError, OverflowError) as error:
-        raise InputError.at(path, _DAMAGED) from error
-    if pae.shape != (residues, residues) or not np.isfinite(pae).all():
-        raise InputError.at(path, _DAMAGED)
-    return pae, largest
+    return read_json(path, AGAIN, **sizes)
 
 
 def natural_key(name: str) -> list[tuple[int, str]]:
@@ -320,7 +334,7 @@ def representation_arrays(prediction: Prediction) -> dict[str, np.ndarray]:
     arrays |= {str(name): value for name, value in (prediction.representations or {}).items()}
     for number, earlier in enumerate(prediction.pass_representations):
         arrays |= {f"pass_{number}_{name}": value for name, value in earlier.items()}
-    if prediction.passes is not None:
+    if prediction.recycling_iterations is not None:
         arrays[PASSES] = np.array(len(prediction.pass_representations), np.int32)
     return arrays
 

@@ -2,6 +2,8 @@
 
 import os
 import sys
+import warnings
+from functools import cache
 
 # GNU's library, which PyTorch brings on Linux, follows the second where both are set: a thread looks so often whether
 # the others are done before it sleeps. A block of the network takes 1.3 to 1.5 times as long on idle processors if
@@ -20,3 +22,16 @@ def sleep_while_waiting() -> None:
     """
     if "torch" not in sys.modules and not any(name in os.environ for name in _CHOSEN_BY):
         os.environ.update(_CHOICE)
+
+
+@cache
+def warn_of_spinning_threads() -> None:
+    """Warn once if PyTorch was loaded too early for `sleep_while_waiting`, unless it computes in one thread."""
+    torch = sys.modules.get("torch")
+    if torch is None or any(name in os.environ for name in _CHOSEN_BY) or torch.get_num_threads() == 1:
+        return
+    warnings.warn(
+        "torch was imported before helixfold, so its threads spin while they wait, which takes many times as long "
+        "beside other programs; import helixfold first, or set OMP_WAIT_POLICY=passive before Python starts",
+        stacklevel=3,
+    )

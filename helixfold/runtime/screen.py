@@ -80,6 +80,13 @@ class _Copied:
         return self._stream.write(text)
 
 
+def hides_bars(progress: bool | None) -> bool | None:
+    """Return tqdm's argument `disable`; with None, bars are shown on a terminal and in notebooks."""
+    if progress is None:
+        return False if "ipykernel" in sys.modules else None
+    return not progress
+
+
 def print_warning(text: str, *, is_json: bool) -> None:
     """Print a warning on stderr; with `is_json`, also as a JSON object."""
     print(f"helixfold: warning: {text}", file=sys.stderr)  # also with --quiet

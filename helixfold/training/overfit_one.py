@@ -16,6 +16,7 @@ from data_pipeline.training_sets.chain_sampling import StreamUse, num_passes, ra
 from data_pipeline.training_sets.chains import chain_labels
 from data_pipeline.training_sets.examples import StepExamples
 from helixfold.analysis import metrics
+from helixfold.execution.device import in_threads
 from helixfold.execution.stages import Stages
 from helixfold.execution.whole import Whole
 from helixfold.folding.options import FoldingOptions
@@ -135,10 +136,12 @@ class OverfitRun:
         )
         packed = pack(StepExamples(step=step, micro_batch=0, examples=(example,), refused=()), None)
         self.network.train()
-        losses = forward_losses(self.network, packed.on(torch.device("cpu")), config, Whole())
-        losses.total.mean().backward()
-        self._optimizer.collect(last=True)
-        self._optimizer.step(config.optimizer.rate(step), micro_batches=1)
+        # Threads of so small a network would wait for each other longer than they compute.
+        with in_threads(1):
+            losses = forward_losses(self.network, packed.on(torch.device("cpu")), config, Whole())
+            losses.total.mean().backward()
+            self._optimizer.collect(last=True)
+            self._optimizer.step(config.optimizer.rate(step), micro_batches=1)
         self._step += 1
         return float(losses.terms()["weighted"])
 

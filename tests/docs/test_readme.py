@@ -1,6 +1,7 @@
 """The Python in README and docs runs, their links lead somewhere, and they are short. .ci/run runs their commands."""
 
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -29,22 +30,34 @@ def run(source: str) -> None:
     exec(compile(source, "an example", "exec"), {})
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        'helixfold.predict("examples/',
-        "helixfold.load_model(",
-        "predict(ComplexInput(",
-        "from helixfold.folding.options import Folding",
-        "representations(targets",
-    ],
-)
-def test_examples_of_folding_run(
-    words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.integration
+def test_the_page_on_python_runs_from_top_to_bottom(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(ROOT)
-    run(example(words))
-    assert "[" in capsys.readouterr().out
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for language, block in re.findall(r"```(bash|python)\n(.*?)```", TEXTS["docs/how-to/from-python.md"], re.DOTALL):
+        if language == "bash":
+            assert main(shlex.split(block)[1:]) == 0
+        else:
+            exec(compile(block, "an example", "exec"), names)
+    printed = capsys.readouterr().out
+    for words in ("<Prediction small_seed_", "evoformer.0.row", "network ", "(76, 76, 32)", "('H', 'L')"):
+        assert words in printed
+
+
+def test_a_task_in_python_takes_at_most_five_lines() -> None:
+    tasks, _ = TEXTS["docs/how-to/from-python.md"].split("## What a prediction has")
+    lines = {task.splitlines()[0]: task.count("\n", *span(task)) - 1 for task in tasks.split("\n## ")[1:]}
+    assert len(lines) == 11
+    assert max(lines.values()) <= 5, lines
+
+
+def span(task: str) -> tuple[int, int]:
+    """Where the Python block of a task begins and ends."""
+    start = task.index("```python")
+    return start, task.index("```", start + 3)
 
 
 def test_the_training_example_runs(

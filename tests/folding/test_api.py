@@ -2,12 +2,15 @@
 
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
+from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+import helixfold
 from data_pipeline.features.alignment_depth import alignment_depth
 from data_pipeline.features.complexes.complex_input import ComplexInput
 from data_pipeline.features.complexes.pipeline import prepare_complex
@@ -23,6 +26,7 @@ from helixfold.folding import planned
 from helixfold.folding.api import load_model, predict
 from helixfold.folding.options import FoldingOptions
 from helixfold.folding.prediction import Prediction
+from helixfold.folding.representations import representations
 from helixfold.model.presets import PRESETS, tiny
 from helixfold.model.update import Executor
 from helixfold.ops.device_properties import properties_of
@@ -31,7 +35,7 @@ from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.planning.passes import prediction_memory
 from helixfold.results.prediction import write_prediction
 from helixfold.weights.checkpoint import save_checkpoint
-from helixfold.weights.find import find_models
+from helixfold.weights.find import ReadyModel, find_models
 from tests.support.sources import ROOT
 from tests.weights.written import write_tiny_without_templates
 
@@ -210,3 +214,146 @@ except AttributeError as error:
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "module 'helixfold' has no attribute 'nothing'\n"
+
+
+def predicted(*given: Any, **named: Any) -> Prediction:
+    """One prediction by the model with random parameters, without recycling."""
+    (prediction,) = predict(*given, **{"models": "tiny", "num_recycles": 0, "device": "cpu", **named})
+    return prediction
+
+
+def test_arguments_are_the_fields_of_the_options_with_their_defaults() -> None:
+    arguments = signature(predict).parameters
+    for field in fields(FoldingOptions):
+        assert arguments[field.name].default == field.default, field.name
+    options = FoldingOptions(num_recycles=0, seed=3, representations=("single",))
+    given, named = predicted(SEQUENCE, options=options, num_recycles=None), predicted(SEQUENCE, seed=3)
+    assert given.seed == named.seed == 3
+    assert (given.plddt == named.plddt).all()
+    with pytest.raises(InputError, match="pass options, or its fields as arguments, not both"):
+        predict(SEQUENCE, "tiny", options=options, num_recycles=1)
+    with pytest.raises(InputError, match="num_recycles must be at least 0"):
+        predict(SEQUENCE, "tiny", num_recycles=-1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{SEQUENCE}*",
+        SEQUENCE.lower(),
+        f" {SEQUENCE[:10]} {SEQUENCE[10:]}\n",
+        f"\n{SEQUENCE[:10]}\n{SEQUENCE[10:].lower()}\n",
+    ],
+)
+def test_a_sequence_is_read_as_it_was_copied(text: str) -> None:
+    assert (predicted(text).plddt == predicted(SEQUENCE).plddt).all()
+
+
+def test_text_of_a_file_is_the_same_as_the_file(tmp_path: Path) -> None:
+    hit = f"{SEQUENCE[:5]}--{SEQUENCE[7:]}"
+    texts = {"one.fasta": f">one\n{SEQUENCE.lower()}\n", "two.a3m": f">two\n{SEQUENCE}\n>hit\n{hit[:9]}aaa{hit[9:]}\n"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+        read, given = predicted(tmp_path / name), predicted(text)
+        assert read.features is not None
+        assert given.features is not None
+        assert given.features.domain_name == read.features.domain_name == Path(name).stem
+        assert (given.features.msa == read.features.msa).all()  # type: ignore[union-attr]
+        assert (given.plddt == read.plddt).all()
+
+
+def test_an_alignment_and_templates_are_given_as_one_or_as_several(tmp_path: Path) -> None:
+    helix = ROOT / "examples/structures/helix_long.pdb"
+    sequence = read_structure(helix).chains[0].sequence
+    text = f">target\n{sequence}\n>hit\n-{sequence[1:]}\n"
+    (tmp_path / "target.a3m").write_text(text)
+    whole = Target(name="target", sequence=sequence, alignments=(tmp_path / "target.a3m",), templates=(helix,))
+    expected = predicted(whole)
+    assert len(prepare(whole).features.msa) == 2
+    for msa in (str(tmp_path / "target.a3m"), [tmp_path / "target.a3m"], text):
+        for templates in (str(helix), [helix]):
+            found = predicted(Target(name="target", sequence=sequence), msa=msa, templates=templates)
+            assert (found.protein.atom_positions == expected.protein.atom_positions).all()
+    with pytest.raises(InputError, match=r"nothing\.pdb: there is no such structure file"):
+        predict(sequence, "tiny", templates="nothing.pdb")
+
+
+def test_features_and_their_file_are_targets(tmp_path: Path) -> None:
+    features = prepare(Target(name="one", sequence=SEQUENCE)).features
+    features.save(tmp_path / "features.npz")
+    expected = predicted(Target(name="one", sequence=SEQUENCE))
+    for given in (features, tmp_path / "features.npz", str(tmp_path / "features.npz")):
+        assert (predicted(given).plddt == expected.plddt).all()
+    with pytest.raises(InputError, match="features have their MSA and templates"):
+        predict(features, "tiny", msa=f">one\n{SEQUENCE}\n")
+
+
+def test_dna_is_refused_unless_every_letter_is_a_residue() -> None:
+    dna = "acgtacgtacgtacgtacgtacgt"
+    for given in (dna, f">gene\n{dna}\n"):
+        with pytest.raises(InputError, match="this is DNA"):
+            predict(given, "tiny")
+        assert len(predicted(given, as_protein=True).plddt) == 24
+
+
+def test_a_string_is_one_item_and_not_its_letters() -> None:
+    one = predicted(SEQUENCE, representations="single", cyclic="A")
+    assert one.representations is not None
+    assert [*one.representations] == ["single"]
+    assert one.protein.cyclic_chains == {0}
+    assert FoldingOptions(representations="pair").representations == ("pair",)  # type: ignore[arg-type]
+    (found,) = representations(Target(name="one", sequence=SEQUENCE), "single", model="tiny", device="cpu")
+    assert [*found] == ["single"]
+
+
+def test_each_seed_is_a_prediction(tmp_path: Path) -> None:
+    found = predict(SEQUENCE, "tiny", seeds=(0, 5), num_recycles=0, dropout=True)
+    assert {each.name for each in found} == {"tiny_seed_0", "tiny_seed_5"}
+    assert {each.seed for each in found} == {0, 5}
+    assert (found[0].plddt != found[1].plddt).any()
+    assert not [note for each in found for note in each.notes if "every seed" in note]
+    (one,) = predict(SEQUENCE, "tiny", seeds=5, num_recycles=0)
+    assert (one.name, one.seed) == ("tiny", 5)
+    with pytest.raises(InputError, match=r"each seed can be given once, got \[1, 1\]"):
+        predict(SEQUENCE, "tiny", seeds=[1, 1])
+
+
+def test_seeds_that_make_no_difference_are_a_note_and_a_warning() -> None:
+    model = load_model("tiny", device="cpu")
+    sampling = replace(model.preset.sampling, masked_msa_fraction=0.0, unknown_fraction=0.0)
+    model = replace(model, preset=replace(model.preset, sampling=sampling))
+    with pytest.warns(UserWarning, match="'tiny' gives the same prediction with every seed, because nothing is drawn"):
+        one, other = predict(SEQUENCE, model, seeds=(0, 1), num_recycles=0)
+    assert {one.seed, other.seed} == {0, 1}
+    assert (one.plddt == other.plddt).all()
+    assert "every seed" in other.notes[-1]
+
+
+def test_parameter_files_are_models_and_notes_are_warnings(tmp_path: Path) -> None:
+    weights = tmp_path / "params_tiny.safetensors"
+    network = find_models(["tiny"], None, seed=1)[0].network
+    save_checkpoint(weights, network.state_dict(), tiny().model.to_dict())
+    expected = predicted(SEQUENCE, weights=weights, models=())
+    for models in (str(weights), weights, [weights], load_model(weights, device="cpu")):
+        device = {} if isinstance(models, ReadyModel) else {"device": "cpu"}
+        (found,) = predict(SEQUENCE, models, num_recycles=0, **device)  # type: ignore[arg-type]
+        assert (found.plddt == expected.plddt).all()
+    with pytest.raises(InputError, match="pass names of models with weights, or parameter files as models"):
+        predict(SEQUENCE, [str(weights), "tiny"])
+    with pytest.warns(UserWarning, match="UNTRAINED: made by the 'tiny' preset") as caught:
+        predict(SEQUENCE, "tiny", num_recycles=0)
+    assert {each.filename for each in caught} == {__file__}
+
+
+def test_a_bar_is_shown_if_it_is_asked_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(planned, "_BAR_AFTER", 0)
+    predicted(SEQUENCE, progress=False)
+    assert capsys.readouterr().err == ""
+    predicted(SEQUENCE, progress=True)
+    assert "passes: " in capsys.readouterr().err
+
+
+def test_every_public_name_is_imported_when_it_is_used() -> None:
+    assert {*helixfold.__all__} <= {*dir(helixfold)}
+    for name in helixfold.__all__:
+        assert getattr(helixfold, name).__doc__

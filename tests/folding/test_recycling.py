@@ -62,14 +62,17 @@ def test_the_seed_decides_what_is_dropped_out(tmp_path: Path) -> None:
 
 
 def test_structures_of_all_passes_are_kept_if_they_are_asked_for(tmp_path: Path) -> None:
-    assert folded().passes is None
+    assert folded().recycling_iterations is None
     made = folded(save_passes=True)
-    assert made.passes is not None
-    assert len(made.passes) == 1
+    assert made.recycling_iterations is not None
+    assert len(made.recycling_iterations) == 2
+    assert made.recycling_iterations[-1] is made.structure
+    with pytest.warns(DeprecationWarning, match=r"Prediction\.passes is Prediction\.recycling_iterations\[:-1\] now"):
+        assert made.passes == made.recycling_iterations[:-1]
     features = prepare(Target(name="target", sequence=SEQUENCE)).features
     first = fold_one(tiny_model(), Slabs(), features, tiny(), FoldingOptions(num_recycles=0)).protein
-    assert (made.passes[0].atom_positions == first.atom_positions).all()
-    assert (made.passes[0].b_factors == first.b_factors).all()
+    assert (made.recycling_iterations[0].atom_positions == first.atom_positions).all()
+    assert (made.recycling_iterations[0].b_factors == first.b_factors).all()
     write_prediction(tmp_path, made)
     models = gemmi.read_structure(str(tmp_path / f"recycles_{made.model}.pdb"))
     assert len(models) == 2
@@ -77,7 +80,7 @@ def test_structures_of_all_passes_are_kept_if_they_are_asked_for(tmp_path: Path)
     np.testing.assert_allclose(last, made.protein.atom_positions[made.protein.atom_mask > 0.5], atol=1e-3)
     # Superposed, and not as it was predicted.
     assert np.abs(found.mean(0) - last.mean(0)).max() < 1.0
-    assert np.abs(found - made.passes[0].atom_positions[made.protein.atom_mask > 0.5]).max() > 0.01
+    assert np.abs(found - made.recycling_iterations[0].atom_positions[made.protein.atom_mask > 0.5]).max() > 0.01
 
 
 def test_representations_are_those_of_the_last_pass(tmp_path: Path) -> None:

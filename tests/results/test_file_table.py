@@ -172,7 +172,7 @@ def test_all_files_of_a_prediction_are_written_and_known(tmp_path: Path) -> None
     representations: dict[RepresentationName, np.ndarray] = {"single": np.zeros((12, 4), np.float32)}
     logits = {"lddt": np.ones((12, 50), np.float32)}
     first = random_protein(12, unknown=(4,))
-    one = prediction("m.1", logits=logits, representations=representations, passes=(first,))
+    one = prediction("m.1", logits=logits, representations=representations, recycling_iterations=(first, first))
     for form in get_args(RepresentationFormat):
         write_prediction(tmp_path, one, representations_format=form)
     assert {kind_of(path.name) for path in tmp_path.iterdir()} == {

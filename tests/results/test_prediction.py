@@ -216,7 +216,7 @@ def test_structures_of_all_passes_are_laid_on_the_last_one(tmp_path: Path) -> No
     first = dataclasses.replace(
         last, atom_positions=(last.atom_positions @ turn + noise + [5, 6, 7]).astype(np.float32)
     )
-    write_prediction(tmp_path, prediction(structure=last, chain_ids=("H", "L"), passes=(first,)))
+    write_prediction(tmp_path, prediction(structure=last, chain_ids=("H", "L"), recycling_iterations=(first, last)))
     models = gemmi.read_structure(str(tmp_path / "recycles_model_1_ptm.pdb"))
     assert [[chain.name for chain in model] for model in models] == [["H", "L"]] * 2
     found = [np.array([at.atom.pos.tolist() for at in model.all()]) for model in models]
@@ -236,8 +236,8 @@ def test_representations_are_read_back_by_their_names(tmp_path: Path, form: Any)
         {"single": random.normal(size=(12, 4)).astype(np.float32), "pair": random.normal(size=(12, 12, 2))}
         for _ in range(3)
     )
-    passes = (random_protein(12),) * 2
-    one = prediction(representations=last, passes=passes, pass_representations=(first, second))
+    iterations = (random_protein(12),) * 3
+    one = prediction(representations=last, recycling_iterations=iterations, pass_representations=(first, second))
     write_prediction(tmp_path, one, representations_format=form)
     path = tmp_path / f"representations_model_1_ptm.{form}"
     found = load_file(path) if form == "safetensors" else dict(np.load(path, allow_pickle=False))
@@ -411,8 +411,9 @@ def test_every_byte_is_the_same_in_another_process(tmp_path: Path) -> None:
 
 
 def test_files_that_options_ask_for_are_missed(tmp_path: Path) -> None:
-    passes = (random_protein(12, unknown=(4,)),)
-    write_prediction(tmp_path, prediction(representations={"single": np.zeros((12, 4), np.float32)}, passes=passes))
+    iterations = (random_protein(12, unknown=(4,)),) * 2
+    representations = {"single": np.zeros((12, 4), np.float32)}
+    write_prediction(tmp_path, prediction(representations=representations, recycling_iterations=iterations))
     one = read_finished(tmp_path, "model_1_ptm")
     assert one is not None
 

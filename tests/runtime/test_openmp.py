@@ -44,3 +44,38 @@ def test_it_is_too_late_once_pytorch_is_loaded(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "torch", sys)
     sleep_while_waiting()
     assert not set(_CHOSEN_BY) & set(os.environ)
+
+
+_LIBRARY = """
+import os, sys, warnings
+{first}
+{second}
+import torch
+torch.set_num_threads(2)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    helixfold.FoldingOptions, helixfold.FoldingOptions, helixfold.Prediction
+print(os.environ.get("OMP_WAIT_POLICY"), torch.get_num_threads(), [str(each.message)[:39] for each in caught])
+"""
+
+
+@pytest.mark.parametrize(
+    ("order", "given", "expected"),
+    [
+        (("import helixfold", "import torch"), {}, "passive 2 []"),
+        (
+            ("import torch", "import helixfold"),
+            {},
+            "None 2 ['torch was imported before helixfold, so']",
+        ),
+        (("import torch", "import helixfold"), {"OMP_WAIT_POLICY": "active"}, "active 2 []"),
+    ],
+)
+def test_the_library_chooses_too_or_warns_once_and_leaves_the_number_of_threads(
+    order: tuple[str, str], given: dict[str, str], expected: str
+) -> None:
+    program = _LIBRARY.format(first=order[0], second=order[1])
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=environment(**given), capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.strip() == expected

@@ -33,3 +33,13 @@ def imported_names(path: Path) -> tuple[str, ...]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             names += (f"{node.module}.{alias.name}" for alias in node.names)
     return tuple(names)
+
+
+# Methods of `Prediction` that need a room above import it when they are called.
+CONVENIENCES = "helixfold.folding.prediction"
+ROOMS_OF_CONVENIENCES = ("helixfold.analysis.", "helixfold.results.", "helixfold.report.")
+
+
+def is_convenience(module: str, imported: str) -> bool:
+    """Return whether a module imports this name for the methods of `Prediction`, from a room above."""
+    return module == CONVENIENCES and imported.startswith(ROOMS_OF_CONVENIENCES)

@@ -34,7 +34,7 @@ from helixfold.apps.search_plan import recorded_searches
 from helixfold.execution.environment import device_capability, device_name, software_versions
 from helixfold.execution.recorded_passes import LAUNCH_BOUND_RESIDUES
 from helixfold.execution.stages import Stages
-from helixfold.folding.model_input import model_input
+from helixfold.folding.model_input import depends_on_seed, model_input
 from helixfold.folding.planned import fold_planned, fold_together
 from helixfold.folding.prediction import Prediction
 from helixfold.folding.provenance import Provenance, recorded_command
@@ -228,7 +228,8 @@ class TargetUnderWay:
         if (preset.name, alignment.name) not in self._same:
             read = _rows_read(preset, alignment.of(self.features))
             self._models[requested.name] = {**prediction.measurements, "msa_rows_read": read}
-            if settings.num_seeds > 1 and not _depends_on_seed(preset, alignment.of(self.features), settings):
+            dropout = settings.folding.dropout
+            if settings.num_seeds > 1 and not depends_on_seed(alignment.of(self.features), preset, dropout=dropout):
                 self._same[preset.name, alignment.name] = prediction
         prediction = replace(
             prediction,
@@ -412,9 +413,3 @@ def _rows_read(model: Preset, features: TargetFeatures) -> int:
     """Return how many MSA rows a model reads in each recycling iteration."""
     most = model.sampling.max_msa_clusters + model.sampling.max_extra_msa
     return min(len(model_input(features, model).features.msa), most)
-
-
-def _depends_on_seed(model: Preset, features: TargetFeatures, settings: RunSettings) -> bool:
-    """Return whether a model predicts something else with another seed."""
-    rows = len(model_input(features, model).features.msa)
-    return settings.folding.dropout or model.sampling.depends_on_chance(rows)
