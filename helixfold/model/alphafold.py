@@ -113,14 +113,14 @@ class AlphaFold(nn.Module):
         ensembles: Iterable[Sequence[Batch]],
         dtype: torch.dtype = torch.float32,
         *,
+        previous: Recycled | None = None,
         with_gradients: bool = False,
     ) -> Recycled | None:
-        """Run one iteration on each ensemble, and return the input of the next iteration; None without ensembles.
+        """Run one iteration on each ensemble, and return the input of the next iteration; `previous` without ensembles.
 
         By default no gradients are computed. With `with_gradients` they pass through all iterations, exactly, and
         memory grows with the number of iterations.
         """
-        previous: Recycled | None = None
         with torch.set_grad_enabled(with_gradients and torch.is_grad_enabled()):
             for ensemble in ensembles:
                 previous = self.fold(run, ensemble, previous, dtype).recycled(with_gradients=with_gradients)

@@ -60,12 +60,16 @@ class DesignLine:
     @property
     def path(self) -> str:
         """Return the points of the line of losses in a picture of 100 by 24, the largest loss on top."""
-        least, most = min(self.loss_by_step), max(self.loss_by_step)
-        height, steps = most - least or 1.0, max(1, len(self.loss_by_step) - 1)
-        return " ".join(
-            f"{_WIDTH * number / steps:.1f},{_HEIGHT * (most - loss) / height:.1f}"
-            for number, loss in enumerate(self.loss_by_step)
-        )
+        return line_of(self.loss_by_step)
+
+
+def line_of(losses: Sequence[float]) -> str:
+    """Return the points of a line of losses in a picture of 100 by 24, the largest loss on top."""
+    least, most = min(losses), max(losses)
+    height, steps = most - least or 1.0, max(1, len(losses) - 1)
+    return " ".join(
+        f"{_WIDTH * number / steps:.1f},{_HEIGHT * (most - loss) / height:.1f}" for number, loss in enumerate(losses)
+    )
 
 
 def write_designs(output: Path, lines: Iterable[DesignLine], failures: Mapping[str, str]) -> None:

@@ -86,12 +86,14 @@ class Run:
 
 
 @contextmanager
-def driven(output: Path, unit: str, total: int, progress: Progress = "bars") -> Iterator[Run]:
+def driven(
+    output: Path, unit: str, total: int, progress: Progress = "bars", *, is_shared: bool = False
+) -> Iterator[Run]:
     """Lock the output directory for a run over `total` steps, and write failures.json at its end.
 
-    Raise `InputError` if another run holds the lock.
+    Runs that claim items share the directory. Raise `InputError` if another run holds the lock.
     """
-    with locked_directory(output):
+    with locked_directory(output, is_shared=is_shared):
         run = Run(output, unit, total, progress)
         try:
             yield run

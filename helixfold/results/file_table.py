@@ -38,7 +38,7 @@ class FileKind:
     is_input: bool = False  # stays when a target is predicted again from the start
     is_required: bool = False  # a prediction without it is made again
     option: str = ""  # of FoldingOptions: if it is set, a prediction without the file is made again
-    since: str  # version
+    since: str = "0.3"  # version
 
     def name(self, suffix: str | None = None, **fields: str | int) -> str:
         """Return the file's name, with the first suffix if None is given."""
@@ -137,7 +137,6 @@ PAE_PAIRS: Final = FileKind(
     writer="helixfold.results.prediction",
     readers=("helixfold.results.relaxed",),
     is_slim=True,
-    since="0.3",
 )
 DISTANCES: Final = FileKind(
     pattern="distances_{prediction}",
@@ -154,7 +153,6 @@ RECYCLES: Final = FileKind(
     "where a PDB file can hold them",
     writer="helixfold.results.prediction",
     option="save_passes",
-    since="0.3",
 )
 LOGITS: Final = FileKind(
     pattern="logits_{prediction}",
@@ -173,7 +171,6 @@ REPRESENTATIONS: Final = FileKind(
     writer="helixfold.results.prediction",
     is_slim=True,
     option="representations",
-    since="0.3",
 )
 FEATURES: Final = FileKind(
     pattern="features",
@@ -235,21 +232,18 @@ ENSEMBLE_PAGE: Final = FileKind(
     link="../how-to/conformations.md#the-ensemble-page",
     writer="helixfold.report.ensemble",
     readers=("helixfold.report.target_page",),
-    since="0.3",
 )
 ENSEMBLE_TABLE: Final = FileKind(
     pattern="ensemble",
     suffixes=(".tsv",),
     purpose="the same predictions as a table, with their conformations",
     writer="helixfold.report.ensemble",
-    since="0.3",
 )
 FLUCTUATIONS_TABLE: Final = FileKind(
     pattern="ensemble_rmsf",
     suffixes=(".tsv",),
     purpose="fluctuations of each residue over the same predictions",
     writer="helixfold.report.ensemble",
-    since="0.3",
 )
 VARIANTS_TABLE: Final = FileKind(
     pattern="alignments",
@@ -257,14 +251,12 @@ VARIANTS_TABLE: Final = FileKind(
     purpose="variants of the alignment that were predicted from",
     link="../how-to/conformations.md",
     writer="helixfold.apps.predict.variants",
-    since="0.3",
 )
 CLUSTERS_TABLE: Final = FileKind(
     pattern="clusters",
     suffixes=(".tsv",),
     purpose="the cluster of each row of the alignment",
     writer="helixfold.apps.predict.variants",
-    since="0.3",
 )
 PLDDT_PLOT: Final = FileKind(
     pattern="plddt",
@@ -324,7 +316,6 @@ INTERFACES_TABLE: Final = FileKind(
     suffixes=(".tsv",),
     purpose="of a complex: the scores of each pair of chains of each prediction; ipSAE is the larger of both ways",
     writer="helixfold.results.tables",
-    since="0.3",
 )
 SEARCHES: Final = FileKind(
     pattern="msas/",
@@ -359,7 +350,6 @@ PART_FAILURES: Final = FileKind(
     purpose="the same of one part of the targets, for which features had --shard",
     place="output",
     writer="helixfold.apps.search",
-    since="0.3",
 )
 ARCHIVE: Final = FileKind(
     pattern="{target}.result",
@@ -375,7 +365,6 @@ PACKED: Final = FileKind(
     link="#packed-results",
     place="output",
     writer="helixfold.results.packed",
-    since="0.3",
 )
 PACKED_ARCHIVE: Final = FileKind(
     pattern="{number:06d}",
@@ -383,7 +372,6 @@ PACKED_ARCHIVE: Final = FileKind(
     purpose="all files of many finished targets, and their index",
     place="packed",
     writer="helixfold.results.packed",
-    since="0.3",
 )
 PULLDOWN_PAGE: Final = FileKind(
     pattern="pulldown",
@@ -392,7 +380,6 @@ PULLDOWN_PAGE: Final = FileKind(
     link="../how-to/complexes.md#pulldowns",
     place="output",
     writer="helixfold.report.pulldown",
-    since="0.3",
 )
 PULLDOWN_TABLE: Final = FileKind(
     pattern="pulldown",
@@ -400,7 +387,6 @@ PULLDOWN_TABLE: Final = FileKind(
     purpose="the same as a table",
     place="output",
     writer="helixfold.report.pulldown",
-    since="0.3",
 )
 PULLDOWN: Final = FileKind(
     pattern="pulldown",
@@ -408,7 +394,6 @@ PULLDOWN: Final = FileKind(
     purpose="names of the baits and preys, for later runs",
     place="output",
     writer="helixfold.report.pulldown",
-    since="0.3",
 )
 CHAIN_SEARCHES: Final = FileKind(
     pattern="chain_searches/",
@@ -416,7 +401,6 @@ CHAIN_SEARCHES: Final = FileKind(
     place="output",
     writer="data_pipeline.search.result_files",
     readers=("helixfold.apps.targets",),
-    since="0.3",
 )
 STATUS_PAGE: Final = FileKind(
     pattern="status",
@@ -425,21 +409,18 @@ STATUS_PAGE: Final = FileKind(
     link="../how-to/cluster.md",
     place="output",
     writer="helixfold.apps.cluster.progress",
-    since="0.3",
 )
 CLUSTER: Final = FileKind(
     pattern=".cluster/",
     purpose="state of a run on a cluster",
     place="output",
     writer="helixfold.apps.cluster.progress",
-    since="0.3",
 )
 CLAIMS: Final = FileKind(
     pattern=".claims/",
     purpose="which run of several predicts each target",
     place="output",
     writer="data_pipeline.io.claims",
-    since="0.3",
 )
 LOCK: Final = FileKind(
     pattern=".helixfold",
@@ -455,7 +436,6 @@ PART_LOCK: Final = FileKind(
     purpose="lock of a run with --shard",
     place="output",
     writer="helixfold.results.lock",
-    since="0.3",
 )
 CLUSTER_LOCK: Final = FileKind(
     pattern=".helixfold-cluster",
@@ -463,7 +443,6 @@ CLUSTER_LOCK: Final = FileKind(
     purpose="lock of a run with --cluster",
     place="output",
     writer="helixfold.apps.cluster.run",
-    since="0.3",
 )
 
 # ColabFold's names, in the output directory.
@@ -582,7 +561,6 @@ DESIGN: Final = FileKind(
     purpose="structure of a design; B-factors are pLDDT (0 to 100)",
     place="design",
     writer="helixfold.apps.design.files",
-    since="0.3",
 )
 DESIGN_SCORES: Final = FileKind(
     pattern="design_{index}",
@@ -591,7 +569,6 @@ DESIGN_SCORES: Final = FileKind(
     "finished",
     place="design",
     writer="helixfold.apps.design.files",
-    since="0.3",
 )
 DESIGN_CHECK: Final = FileKind(
     pattern="check_{index}",
@@ -599,7 +576,6 @@ DESIGN_CHECK: Final = FileKind(
     purpose="what other models predict for a design and its controls",
     place="design",
     writer="helixfold.apps.design.files",
-    since="0.3",
 )
 DESIGN_CHECK_STRUCTURE: Final = FileKind(
     pattern="check_{index}_{model}",
@@ -607,7 +583,6 @@ DESIGN_CHECK_STRUCTURE: Final = FileKind(
     purpose="structure that another model predicts for a design",
     place="design",
     writer="helixfold.apps.design.run",
-    since="0.3",
 )
 DESIGN_STATE: Final = FileKind(
     pattern="trajectory_{index}",
@@ -615,7 +590,6 @@ DESIGN_STATE: Final = FileKind(
     purpose="state of an unfinished design",
     place="design",
     writer="helixfold.apps.design.run",
-    since="0.3",
 )
 DESIGN_SETTINGS: Final = FileKind(
     pattern="settings",
@@ -623,7 +597,48 @@ DESIGN_SETTINGS: Final = FileKind(
     purpose="settings of the designs",
     place="design",
     writer="helixfold.apps.design.run",
-    since="0.3",
+)
+TRAJECTORY: Final = FileKind(
+    pattern="trajectory_{index}",
+    suffixes=(".json",),
+    purpose="length of a binder's trajectory, why it ended, and how many of its sequences were accepted; written last",
+    place="design",
+    writer="helixfold.apps.design.binders",
+)
+REDRAW: Final = FileKind(
+    pattern="redraw_{index}",
+    suffixes=(".json",),
+    purpose="sequences that ProteinMPNN draws for a designed binder, with their scores",
+    place="design",
+    writer="helixfold.apps.design.binders",
+)
+CANDIDATE: Final = FileKind(
+    pattern="candidate_{index}_{number}",
+    suffixes=(".json",),
+    purpose="what other models predict for a sequence of a binder, what is measured, and the thresholds it misses",
+    place="design",
+    writer="helixfold.apps.design.binders",
+)
+CANDIDATE_STRUCTURE: Final = FileKind(
+    pattern="candidate_{index}_{number}_{model}",
+    suffixes=(PDB,),
+    purpose="complex of a target and a sequence of a binder, as another model predicts it, relaxed if it was",
+    place="design",
+    writer="helixfold.apps.design.binders",
+)
+TRAJECTORIES_TABLE: Final = FileKind(
+    pattern="trajectories",
+    suffixes=(".tsv",),
+    purpose="all trajectories of binders, and why they ended",
+    place="designs",
+    writer="helixfold.report.binders",
+)
+REDESIGNED: Final = FileKind(
+    pattern="redesigned",
+    suffixes=(".fasta",),
+    purpose="sequences that `helixfold design redesign` draws for a backbone",
+    place="designs",
+    writer="helixfold.apps.design.start",
 )
 DESIGNS_PAGE: Final = FileKind(
     pattern="designs",
@@ -631,7 +646,6 @@ DESIGNS_PAGE: Final = FileKind(
     purpose="all designs on one page, the best first",
     place="designs",
     writer="helixfold.report.designs",
-    since="0.3",
 )
 DESIGNS_TABLE: Final = FileKind(
     pattern="designs",
@@ -639,7 +653,6 @@ DESIGNS_TABLE: Final = FileKind(
     purpose="the same as a table",
     place="designs",
     writer="helixfold.report.designs",
-    since="0.3",
 )
 DESIGNS_SEQUENCES: Final = FileKind(
     pattern="designs",
@@ -647,7 +660,6 @@ DESIGNS_SEQUENCES: Final = FileKind(
     purpose="sequences of the designs",
     place="designs",
     writer="helixfold.report.designs",
-    since="0.3",
 )
 
 FILES: Final = tuple(value for value in [*globals().values()] if isinstance(value, FileKind))  # in the order above

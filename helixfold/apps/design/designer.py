@@ -1,6 +1,7 @@
 """Optimise the sequence of a design by the gradients of its losses through a network, or through several by turns."""
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -13,9 +14,10 @@ from data_pipeline.features.sequence import aatype_from_sequence
 from data_pipeline.io.errors import InputError
 from data_pipeline.protein import Protein
 from data_pipeline.residues import RESTYPES
+from helixfold.analysis.secondary_structure import STRAND, secondary_structure
 from helixfold.apps.design import losses
 from helixfold.apps.design.inputs import TaskInput, task_input
-from helixfold.apps.design.options import DesignOptions, SequenceMixture, StepSettings
+from helixfold.apps.design.options import DesignOptions, SequenceMixture, Stage, StepSettings
 from helixfold.apps.design.sequence import DesignedSequence, designed_sequence
 from helixfold.apps.design.soft_sequence import AMINO_ACIDS, fold_sequence, with_exact_gradients
 from helixfold.apps.design.task import DesignTask
@@ -24,13 +26,23 @@ from helixfold.execution.device import cast_trunk, dtype_on
 from helixfold.execution.recompute import RecomputeConfig, recompute, restore_methods
 from helixfold.execution.whole import Whole
 from helixfold.folding.readout import predicted_protein
+from helixfold.folding.recycling import recycled_guess
 from helixfold.model import confidence
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.outputs import Outputs
 from helixfold.ops.device_properties import properties_of
 from helixfold.weights.find import ReadyModel
 
 # Added to the logits of amino acids that are excluded (ColabDesign).
 _EXCLUDED = -1e6
+# Percent of the designed residues in strands, above which a design has a sheet (BindCraft).
+_SHEET = 15.0
+# Why designs end after a stage, by BindCraft's names.
+ENDED: dict[Stage, str] = {
+    "screen": "Trajectory_logits_pLDDT",
+    "soft": "Trajectory_softmax_pLDDT",
+    "hard": "Trajectory_one-hot_pLDDT",
+}
 _HARD = SequenceMixture(soft=1.0, hard=1.0, temperature=1.0)
 
 
@@ -52,6 +64,7 @@ class Design:
     ptm: float | None
     iptm: float | None
     trajectory: Trajectory
+    pae: Float[np.ndarray, "r r"] | None = None  # Angstrom, of residue j when aligned on residue i
 
 
 class Designer:
@@ -77,7 +90,7 @@ class Designer:
         self.dtype = dtype_on(self.options.dtype, properties_of(self.device))
         self.inputs = [task_input(task, model.preset, self.device) for model in self.models]
         for model in self.models:
-            needs_errors = any(name in ("pae", "i_pae") for name, each in task.losses.items() if each.weight)
+            needs_errors = any(name in ("pae", "i_pae", "i_ptm") for name, each in task.losses.items() if each.weight)
             if needs_errors and model.network.heads.aligned_error is None:
                 raise InputError(f"model {model.preset.name} predicts no aligned errors: weigh the losses pae with 0")
             network = model.network.requires_grad_(False).to(self.device)
@@ -86,6 +99,12 @@ class Designer:
             with_exact_gradients(network)
             recompute(network, recomputed or RecomputeConfig())
         self._settings = list(self.options.schedule())
+        longer = replace(
+            self.options,
+            logits_steps=self.options.logits_steps + self.options.sheet_logits_steps,
+            soft_steps=self.options.soft_steps + self.options.sheet_soft_steps,
+        )
+        self._sheet_settings = list(longer.schedule())
         bias = torch.zeros(AMINO_ACIDS, device=self.device)
         bias[[RESTYPES.index(letter) for letter in self.options.excluded]] = _EXCLUDED
         self._bias = bias
@@ -95,79 +114,171 @@ class Designer:
         return begun(self.task, self.options, number, self.inputs[0].fixed.shape[1])
 
     def is_finished(self, trajectory: Trajectory) -> bool:
-        """Return whether all steps of a design are done."""
-        return trajectory.step >= len(self._settings)
+        """Return whether all steps of a design are done, or it ended early."""
+        return trajectory.step >= len(self.steps_of(trajectory)) or self.ended(trajectory) is not None
+
+    def has_sheet(self, trajectory: Trajectory) -> bool:
+        """Return whether the best screening step of a design has so many residues in strands that more steps follow."""
+        screening = self._of_stage(trajectory, "screen")
+        return bool(screening) and screening[0].get("sheet", 0.0) > _SHEET
+
+    def steps_of(self, trajectory: Trajectory) -> list[StepSettings]:
+        """Return the settings of all steps of a design, which depend on whether it has a sheet."""
+        return self._sheet_settings if self.has_sheet(trajectory) else self._settings
+
+    def ended(self, trajectory: Trajectory) -> str | None:
+        """Return why a design ends before its last step, as BindCraft counts it; None if it does not."""
+        steps, step = self.steps_of(trajectory), trajectory.step
+        if not self.options.screen_steps or not step:
+            return None
+        stage = steps[step - 1].stage
+        if stage not in ENDED or (step < len(steps) and steps[step].stage == stage):
+            return None
+        return ENDED[stage] if 1 - self._of_stage(trajectory, stage)[0]["plddt"] <= self.options.min_plddt else None
 
     def advance(self, trajectory: Trajectory, number: int) -> Trajectory:
         """Return a design after its next step, which depends only on the trajectory and the design's number."""
-        settings = self._settings[trajectory.step]
+        settings = self.steps_of(trajectory)[trajectory.step]
         random = generator(self.task, self.options, number, trajectory.step)
         chosen = int(random.integers(len(self.models)))
+        if settings.stage == "greedy":
+            return self._mutated(trajectory, chosen, random)
         numbers = torch.from_numpy(trajectory.numbers)[None].to(self.device, torch.float32).requires_grad_()
         with _dropping(self.models[chosen].network, int(random.integers(2**62)), drops=settings.dropout):
-            value, found, sequence = self._losses(chosen, numbers, settings.mixture)
+            sequence = self._sequence(self.inputs[chosen], numbers, settings.mixture)
+            value, found, outputs = self._losses(chosen, sequence, self._recycles(trajectory))
             (gradient,) = torch.autograd.grad(value, [numbers])
         if not bool(gradient.isfinite().all()):
             raise InputError(f"{self.task.name}: step {trajectory.step + 1} has a gradient that is no number")
+        if settings.stage == "screen" and self.options.sheet_recycles is not None:
+            found["sheet"] = self._sheet(chosen, outputs)
         best = self._best(trajectory, settings, float(value.detach()), sequence)
         moved = best.moved(gradient[0].double().cpu().numpy(), settings.learning_rate, self.options)
         return replace(moved, losses=(*trajectory.losses, {"loss": float(value.detach()), **found}))
 
     def finished(self, trajectory: Trajectory, number: int) -> Design:
         """Return the design of a trajectory, as the first model predicts it."""
-        numbers = torch.from_numpy(trajectory.numbers)[None].to(self.device, torch.float32)
-        letters = trajectory.best_sequence or _letters(self._sequence(self.inputs[0], numbers, _HARD))
-        return self.evaluated(letters, trajectory, number)
+        return self.evaluated(self._letters(trajectory), trajectory, number)
 
     @torch.no_grad()
-    def evaluated(self, letters: str, trajectory: Trajectory, number: int) -> Design:
-        """Return a sequence of all residues, as letters in the order in which the network reads them, as a design."""
+    def evaluated(
+        self,
+        letters: str,
+        trajectory: Trajectory,
+        number: int,
+        *,
+        guess: Float[np.ndarray, "r 37 3"] | None = None,
+    ) -> Design:
+        """Return a sequence of all residues, as letters in the order in which the network reads them, as a design.
+
+        The first iteration recycles the atoms of `guess` (Angstrom), or nothing.
+        """
         given, model = self.inputs[0], self.models[0].network
-        types = torch.from_numpy(aatype_from_sequence(letters).astype(np.int64))[None].to(self.device)
-        certain = torch.nn.functional.one_hot(types, AMINO_ACIDS).float()
-        sequence = DesignedSequence(logits=certain, soft=certain, hard=certain, mixed=certain)
+        sequence = self._certain(letters)
         with _dropping(model, 0, drops=False):
-            batch = given.with_sequence(sequence)
-            outputs = fold_sequence(model, Whole(), batch, num_recycles=self.options.num_recycles, dtype=self.dtype)
-        made = given.made(outputs, batch, sequence)
-        value, found = losses.total(self.task.losses, made)
+            value, found, outputs = self._losses(0, sequence, self._recycles(trajectory), guess)
         several = len(given.given.chain_ids) > 1
+        features = replace(given.given.features, aatype=aatype_from_sequence(letters).astype(np.int32))
         error = None
         if model.heads.aligned_error is not None:
-            asym_id = made.chain_index + 1 if several else None
-            pair = outputs.representations.pair
-            error = confidence.aligned_error(Whole(), model.heads.aligned_error, pair, batch.seq_mask, asym_id)
-        features = replace(given.given.features, aatype=types[0].cpu().numpy().astype(np.int32))
-        protein = predicted_protein(model, outputs, replace(given.given, features=features))
+            asym_id = torch.from_numpy(np.asarray(given.given.chain_index, np.int64))[None].to(self.device) + 1
+            pair, mask = outputs.representations.pair, given.batch.seq_mask
+            error = confidence.aligned_error(
+                Whole(), model.heads.aligned_error, pair, mask, asym_id if several else None
+            )
         return Design(
             number=number,
             sequences=self._by_chain(letters),
             loss=float(value),
             losses=found,
-            protein=protein,
+            protein=predicted_protein(model, outputs, replace(given.given, features=features)),
             chain_ids=given.given.chain_ids,
             plddt=confidence.plddt(outputs.logits.lddt)[0].cpu().numpy(),
             ptm=None if error is None else float(error.ptm[0]),
             iptm=None if error is None or error.iptm is None else float(error.iptm[0]),
+            pae=None if error is None else error.expected[0].cpu().numpy(),
             trajectory=trajectory,
         )
 
     def _losses(
-        self, chosen: int, numbers: Float[Tensor, "1 r 20"], mixture: SequenceMixture
-    ) -> tuple[Tensor, dict[str, float], DesignedSequence]:
-        given, options = self.inputs[chosen], self.options
-        sequence = self._sequence(given, numbers, mixture)
+        self,
+        chosen: int,
+        sequence: DesignedSequence,
+        num_recycles: int,
+        guess: Float[np.ndarray, "r 37 3"] | None = None,
+    ) -> tuple[Tensor, dict[str, float], Outputs]:
+        given, network = self.inputs[chosen], self.models[chosen].network
         batch = given.with_sequence(sequence)
         outputs = fold_sequence(
-            self.models[chosen].network,
+            network,
             Whole(),
             batch,
-            num_recycles=options.num_recycles,
+            num_recycles=num_recycles,
             dtype=self.dtype,
-            through_recycling=options.gradients_through == "all",
+            through_recycling=self.options.gradients_through == "all",
+            previous=None if guess is None else recycled_guess(Whole(), network, guess[None], self.dtype),
         )
         value, found = losses.total(self.task.losses, given.made(outputs, batch, sequence))
-        return value, found, sequence
+        return value, found, outputs
+
+    def _recycles(self, trajectory: Trajectory) -> int:
+        sheet = self.options.sheet_recycles
+        return sheet if sheet is not None and self.has_sheet(trajectory) else self.options.num_recycles
+
+    def _of_stage(self, trajectory: Trajectory, stage: Stage) -> list[Mapping[str, float]]:
+        """Return the losses of the steps of a stage that are done, the smallest first."""
+        # Before the first step after screening, both schedules are the same.
+        steps = self._settings if stage == "screen" else self.steps_of(trajectory)
+        done = [each for each, step in zip(trajectory.losses, steps, strict=False) if step.stage == stage]
+        return sorted(done, key=lambda each: each["loss"])
+
+    def _sheet(self, chosen: int, outputs: Outputs) -> float:
+        """Return how many percent of the designed residues are in strands."""
+        given, structure = self.inputs[chosen], outputs.structure
+        protein = Protein(
+            aatype=given.given.features.aatype,
+            atom_positions=structure.positions[0].detach().cpu().numpy(),
+            atom_mask=structure.mask[0].cpu().numpy(),
+            residue_index=np.arange(1, len(given.given.features.aatype) + 1),
+            chain_index=np.asarray(given.given.chain_index),
+            b_factors=np.zeros_like(structure.mask[0].cpu().numpy()),
+        )
+        letters = np.array(list(secondary_structure(protein)))
+        return 100 * float((letters[given.designed[0].cpu().numpy() > 0] == STRAND).mean())
+
+    def _certain(self, letters: str) -> DesignedSequence:
+        types = torch.from_numpy(aatype_from_sequence(letters).astype(np.int64))[None].to(self.device)
+        certain = torch.nn.functional.one_hot(types, AMINO_ACIDS).float()
+        return DesignedSequence(logits=certain, soft=certain, hard=certain, mixed=certain)
+
+    @torch.no_grad()
+    def _mutated(self, trajectory: Trajectory, chosen: int, random: np.random.Generator) -> Trajectory:
+        """Return a design after a greedy step: its best mutant, or itself if none has a lower loss.
+
+        Residues are drawn by one minus their pLDDT, and other amino acids evenly among those allowed.
+        """
+        # Differs from ColabDesign, which takes the best mutant even if the sequence itself is better.
+        letters, model = self._letters(trajectory), self.models[chosen].network
+        with _dropping(model, 0, drops=False):
+            value, found, outputs = self._losses(chosen, self._certain(letters), self._recycles(trajectory))
+            best = letters, float(value), found
+            free = self.inputs[chosen].is_free[0].cpu().numpy()
+            unsure = np.maximum(1 - confidence.plddt(outputs.logits.lddt)[0].double().cpu().numpy() / 100, 1e-6) * free
+            for _ in range(math.ceil(int(free.sum()) * self.options.greedy_share)):
+                place = int(random.choice(len(letters), p=unsure / unsure.sum()))
+                others = [each for each in RESTYPES if each not in self.options.excluded and each != letters[place]]
+                mutant = f"{letters[:place]}{random.choice(others or [letters[place]])}{letters[place + 1 :]}"
+                value, found, _ = self._losses(chosen, self._certain(mutant), self._recycles(trajectory))
+                if float(value) < best[1]:
+                    best = mutant, float(value), found
+        losses_of_step = (*trajectory.losses, {"loss": best[1], **best[2]})
+        step = trajectory.step + 1
+        return replace(trajectory, best_sequence=best[0], best_loss=best[1], step=step, losses=losses_of_step)
+
+    def _letters(self, trajectory: Trajectory) -> str:
+        """Return the best sequence of a design, or that of its numbers."""
+        numbers = torch.from_numpy(trajectory.numbers)[None].to(self.device, torch.float32)
+        return trajectory.best_sequence or _letters(self._sequence(self.inputs[0], numbers, _HARD))
 
     def _sequence(
         self, given: TaskInput, numbers: Float[Tensor, "1 r 20"], mixture: SequenceMixture

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 
 from data_pipeline.parse.fasta import directory_name
 from data_pipeline.parse.structures import read_structure
@@ -22,9 +23,16 @@ from helixfold.results.writing import to_json, write_file
 
 
 def write_design(
-    directory: Path, task: DesignTask, design: Design, *, model: str, known_tm_score: float | None, notes: Sequence[str]
+    directory: Path,
+    task: DesignTask,
+    design: Design,
+    *,
+    model: str,
+    known_tm_score: float | None,
+    notes: Sequence[str],
+    more: Mapping[str, object] = MappingProxyType({}),
 ) -> None:
-    """Write a design's structure as PDB and mmCIF, and its scores as JSON, last."""
+    """Write a design's structure as PDB and mmCIF, and its scores as JSON, last, with `more` of them."""
     protein = design.protein
     remark = f"Designed by helixfold {__version__} with {model}. The B-factor column holds pLDDT, 0 to 100."
     scores = ModelScores(plddt=design.plddt, ptm=design.ptm, iptm=design.iptm)
@@ -55,6 +63,7 @@ def write_design(
         "steps": design.trajectory.step,
         "loss_by_step": [round(each["loss"], 5) for each in design.trajectory.losses],
         "notes": list(notes),
+        **more,
     }
     write_file(DESIGN_SCORES.path(directory, index=design.number), to_json(content, indent=1))
 

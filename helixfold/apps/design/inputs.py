@@ -24,6 +24,8 @@ from helixfold.model.geometry.atoms import pseudo_beta
 from helixfold.model.outputs import Outputs
 from helixfold.model.presets import Preset
 
+_SIDE_CHAIN = 5  # the first of the 37 atoms beyond N, CA, C, CB and O
+
 
 @dataclass(frozen=True, kw_only=True)
 class TaskInput:
@@ -100,11 +102,14 @@ def task_input(task: DesignTask, preset: Preset, device: torch.device | str = "c
     positions, mask = joined("positions", torch.float32), joined("mask", torch.float32)
     is_shown = torch.cat([torch.full(chain.aatype.shape, float(chain.is_shown)) for chain in ordered])[None].to(device)
     fixed = joined("aatype", torch.int64)
+    hides = torch.cat([torch.full(chain.aatype.shape, chain.hides_sequence) for chain in ordered])[None].to(device)
+    shown = mask * is_shown[..., None]
+    shown[..., _SIDE_CHAIN:] *= ~hides[..., None]
     # What a template shows is no aim.
     aim = mask * (1 - is_shown)[..., None]
     return TaskInput(
         given=given,
-        batch=_with_template(batch, fixed, positions, mask * is_shown[..., None], preset),
+        batch=_with_template(batch, fixed.masked_fill(hides, GAP), positions, shown, preset),
         fixed=fixed,
         designed=designed,
         target=is_shown,

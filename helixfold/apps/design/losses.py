@@ -1,7 +1,8 @@
 """Losses by which designs are judged while they are made, the smaller the better, as in ColabDesign.
 
 A loss is a function from a `DesignPass` to a number for each sample; whoever designs from Python may add others. Those
-here have ColabDesign's definitions (`colabdesign.af.loss`), and its constants as defaults.
+here have ColabDesign's definitions (`colabdesign.af.loss`), or BindCraft's where they say so, and their constants as
+defaults.
 """
 
 import math
@@ -12,13 +13,13 @@ import torch
 from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.functional import one_hot
+from torch.nn.functional import elu, one_hot
 
 from data_pipeline.io.errors import InputError
 from data_pipeline.residues import ATOM_ORDER, RESTYPES
 from helixfold.apps.design.sequence import DesignedSequence
 from helixfold.model.batch import Batch
-from helixfold.model.confidence import plddt, predicted_aligned_error
+from helixfold.model.confidence import plddt, predicted_aligned_error, tm_of_alignments
 from helixfold.model.evoformer import outer_mask
 from helixfold.model.geometry.atoms import pseudo_beta
 from helixfold.model.heads import FIRST_DISTANCE, LAST_DISTANCE
@@ -30,6 +31,9 @@ _LARGEST_ERROR = 31.0
 _SMALL = 1e-8
 # Taken from the logits of distances that are no contacts.
 _FAR = 1e7
+# Factor and power of the number of residues: the radius of gyration of globular proteins in Angstrom (BindCraft).
+_GLOBULE = 2.38, 0.365
+_CLOSE_ENDS = 7.0  # Angstrom
 _GLYCINE, _CA, _CB = RESTYPES.index("G"), ATOM_ORDER["CA"], ATOM_ORDER["CB"]
 
 
@@ -65,6 +69,11 @@ class DesignPass:
         return rearrange(self.chain_index, "b i -> b i 1") == rearrange(self.chain_index, "b j -> b 1 j")
 
     @property
+    def bound(self) -> Float[Tensor, "b r"]:
+        """Return the residues that are to be bound: the hotspots if there are any, or the whole target."""
+        return torch.where((self.hotspots > 0).any(-1, keepdim=True), self.hotspots, self.target)
+
+    @property
     def offsets(self) -> Int[Tensor, "b i j"]:
         """Return how far residues are apart along the chain."""
         if self.batch.offsets is not None:
@@ -95,8 +104,38 @@ def pae_loss(made: DesignPass) -> Float[Tensor, " b"]:
 
 
 def interface_pae_loss(made: DesignPass) -> Float[Tensor, " b"]:
-    """Return the mean predicted aligned error between designed residues and the target, in both directions, by 31 A."""
-    return _mean(_errors(made), made.designed[..., None] * made.target[:, None])
+    """Return the mean predicted aligned error between designed residues and what they are to bind, the hotspots or the
+    whole target, in both directions, by 31 A.
+    """
+    return _mean(_errors(made), made.designed[..., None] * made.bound[:, None])
+
+
+def interface_ptm_loss(made: DesignPass) -> Float[Tensor, " b"]:
+    """Return one minus ipTM, 0 to 1 (BindCraft)."""
+    scores = tm_of_alignments(_error_logits(made), made.batch.seq_mask, ~made.same_chain)
+    return 1 - (scores * made.batch.seq_mask).amax(-1)
+
+
+def gyration_loss(made: DesignPass) -> Float[Tensor, " b"]:
+    """Return by how many Angstrom the radius of gyration of designed residues exceeds a globular protein's (BindCraft).
+
+    It is an exponential linear unit, above -1 for radii that are smaller.
+    """
+    alpha, weights = made.outputs.structure.positions[..., _CA, :], made.designed[..., None]
+    count = weights.sum(1)
+    center = (alpha * weights).sum(1) / count
+    squared = ((alpha - center[:, None]).square() * weights).sum((1, 2)) / count[:, 0]
+    return elu((squared + _SMALL).sqrt() - _GLOBULE[0] * count[:, 0] ** _GLOBULE[1])
+
+
+def termini_loss(made: DesignPass) -> Float[Tensor, " b"]:
+    """Return by how many Angstrom the ends of the designed residues are further apart than 7 (BindCraft)."""
+    alpha = made.outputs.structure.positions[..., _CA, :]
+    numbers = torch.arange(alpha.shape[1], device=alpha.device)
+    first = torch.where(made.designed > 0, numbers, alpha.shape[1]).amin(1)
+    last = torch.where(made.designed > 0, numbers, -1).amax(1)
+    every = torch.arange(len(alpha), device=alpha.device)
+    return (torch.linalg.vector_norm(alpha[every, first] - alpha[every, last], dim=-1) - _CLOSE_ENDS).relu()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +188,12 @@ def helix_loss(made: DesignPass) -> Float[Tensor, " b"]:
     return _mean(pairs, (made.offsets == 3) * outer_mask(made.batch.seq_mask))
 
 
+def binder_helix_loss(made: DesignPass) -> Float[Tensor, " b"]:
+    """Return the same of pairs of designed residues alone (BindCraft)."""
+    pairs = contact_losses(made.outputs.logits.distogram, 6.0, is_binary=True)
+    return _mean(pairs, (made.offsets == 3) * made.same_chain * outer_mask(made.designed))
+
+
 def distogram_loss(made: DesignPass) -> Float[Tensor, " b"]:
     """Return the cross-entropy of the predicted distances to those of the known atoms, for fixed backbones.
 
@@ -186,6 +231,9 @@ LOSSES: dict[str, Loss] = {
     "i_pae": interface_pae_loss,
     "con": ContactLoss(),
     "i_con": InterfaceContactLoss(),
+    "i_ptm": interface_ptm_loss,
+    "rg": gyration_loss,
+    "termini": termini_loss,
     "helix": helix_loss,
     "dgram": distogram_loss,
 }
@@ -199,11 +247,17 @@ def total(losses: dict[str, WeightedLoss], made: DesignPass) -> tuple[Float[Tens
 
 
 def _errors(made: DesignPass) -> Float[Tensor, "b i j"]:
+    errors = predicted_aligned_error(_error_logits(made))[0] / _LARGEST_ERROR
+    return (errors + errors.mT) / 2
+
+
+def _error_logits(made: DesignPass) -> Float[Tensor, "b i j v"]:
     logits = made.outputs.logits.aligned_error
     if logits is None:
-        raise InputError("this model predicts no aligned errors; leave the losses pae and i_pae out, or take another")
-    errors = predicted_aligned_error(logits)[0] / _LARGEST_ERROR
-    return (errors + errors.mT) / 2
+        raise InputError(
+            "this model predicts no aligned errors; leave the losses pae, i_pae and i_ptm out, or take another"
+        )
+    return logits
 
 
 def _mean(values: Float[Tensor, "b *n"], weights: Float[Tensor, "b *n"]) -> Float[Tensor, " b"]:

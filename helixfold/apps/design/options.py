@@ -14,7 +14,17 @@ from data_pipeline.io.errors import InputError, choice_problem
 from data_pipeline.residues import RESTYPES
 from helixfold.apps.options import ScreenOptions
 from helixfold.runtime.annotations import Group, Parameter
-from helixfold.runtime.options import Integer, MemorySize, Number, Output, option_group, reads, whole_number
+from helixfold.runtime.options import (
+    File,
+    Integer,
+    MemorySize,
+    Number,
+    Output,
+    option_group,
+    positive,
+    reads,
+    whole_number,
+)
 
 Optimizer = Literal["sgd", "adam"]
 GradientsThrough = Literal["all", "last"]
@@ -22,9 +32,12 @@ DesignDtype = Literal["auto", "float32", "bfloat16"]
 MAX_STEPS, MAX_DESIGNS = 100_000, 10_000
 # The temperature at which probabilities are as good as certain (ColabDesign).
 _COLD = 0.01
+# The share of probabilities that the steps of logits reach before a design is screened (BindCraft).
+_SCREENED = 0.9
 _STEPS = whole_number(0, MAX_STEPS)
 _DESIGNS, _MODELS = Group.create_ordered("Designs"), Group.create_ordered("Models")
 _OPTIMISATION = Group.create_ordered("Optimisation")
+_BINDERS = Group.create_ordered("Binders from end to end")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +60,8 @@ class DesignOptions:
 
     Of the steps, those of logits go from the numbers themselves to probabilities, those of soft sequences lower the
     temperature of these, and in hard ones each residue has one amino acid (ColabDesign's three stages). The best
-    sequence of the hard steps is the design, or that of the last step if there are none.
+    sequence of the hard steps is the design, or that of the last step if there are none. Greedy steps mutate it
+    (BindCraft's fourth stage).
     """
 
     logits_steps: Annotated[int, reads(_STEPS, "N")] = 60
@@ -56,6 +70,19 @@ class DesignOptions:
     """Steps that lower the temperature of the probabilities from 1 to 0.01."""
     hard_steps: Annotated[int, reads(_STEPS, "N")] = 10
     """Steps with one amino acid per residue; the best one is the design."""
+    greedy_steps: Annotated[int, reads(_STEPS, "N")] = 0
+    """Steps that mutate the design where its pLDDT is low, and keep the best mutant if its loss is lower."""
+    # Of the designed residues, how many mutants a greedy step tries.
+    greedy_share: Annotated[float, Parameter(parse=False)] = 0.01
+    # BindCraft's early ends: the first steps of logits, which reach less than probabilities, are a stage of their own,
+    # after which a design ends unless the mean pLDDT of its best step is above `min_plddt` (0 to 1). The same holds
+    # for soft and hard steps.
+    screen_steps: Annotated[int, Parameter(parse=False)] = 0
+    min_plddt: Annotated[float, Parameter(parse=False)] = 0.65
+    # Recycling iterations, and additional steps of logits and of probabilities, of designs with sheets.
+    sheet_recycles: Annotated[int | None, Parameter(parse=False)] = None
+    sheet_logits_steps: Annotated[int, Parameter(parse=False)] = 0
+    sheet_soft_steps: Annotated[int, Parameter(parse=False)] = 0
     learning_rate: Number = 0.1
     """Step size for each residue."""
     optimizer: Optimizer = "sgd"
@@ -81,6 +108,7 @@ class DesignOptions:
             ("logits_steps", 0, MAX_STEPS),
             ("soft_steps", 0, MAX_STEPS),
             ("hard_steps", 0, MAX_STEPS),
+            ("greedy_steps", 0, MAX_STEPS),
             ("num_recycles", 0, MAX_RECYCLES),
             ("designs", 1, MAX_DESIGNS),
             ("seed", 0, MAX_SEED),
@@ -107,27 +135,38 @@ class DesignOptions:
     @property
     def steps(self) -> int:
         """Return the number of all steps of a design."""
-        return self.logits_steps + self.soft_steps + self.hard_steps
+        return self.logits_steps + self.soft_steps + self.hard_steps + self.greedy_steps
 
     def schedule(self) -> Iterator["StepSettings"]:
         """Yield the settings of every step in order."""
-        for number in range(1, self.logits_steps + 1):
-            mixture = SequenceMixture(soft=number / self.logits_steps, hard=0.0, temperature=1.0)
-            yield self._step("logits", mixture)
+        screening = min(self.screen_steps, self.logits_steps)
+        logits: tuple[tuple[int, float, Stage], ...] = (
+            (screening, _SCREENED, "screen"),
+            (self.logits_steps - screening, 1.0, "logits"),
+        )
+        for count, most, stage in logits:
+            for number in range(1, count + 1):
+                mixture = SequenceMixture(soft=most * number / count, hard=0.0, temperature=1.0)
+                yield self._step(stage, mixture)
         for number in range(1, self.soft_steps + 1):
             warm = (1 - number / self.soft_steps) ** 2
             mixture = SequenceMixture(soft=1.0, hard=0.0, temperature=_COLD + (1 - _COLD) * warm)
             yield self._step("soft", mixture)
+        certain = SequenceMixture(soft=1.0, hard=1.0, temperature=_COLD)
         for _ in range(self.hard_steps):
-            yield self._step("hard", SequenceMixture(soft=1.0, hard=1.0, temperature=_COLD))
+            yield self._step("hard", certain)
+        for _ in range(self.greedy_steps):
+            yield self._step("greedy", certain)
 
     def _step(self, stage: "Stage", mixture: SequenceMixture) -> "StepSettings":
         # Cold probabilities have large gradients with respect to the logits.
         rate = self.learning_rate * (1 - mixture.soft + mixture.soft * mixture.temperature)
-        return StepSettings(stage=stage, mixture=mixture, learning_rate=rate, dropout=self.dropout and stage != "hard")
+        return StepSettings(
+            stage=stage, mixture=mixture, learning_rate=rate, dropout=self.dropout and stage not in ("hard", "greedy")
+        )
 
 
-Stage = Literal["logits", "soft", "hard"]
+Stage = Literal["screen", "logits", "soft", "hard", "greedy"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +188,43 @@ class _OutputOptions:
     """Output directory; each target gets its own subdirectory."""
     overwrite: bool = False
     """Design finished targets again."""
+
+
+MpnnWeights = Literal["soluble", "original"]  # of ProteinMPNN
+RankBy = Literal["i_pTM", "ipSAE"]
+
+
+@option_group(_BINDERS)
+@dataclass(frozen=True, kw_only=True)
+class BinderOptions:
+    """Options for designing binders from end to end, with BindCraft's settings."""
+
+    accepted: Annotated[int | None, reads(positive, "N")] = None
+    """Design, redraw, check and filter until so many binders per target pass the filters. Without it, designs are
+    neither redrawn nor filtered."""
+    target_settings: File | None = None
+    """BindCraft's settings file for a target, instead of STRUCTURE, --length, --hotspots and --accepted."""
+    advanced: Annotated[str, Parameter(metavar="FILE|PRESET")] = "default_4stage_multimer"
+    """BindCraft's advanced settings: a file, or one of its presets. Options of this command override them."""
+    filters: Annotated[str, Parameter(metavar="FILE|PRESET")] = "default"
+    """BindCraft's filters: a file, or default, relaxed, peptide, peptide_relaxed or no."""
+    threshold: Annotated[tuple[str, ...], Parameter(metavar="NAME=VALUE...")] = ()
+    """Other thresholds of the filters, such as i_pTM=0.4 or Hotspot_RMSD=none."""
+    min_plddt: Annotated[Number | None, Parameter(show_default="0.65, in the end 0.7")] = None
+    """Mean pLDDT, 0 to 1, below which a trajectory ends."""
+    sequences: Annotated[int | None, reads(positive, "N"), Parameter(show_default="as the advanced settings say")] = (
+        None
+    )
+    """Sequences that ProteinMPNN draws for each trajectory."""
+    max_trajectories: Annotated[int, reads(whole_number(1, MAX_DESIGNS), "N")] = MAX_DESIGNS
+    """Trajectories after which a target ends, whatever was accepted."""
+    rank_by: RankBy = "i_pTM"
+    """Value by which accepted binders are ranked."""
+    no_relax: bool = False
+    """Measure structures as predicted, without relaxation."""
+    shared: bool = False
+    """Share the output directory with other runs of the same command, on any machine; each takes trajectories that no
+    other has."""
 
 
 @option_group(_MODELS)
@@ -181,4 +257,21 @@ class DesignCommand(ScreenOptions, DesignOptions, _ModelOptions, _OutputOptions)
     no_dropout: bool = False
     """Switch dropout off in all steps; by default only the hard steps run without it."""
     loss: Annotated[tuple[str, ...], Parameter(metavar="NAME=WEIGHT...", show_default="the protocol's")] = ()
-    """Weights of losses: con, plddt, pae, helix, dgram, i_con, i_pae. A loss of weight 0 is only reported."""
+    """Weights of losses: con, plddt, pae, helix, rg, termini, dgram, i_con, i_pae, i_ptm. A loss of weight 0 is only
+    reported."""
+
+
+@option_group(_BINDERS)
+@dataclass(frozen=True, kw_only=True)
+class BinderCommand(BinderOptions, DesignCommand):
+    """All options of `helixfold design binder`."""
+
+
+def length_range(word: str) -> tuple[int, int]:
+    """Return the least and the largest of a range such as 65-150, or one length twice. Raise ValueError otherwise."""
+    first, dash, last = word.partition("-")
+    read = whole_number(2, 2000)
+    low, high = read(first), read(last if dash else first)
+    if low > high:
+        raise ValueError(f"must be a range such as 65-150, got {word!r}")
+    return low, high

@@ -63,7 +63,7 @@ def _run(sources: Sequence[Source], command: DesignCommand) -> int:
     device = pick_device(command.device)
     method: Method = "multimer" if all(len(task.chains) > 1 for task in tasks) else "monomer"
     models = find_models(command.models, command.weights, seed=options.seed, method=method)
-    checks = _checking_models(command, models, seed=options.seed, method=method)
+    checks = checking_models(command, models, seed=options.seed, method=method)
     for model in checks:
         cast_trunk(model.network.to(device), dtype_on("auto", properties_of(device)))
     for note in dict.fromkeys(note for model in (*models, *checks) for note in model.notes):
@@ -122,7 +122,7 @@ def _check_names(names: Sequence[str]) -> None:
             raise InputError(f"two targets are called {directory}; design them with two commands and outputs")
 
 
-def _checking_models(
+def checking_models(
     command: DesignCommand, models: Sequence[ReadyModel], *, seed: int, method: Method
 ) -> list[ReadyModel]:
     """Return the models that check; raise `InputError` if one of them also designs."""
@@ -149,7 +149,7 @@ def _begin(
     settings = {
         "target": task.name,
         "protocol": task.protocol,
-        "chains": _digest(task),
+        "chains": task_digest(task),
         "losses": {name: each.weight for name, each in task.losses.items()},
         "cyclic": None if task.cyclic is None else list(task.cyclic),
         "options": {name: value for name, value in values_of(options, DesignOptions).items() if name != "designs"},
@@ -160,16 +160,20 @@ def _begin(
             for old, _ in kind.files(directory):
                 old.unlink()
     elif path.is_file():
-        require_same_settings(directory, _record(JsonObject.read(path).content).differences(_record(settings)))
+        require_same_settings(
+            directory, settings_record(JsonObject.read(path).content).differences(settings_record(settings))
+        )
     write_file(path, to_json(settings, indent=1))
 
 
-def _record(settings: Mapping[str, Any]) -> RunRecord:
+def settings_record(settings: Mapping[str, Any]) -> RunRecord:
+    """Return the settings of designs as a record, whose differences are told."""
     inputs = {name: value for name, value in settings.items() if name in ("target", "chains", "models")}
     return RunRecord(inputs=inputs, options={name: each for name, each in settings.items() if name not in inputs})
 
 
-def _digest(task: DesignTask) -> str:
+def task_digest(task: DesignTask) -> str:
+    """Return a digest of what a task knows of its chains."""
     digest = hashlib.sha256()
     for chain in task.chains:
         digest.update(json.dumps([chain.name, chain.is_shown]).encode())

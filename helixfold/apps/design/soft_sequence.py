@@ -20,7 +20,7 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.model.batch import Batch, MultimerBatch
 from helixfold.model.embedders import MSA_CHANNELS
 from helixfold.model.geometry.frames import BackboneFrames
-from helixfold.model.outputs import Outputs
+from helixfold.model.outputs import Outputs, Recycled
 from helixfold.model.templates import TEMPLATE_TYPES
 from helixfold.model.update import Executor
 
@@ -84,11 +84,14 @@ def fold_sequence(
     num_recycles: int,
     dtype: torch.dtype = torch.float32,
     through_recycling: bool = True,
+    previous: Recycled | None = None,
 ) -> Outputs:
     """Return the outputs of the last of `num_recycles + 1` passes on the same batch.
 
-    With `through_recycling`, gradients pass through all iterations, exactly, and memory grows with their number. Else
-    the iterations before the last have none, as in training, and take the memory of a prediction.
+    The first one recycles `previous`, or nothing. With `through_recycling`, gradients pass through all iterations,
+    exactly, and memory grows with their number. Else the iterations before the last have none, as in training, and take
+    the memory of a prediction.
     """
-    previous = model.recycle(run, [[batch]] * num_recycles, dtype, with_gradients=through_recycling)
+    ensembles = [[batch]] * num_recycles
+    previous = model.recycle(run, ensembles, dtype, previous=previous, with_gradients=through_recycling)
     return model(run, [batch], previous, dtype)

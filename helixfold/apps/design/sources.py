@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,18 @@ from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Chain
 from helixfold.apps.design import task
 from helixfold.apps.design.task import DesignTask
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinderInput:
+    """What the command line says of binders: targets, a range of lengths, and the chains and hotspots to bind."""
+
+    structures: tuple[Path, ...]
+    lengths: tuple[int, int] | None
+    chains: tuple[str, ...] = ()
+    hotspots: tuple[str, ...] = ()
+    cyclic: bool = False
+
 
 _RANGE = re.compile(r"([A-Za-z0-9]*?)(-?[0-9]{1,6})(?:-(-?[0-9]{1,6}))?")
 

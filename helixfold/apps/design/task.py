@@ -12,7 +12,7 @@ from data_pipeline.ideal_betas import with_ideal_betas
 from data_pipeline.io.errors import InputError, printable
 from data_pipeline.residues import ATOM_ORDER, RESTYPES
 from data_pipeline.structure import Chain
-from helixfold.apps.design.losses import LOSSES, WeightedLoss
+from helixfold.apps.design.losses import LOSSES, WeightedLoss, binder_helix_loss
 
 Protocol = Literal["hallucination", "fixbb", "partial", "binder"]
 MAX_RESIDUES = 2000
@@ -45,6 +45,7 @@ class DesignChain:
     designed: Bool[np.ndarray, "r"]
     hotspots: Bool[np.ndarray, "r"]
     is_shown: bool = False
+    hides_sequence: bool = False  # its template has neither amino acids nor side chains (BindCraft's flexible targets)
 
     @classmethod
     def free(cls, name: str, length: int) -> "DesignChain":
@@ -163,7 +164,8 @@ def binder(
         types = _types(given, range(len(known.aatype)), name)
         nothing = np.zeros(len(types), bool)
         chains.append(replace(known, aatype=types, designed=nothing, hotspots=marked, is_shown=True))
-    return _task(name, "binder", [*chains, DesignChain.free(own, length)], cyclic=(own,) if cyclic else None)
+    made = _task(name, "binder", [*chains, DesignChain.free(own, length)], cyclic=(own,) if cyclic else None)
+    return replace(made, losses={**made.losses, "helix": WeightedLoss(loss=binder_helix_loss, weight=0.0)})
 
 
 def _task(

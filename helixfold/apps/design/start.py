@@ -1,0 +1,124 @@
+"""Begin `helixfold design binder` and `redesign` from what the command line and BindCraft's files say."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from data_pipeline.io.errors import InputError, did_you_mean, printable
+from data_pipeline.parse.structures import read_structure
+from data_pipeline.structure import protein_from_chains
+from helixfold.apps.design import binders, run, sources
+from helixfold.apps.design.measures import interface_residues
+from helixfold.apps.design.options import BinderCommand
+from helixfold.apps.design.redraw import RedrawOptions, redrawn
+from helixfold.apps.design.settings import read_target
+from helixfold.apps.design.sources import BinderInput
+from helixfold.results.file_table import REDESIGNED
+from helixfold.results.lock import locked_directory
+from helixfold.results.writing import write_file
+from helixfold.runtime.options import given as options_given
+from helixfold.runtime.standard_streams import print_note, print_summary
+
+
+def run_binders(given: BinderInput, command: BinderCommand) -> int:
+    """Design binders, from end to end if it is known how many to accept; return the exit code of the command."""
+    name, accepted = None, command.accepted
+    if command.target_settings is not None:
+        settings = read_target(command.target_settings)
+        if settings.unused:
+            print_note(f"{command.target_settings}: not used: {', '.join(settings.unused)}")
+        given = BinderInput(
+            structures=given.structures or (settings.structure,),
+            lengths=given.lengths or settings.lengths,
+            chains=given.chains or settings.chains,
+            hotspots=given.hotspots or settings.hotspots,
+            cyclic=given.cyclic,
+        )
+        name, accepted = settings.name, accepted or settings.accepted or 100
+        if settings.output is not None and command.output == BinderCommand().output:
+            command = replace(command, output=settings.output)
+    if not given.structures:
+        raise InputError("pass the structure of a target, or --target-settings")
+    if given.lengths is None:
+        raise InputError("pass --length, such as 80 or 65-150")
+    if accepted is None:
+        return _run_plain(given, given.lengths, command)
+    found = []
+    for path in given.structures:
+        make = partial(sources.binder_of, path, given.chains, hotspots=given.hotspots, cyclic=given.cyclic)
+        title = name or sources.title_of(path)
+        make(given.lengths[0])  # which cannot be read is an error at once
+        found.append(
+            binders.BinderSource(
+                name=title,
+                make=lambda length, make=make, title=title: replace(make(length), name=title),  # type: ignore[misc]
+                lengths=given.lengths,
+                accepted=accepted,
+                hotspots=",".join(given.hotspots),
+            )
+        )
+    return binders.run(found, command)
+
+
+def _run_plain(given: BinderInput, lengths: tuple[int, int], command: BinderCommand) -> int:
+    """Design binders of one length that are neither redrawn nor filtered."""
+    own = set(options_given(command)) & {f"--{name.replace('_', '-')}" for name in _ONLY_END_TO_END}
+    if lengths[0] != lengths[1] or own:
+        what = "a range of lengths" if lengths[0] != lengths[1] else min(own)
+        raise InputError(f"{what} is for binders that are filtered; pass --accepted too, the number of binders")
+    return run.run(
+        [
+            (
+                sources.title_of(path),
+                partial(sources.binder_of, path, given.chains, lengths[0], given.hotspots, cyclic=given.cyclic),
+            )
+            for path in given.structures
+        ],
+        command,
+    )
+
+
+_ONLY_END_TO_END = (
+    *(
+        "advanced",
+        "filters",
+        "threshold",
+        "min_plddt",
+        "sequences",
+        "max_trajectories",
+        "rank_by",
+        "no_relax",
+        "shared",
+    ),
+)
+
+
+def redesigned(
+    path: Path, chain: str | None, fixed: Sequence[str], options: RedrawOptions, *, output: Path, keeps_interface: bool
+) -> int:
+    """Draw sequences for a chain of a structure, by default the last one, and write them as FASTA; return 0."""
+    chains = list(read_structure(path).chains)
+    names = [each.name for each in chains]
+    if not chains:
+        raise InputError.at(path, "it holds no protein")
+    if chain is not None and chain not in names:
+        known = f"{', '.join(names)}{did_you_mean(chain, names)}"
+        raise InputError.at(path, f"there is no chain {printable(chain)}; its chains are {known}")
+    number = len(chains) - 1 if chain is None else names.index(chain)
+    protein = protein_from_chains(chains)
+    kept = {index for _, index in sources.residues_of(fixed, [chains[number]])}
+    if keeps_interface:
+        kept |= set(interface_residues(protein, np.asarray(protein.chain_index == number)))
+    found = redrawn(protein, number, options, kept=kept)
+    title = sources.title_of(path)
+    records = [
+        f">{title}_{names[number]}_{index} score={each.score:.4f} recovery={each.recovery:.4f}\n{each.sequence}\n"
+        for index, each in enumerate(found, start=1)
+    ]
+    with locked_directory(output):
+        write_file(REDESIGNED.path(output), "".join(records))
+    print_summary(str(REDESIGNED.path(output)))
+    return 0

@@ -1,0 +1,182 @@
+"""Write the table, the sequences and the page of binders that were designed from end to end."""
+
+import base64
+import io
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from helixfold import __version__
+from helixfold.report.designs import line_of
+from helixfold.report.maps import LARGEST_ERROR
+from helixfold.report.page import page
+from helixfold.report.tables import DEMONSTRATION, UNTRAINED, mark_of
+from helixfold.results.file_table import DESIGNS_PAGE, DESIGNS_SEQUENCES, DESIGNS_TABLE, TRAJECTORIES_TABLE
+from helixfold.results.text_tables import rounded, tab_separated
+from helixfold.results.writing import write_file
+
+# BindCraft's values of a design, in its order, without those that only PyRosetta computes.
+_VALUES = (
+    *("pLDDT", "pTM", "i_pTM", "pAE", "i_pAE", "ipSAE", "i_pLDDT", "ss_pLDDT", "Unrelaxed_Clashes", "Relaxed_Clashes"),
+    *("Surface_Hydrophobicity", "ShapeComplementarity", "dSASA", "Interface_SASA_%", "Interface_Hydrophobicity"),
+    *("n_InterfaceResidues", "n_InterfaceHbonds", "InterfaceHbondsPercentage", "n_InterfaceUnsatHbonds"),
+    *("InterfaceUnsatHbondsPercentage", "Interface_Helix%", "Interface_BetaSheet%", "Interface_Loop%"),
+    *("Binder_Helix%", "Binder_BetaSheet%", "Binder_Loop%", "InterfaceAAs", "Hotspot_RMSD", "Target_RMSD"),
+    *("Binder_pLDDT", "Binder_pTM", "Binder_pAE", "Binder_RMSD"),
+)
+_MOST_MAPS = 100  # on a page
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrajectoryLine:
+    """A trajectory of a binder: its draws, why it ended ("" if it did not), and what came of its sequences."""
+
+    design: str
+    target: str
+    directory: str
+    number: int
+    length: int
+    helicity: float
+    ended: str
+    sequences: int
+    accepted: int
+    loss_by_step: Sequence[float]
+
+    @property
+    def path(self) -> str:
+        """Return the points of the line of losses in a picture of 100 by 24."""
+        return line_of(self.loss_by_step)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinderLine:
+    """A sequence of a binder; `values` has BindCraft's labels, such as Average_i_pTM, and `unmet` missed thresholds."""
+
+    design: str
+    directory: str
+    structure: str | None  # name of its file
+    protocol: str
+    length: int
+    seed: int
+    helicity: float
+    hotspots: str
+    sequence: str
+    interface: Sequence[int]  # places in the binder, from 0
+    score: float
+    recovery: float
+    accepted: bool
+    unmet: Sequence[str]
+    values: Mapping[str, Any]
+    pae: Sequence[Sequence[int]] | None
+    loss_by_step: Sequence[float]
+
+    @property
+    def path(self) -> str:
+        """Return the points of the line of its trajectory's losses in a picture of 100 by 24."""
+        return line_of(self.loss_by_step)
+
+    @property
+    def pae_picture(self) -> str:
+        """Return a PNG picture of the predicted aligned errors in base64, empty if there are none."""
+        if not self.pae:
+            return ""
+        from matplotlib.image import imsave  # noqa: PLC0415 (takes long to load)
+
+        stream = io.BytesIO()
+        imsave(stream, np.array(self.pae, float), vmin=0, vmax=LARGEST_ERROR, cmap="Greens_r", format="png")
+        return base64.b64encode(stream.getvalue()).decode()
+
+
+def ranked(lines: Sequence[BinderLine], rank_by: str) -> list[BinderLine]:
+    """Return accepted binders, the largest mean of a value first, and then the rejected ones in their order."""
+    accepted = [line for line in lines if line.accepted]
+    order = sorted(accepted, key=lambda line: (-(line.values.get(f"Average_{rank_by}") or 0.0), line.design))
+    return [*order, *(line for line in lines if not line.accepted)]
+
+
+def write_binders(
+    output: Path,
+    lines: Sequence[BinderLine],
+    trajectories: Sequence[TrajectoryLine],
+    failures: Mapping[str, str],
+    *,
+    rank_by: str,
+    notes: Sequence[str] = (),
+) -> None:
+    """Write designs.tsv, trajectories.tsv, designs.fasta with the accepted binders, and designs.html."""
+    order = ranked(lines, rank_by)
+    accepted = [line for line in order if line.accepted]
+    write_file(DESIGNS_TABLE.path(output), table(order))
+    write_file(TRAJECTORIES_TABLE.path(output), _trajectories(trajectories))
+    records = (f">{line.design} rank={rank}\n{line.sequence}\n" for rank, line in enumerate(accepted, start=1))
+    write_file(DESIGNS_SEQUENCES.path(output), "".join(records))
+    reasons = Counter(reason for line in lines for reason in line.unmet)
+    reasons.update(line.ended for line in trajectories if line.ended)
+    marks = {mark_of([note]) for note in notes}
+    text = page(
+        "binders.html",
+        styles=("page.css", "index.css", "designs.css"),
+        scripts=("banner.js", "index.js"),
+        version=__version__,
+        title=output.resolve().name,
+        accepted=accepted[:_MOST_MAPS],
+        rejected=order[len(accepted) :],
+        trajectories=trajectories,
+        reasons=reasons.most_common(),
+        failures=failures,
+        rank_by=rank_by,
+        untrained=UNTRAINED in marks,
+        demonstration=DEMONSTRATION in marks,
+    )
+    write_file(DESIGNS_PAGE.path(output), text)
+
+
+def table(order: Sequence[BinderLine]) -> str:
+    """Return the table of binders as tab-separated text with BindCraft's names of columns, and NA for what is unknown.
+
+    `order` has the accepted binders first, by rank; the column Unmet has the thresholds that a rejected one misses.
+    """
+    count = max((int(name.split("_")[0]) for line in order for name in line.values if name[0].isdigit()), default=0)
+    values = [f"{model}_{name}" for name in _VALUES for model in ("Average", *range(1, count + 1))]
+    names = (
+        *("Rank", "Design", "Protocol", "Length", "Seed", "Helicity", "Target_Hotspot", "Sequence"),
+        *("InterfaceResidues", "MPNN_score", "MPNN_seq_recovery", *values, "Unmet"),
+    )
+    rows = [
+        [
+            *(rank if line.accepted else None, line.design, line.protocol, line.length, line.seed, line.helicity),
+            *(line.hotspots or None, line.sequence, ",".join(str(place + 1) for place in line.interface) or None),
+            *(line.score, line.recovery, *(_text(line.values.get(name)) for name in values)),
+            ",".join(line.unmet) or None,
+        ]
+        for rank, line in enumerate(order, start=1)
+    ]
+    return tab_separated(names, ([rounded(value) for value in row] for row in rows))
+
+
+def _text(value: Any) -> Any:
+    """Return a value; of counts by amino acid, those that there are."""
+    if isinstance(value, Mapping):
+        return ",".join(f"{letter}:{count:g}" for letter, count in value.items() if count) or None
+    return value
+
+
+def _trajectories(lines: Sequence[TrajectoryLine]) -> str:
+    names = ("Design", "Length", "Helicity", "Steps", "Ended", "Sequences", "Accepted")
+    rows = [
+        [
+            line.design,
+            line.length,
+            line.helicity,
+            len(line.loss_by_step),
+            line.ended or None,
+            line.sequences,
+            line.accepted,
+        ]
+        for line in lines
+    ]
+    return tab_separated(names, rows)

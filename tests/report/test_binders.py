@@ -1,0 +1,76 @@
+"""The table, the sequences and the page of binders have accepted ones by rank, and why others were rejected."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from helixfold.report.binders import BinderLine, TrajectoryLine, ranked, table, write_binders
+
+LINE = BinderLine(
+    design="x_l9_s0_mpnn1",
+    directory="x",
+    structure="candidate_0_0_tiny.pdb",
+    protocol="4stage",
+    length=9,
+    seed=0,
+    helicity=-0.3,
+    hotspots="A3",
+    sequence="ACDEFGHIK",
+    interface=[0, 4],
+    score=1.25,
+    recovery=0.5,
+    accepted=True,
+    unmet=(),
+    values={
+        "Average_i_pTM": 0.6,
+        "1_i_pTM": 0.7,
+        "2_i_pTM": 0.5,
+        "Average_ipSAE": 0.1,
+        "Average_InterfaceAAs": {"A": 1.5, "C": 0.0},
+        "1_ShapeComplementarity": None,
+    },
+    pae=[[0, 31], [31, 0]],
+    loss_by_step=[3.0, 1.0],
+)
+BETTER = replace(LINE, design="x_l9_s1_mpnn1", values={**LINE.values, "Average_i_pTM": 0.9, "Average_ipSAE": 0.05})
+REJECTED = replace(LINE, design="x_l9_s1_mpnn2", accepted=False, unmet=("Average_pLDDT", "1_dSASA"), sequence="WWW")
+TRAJECTORY = TrajectoryLine(
+    design="x_l9_s2",
+    target="x",
+    directory="x",
+    number=2,
+    length=9,
+    helicity=0.5,
+    ended="Trajectory_Clashes",
+    sequences=0,
+    accepted=0,
+    loss_by_step=[3.0, 2.0, 2.5],
+)
+
+
+def test_accepted_binders_are_ranked_and_rejected_ones_follow() -> None:
+    lines = [REJECTED, LINE, BETTER]
+    assert ranked(lines, "i_pTM") == [BETTER, LINE, REJECTED]
+    assert ranked(lines, "ipSAE") == [LINE, BETTER, REJECTED]
+
+
+def test_the_table_has_bindcrafts_columns() -> None:
+    names, *rows = [line.split("\t") for line in table([BETTER, REJECTED]).splitlines()]
+    first, second = (dict(zip(names, row, strict=True)) for row in rows)
+    assert names[:8] == ["Rank", "Design", "Protocol", "Length", "Seed", "Helicity", "Target_Hotspot", "Sequence"]
+    assert (first["Rank"], first["Average_i_pTM"], first["2_i_pTM"], first["Unmet"]) == ("1", "0.9", "0.5", "NA")
+    assert (first["InterfaceResidues"], first["MPNN_seq_recovery"]) == ("1,5", "0.5")
+    assert (first["Average_InterfaceAAs"], first["1_ShapeComplementarity"]) == ("A:1.5", "NA")
+    assert (second["Rank"], second["Unmet"]) == ("NA", "Average_pLDDT,1_dSASA")
+    assert "3_i_pTM" not in names
+    assert not any("dG" in name for name in names)
+
+
+def test_the_page_says_why_designs_were_rejected(tmp_path: Path) -> None:
+    write_binders(tmp_path, [LINE, REJECTED], [TRAJECTORY], {"x 3": "no memory"}, rank_by="i_pTM")
+    page = (tmp_path / "designs.html").read_text()
+    for text in ("Average_pLDDT, 1_dSASA", "Trajectory_Clashes", "no memory", "ACDEFGHIK", "candidate_0_0_tiny.pdb"):
+        assert text in page
+    assert page.count("data:image/png;base64,") == 1
+    assert (tmp_path / "designs.fasta").read_text() == ">x_l9_s0_mpnn1 rank=1\nACDEFGHIK\n"
+    _, line = (tmp_path / "trajectories.tsv").read_text().splitlines()
+    assert line.split("\t") == ["x_l9_s2", "9", "0.5", "3", "Trajectory_Clashes", "0", "0"]
