@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("data_pipeline", "helixfold", "docs", "README.md", "CONTRIBUTING.md")
 # Written by scripts, or a record of measurements.
-GENERATED = ("docs/command_line.md", "docs/reference/command-line.md", "docs/dev/measurements.md")
+GENERATED = ("docs/reference/command-line.md", "docs/dev/measurements.md")
 
 # Phrases in prose: docstrings, comments, messages, documentation.
 PHRASES = {
