@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from helixfold.folding.prediction import Prediction
     from helixfold.report.load import load_results
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = [
     "FoldingOptions",
     "Prediction",
