@@ -1,14 +1,16 @@
 """Base class of settings: frozen, validated dataclasses that are stored with the results made from them."""
 
 import dataclasses
+import math
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import cache
 from typing import Any, Literal, Self
 
-from data_pipeline.io.errors import InputError, did_you_mean, printable
+from data_pipeline.io.errors import InputError, choice_problem, did_you_mean, printable
 
 # Bounds of settings that occur in several places; no calculation needs more.
 MAX_SEED = 2**62  # random number generators accept it
@@ -20,12 +22,59 @@ class ConfigError(InputError):
     """Invalid value of a setting, or stored settings that do not match this version."""
 
 
-def require(settings: object, names: Iterable[str], is_right: Callable[[Any], bool], what: str) -> None:
-    """Raise `ConfigError` for the first of these settings that is set and not right; `what` completes "must ..."."""
-    for name in names:
-        value = getattr(settings, name)
-        if value is not None and not is_right(value):
-            raise ConfigError(f"{type(settings).__name__}.{name} must {what}, got {value}")
+@dataclass(frozen=True)
+class Bound:
+    """Bound of a setting's values, written as `Annotated[int, at_least(1)]`; `text` completes "must ..."."""
+
+    text: str
+    includes: Callable[[Any], bool]
+
+
+def at_least(least: float) -> Bound:
+    return Bound(f"be at least {least}", lambda value: value >= least)
+
+
+def at_most(most: float) -> Bound:
+    return Bound(f"be at most {most:,}", lambda value: value <= most)
+
+
+def between(least: float, most: float) -> Bound:
+    return Bound(f"be between {least} and {most}", lambda value: least <= value <= most)
+
+
+ABOVE_ZERO = Bound("be greater than 0", lambda value: value > 0)
+POSITIVE = Bound("be a positive number", lambda value: 0 < value < math.inf)
+FRACTION = Bound("be within 0..1", lambda value: 0 <= value <= 1)
+BELOW_ONE = Bound("be at least 0 and below 1", lambda value: 0 <= value < 1)
+
+
+class Checked:
+    """Base class of dataclasses whose fields are annotated with a `Bound` or are one of several words (`Literal`)."""
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` for the first value that is not allowed; None always is."""
+        kind: type = type(self)
+        place = f"{kind.__name__}." if isinstance(self, Config) else ""
+        for name, rule in _rules_of(kind):
+            value = getattr(self, name)
+            if isinstance(rule, Bound):
+                if value is not None and not rule.includes(value):
+                    raise ConfigError(f"{place}{name} must {rule.text}, got {value}")
+            elif value not in rule:
+                raise ConfigError(f"{place}{name} {choice_problem(value, rule)}")
+
+
+@cache
+def _rules_of(kind: type) -> list[tuple[str, Bound | tuple[Any, ...]]]:
+    """Return the bounds of the fields of a dataclass, and the words of those that have words."""
+    rules: list[tuple[str, Bound | tuple[Any, ...]]] = []
+    for name, hint in typing.get_type_hints(kind, include_extras=True).items():
+        if typing.get_origin(hint) is Literal:
+            rules.append((name, typing.get_args(hint)))
+        for each in (hint, *typing.get_args(hint)):
+            notes = getattr(each, "__metadata__", ())
+            rules += [(name, note) for note in notes if isinstance(note, Bound)]
+    return rules
 
 
 # Mark of the settings that files of an earlier version may lack.
@@ -38,7 +87,7 @@ def added_setting(default: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(Checked):
     """Base class of all settings, with a strict round trip to dictionaries that JSON can hold."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -108,17 +157,7 @@ class Config:
                 table = table[part]
         return type(self).from_dict(values)
 
-    def _require_positive(self, *names: str) -> None:
-        require(self, names, lambda value: value >= 1, "be at least 1")
-
-    def _require_at_most(self, most: int, *names: str) -> None:
-        require(self, names, lambda value: value <= most, f"be at most {most:,}")
-
-    def _require_fraction(self, *names: str) -> None:
-        require(self, names, lambda value: 0 <= value < 1, "be at least 0 and below 1")
-
     def _require_divisible(self, channels: str, heads: str) -> None:
-        self._require_positive(channels, heads)
         c, h = getattr(self, channels), getattr(self, heads)
         if c % h:
             raise ConfigError(f"{type(self).__name__}.{heads} ({h}) must divide {channels} ({c})")

@@ -220,35 +220,3 @@ def error_reason(error: OSError | ValueError) -> str:
     A path that contains a NUL raises `ValueError`, for which Python's own message is returned.
     """
     return (isinstance(error, OSError) and error.strerror) or str(error)
-
-
-def check_at_least(settings: object, error: type[ValueError] = ValueError, **least: float) -> None:
-    """Raise `error` for the first named setting that is NaN or below its minimum in `least`; None is accepted."""
-    for name, limit in least.items():
-        value = getattr(settings, name)
-        if value is not None and not value >= limit:
-            raise error(f"{name} must be at least {limit}, got {value}")
-
-
-def check_at_most(settings: object, error: type[ValueError] = ValueError, **most: int) -> None:
-    """Raise `error` for the first named setting that is above its maximum in `most`; None is accepted."""
-    for name, limit in most.items():
-        value = getattr(settings, name)
-        if value is not None and value > limit:
-            raise error(f"{name} must be at most {limit:,}, got {value}")
-
-
-def check_positive(settings: object, *names: str, error: type[ValueError] = ValueError) -> None:
-    """Raise `error` for the first named setting that is not a positive, finite number; None is accepted."""
-    for name in names:
-        value = getattr(settings, name)
-        if value is not None and not 0 < value < float("inf"):
-            raise error(f"{name} must be a positive number, got {value}")
-
-
-def check_fractions(settings: object, *names: str, error: type[ValueError] = ValueError) -> None:
-    """Raise `error` for the first named setting that is not within 0..1; None is accepted."""
-    for name in names:
-        value = getattr(settings, name)
-        if value is not None and not 0 <= value <= 1:
-            raise error(f"{name} must be within 0..1, got {value}")

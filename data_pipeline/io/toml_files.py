@@ -1,16 +1,24 @@
 """Read untrusted or damaged TOML within limits on size, time and memory."""
 
 import tomllib
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.errors import InputError, did_you_mean, printable
 from data_pipeline.parse.text_files import read_text_bytes
 
 _MAX_BYTES: Final = 2**20
 # Parsing a dotted name takes quadratic time in the number of its parts, and up to 8 KiB of memory per part.
 _MAX_LINE_BYTES: Final = 2**13
 _MAX_DOTS: Final = 20_000
+
+
+def require_keys(path: Path, values: Iterable[str], known: Collection[str], place: str = "") -> None:
+    """Raise `InputError` for keys of a table that are not known; `place` is the table, before what is wrong."""
+    if unknown := sorted(set(values) - set(known)):
+        choices = f"{', '.join(known)}{did_you_mean(unknown[0], known)}"
+        raise InputError.at(path, f"{place}unknown {printable(', '.join(unknown))}; it can hold {choices}")
 
 
 def read_toml(path: Path, kind: str) -> dict[str, Any]:

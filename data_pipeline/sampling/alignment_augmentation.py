@@ -1,12 +1,12 @@
 """Make the alignments of training examples shallow and incomplete, so that the network copes with any alignment."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from jaxtyping import Int, Int8
 
-from data_pipeline.io.config import Config, ConfigError
-from data_pipeline.io.errors import check_fractions
+from data_pipeline.io.config import FRACTION, Config
 from data_pipeline.residues import GAP
 from data_pipeline.sampling.msa import random_rows
 
@@ -20,12 +20,9 @@ class AlignmentAugmentation(Config):
     except the target, so that a network cannot memorize alignments.
     """
 
-    alone_fraction: float = 0.0
+    alone_fraction: Annotated[float, FRACTION] = 0.0
     random_depth: bool = False
-    most_dropped_columns: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_fractions(self, "alone_fraction", "most_dropped_columns", error=ConfigError)
+    most_dropped_columns: Annotated[float, FRACTION] = 0.0
 
     @property
     def is_on(self) -> bool:

@@ -5,12 +5,12 @@ other functions are deterministic.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int, Int8, Int32, Integer
 
-from data_pipeline.io.config import Config, ConfigError
-from data_pipeline.io.errors import check_at_least, check_fractions
+from data_pipeline.io.config import FRACTION, Config, at_least
 from data_pipeline.residues import GAP, MASKED, RESTYPES, UNKNOWN
 
 CLASSES = MASKED + 1  # 20 residues, unknown, gap, masked
@@ -40,13 +40,9 @@ def msa_profile(msa: Int8[np.ndarray, "n r"]) -> Float32[np.ndarray, "r 22"]:
 class BlockDeletion(Config):
     """Settings of MSA block deletion: number and size of the blocks of rows to remove in training (Suppl. Alg. 1)."""
 
-    fraction_per_block: float = 0.3  # of all rows
-    blocks: int = 5
+    fraction_per_block: Annotated[float, FRACTION] = 0.3  # of all rows
+    blocks: Annotated[int, at_least(0)] = 5
     randomize_blocks: bool = False  # True: the number of blocks is uniform from 0 to `blocks`
-
-    def __post_init__(self) -> None:
-        check_fractions(self, "fraction_per_block", error=ConfigError)
-        check_at_least(self, ConfigError, blocks=0)
 
 
 def rows_after_block_deletion(n: int, deletion: BlockDeletion, rng: np.random.Generator) -> Int[np.ndarray, "kept"]:

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int, Int8, Integer
 
 from data_pipeline.features.sample import Sample
 from data_pipeline.features.schema import Features
-from data_pipeline.io.config import Config, ConfigError
-from data_pipeline.io.errors import check_at_least, check_at_most, check_fractions
+from data_pipeline.io.config import FRACTION, Config, ConfigError, at_least, at_most
 from data_pipeline.sampling import msa, templates
 
 
@@ -78,25 +78,22 @@ class SamplingConfig(Config):
     `max_templates` from `max_msa_clusters`.
     """
 
-    max_msa_clusters: int = 512
-    max_extra_msa: int = 1024
-    max_templates: int = 4
-    masked_msa_fraction: float = 0.15
+    max_msa_clusters: Annotated[int, at_least(1), at_most(MAX_ROWS)] = 512
+    max_extra_msa: Annotated[int, at_least(1), at_most(MAX_ROWS)] = 1024
+    max_templates: Annotated[int, at_least(0), at_most(MAX_TEMPLATES)] = 4
+    masked_msa_fraction: Annotated[float, FRACTION] = 0.15
     # A masked position becomes a random residue, a sample from the profile of its column, itself, or the mask token.
-    uniform_prob: float = 0.1
-    profile_prob: float = 0.1
-    same_prob: float = 0.1
-    unknown_fraction: float = 0.0  # of residues, replaced by X at the start
+    uniform_prob: Annotated[float, FRACTION] = 0.1
+    profile_prob: Annotated[float, FRACTION] = 0.1
+    same_prob: Annotated[float, FRACTION] = 0.1
+    unknown_fraction: Annotated[float, FRACTION] = 0.0  # of residues, replaced by X at the start
     # If the MSA has no extra rows, use the masked target row instead of a row with mask 0. AlphaFold's outer product
     # mean divides by the number of rows + 0.001, so without a row it is a thousand times its bias. The published models
     # expect this, but training from random weights fails with it.
     target_as_extra: bool = False
 
     def __post_init__(self) -> None:
-        check_at_least(self, ConfigError, max_msa_clusters=1, max_extra_msa=1, max_templates=0)
-        check_at_most(self, ConfigError, max_msa_clusters=MAX_ROWS, max_extra_msa=MAX_ROWS, max_templates=MAX_TEMPLATES)
-        shares = ("masked_msa_fraction", "uniform_prob", "profile_prob", "same_prob", "unknown_fraction")
-        check_fractions(self, *shares, error=ConfigError)
+        super().__post_init__()
         if self.uniform_prob + self.profile_prob + self.same_prob > 1 + 1e-9:
             raise ConfigError("the sum of uniform_prob, profile_prob and same_prob must be at most 1")
 

@@ -5,6 +5,7 @@ A chain without known homologs gets a corrupted copy of its own structure as its
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Annotated
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -12,8 +13,7 @@ from jaxtyping import Bool, Float, Int
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.features.schema import Features
 from data_pipeline.features.templates import AlignedTemplate, TemplateFeatures, no_templates, stack_templates
-from data_pipeline.io.config import Config, ConfigError, added_setting
-from data_pipeline.io.errors import check_fractions
+from data_pipeline.io.config import FRACTION, Config, ConfigError, added_setting
 from data_pipeline.residues import ATOM_ORDER, GAP, RESTYPES, UNKNOWN
 from data_pipeline.sampling.templates import choose_templates
 
@@ -49,18 +49,17 @@ class TemplateAugmentation(Config):
     a network can learn how reliable a template is.
     """
 
-    none_fraction: float = 0.0
-    own_fraction: float = 0.0
+    none_fraction: Annotated[float, FRACTION] = 0.0
+    own_fraction: Annotated[float, FRACTION] = 0.0
     least_noise: float = 0.2
     most_noise: float = 2.0
-    least_kept: float = 0.4
-    most_masked: float = 0.3
-    most_substituted: float = 0.8
+    least_kept: Annotated[float, FRACTION] = 0.4
+    most_masked: Annotated[float, FRACTION] = 0.3
+    most_substituted: Annotated[float, FRACTION] = 0.8
     noise_by_identity: bool = added_setting(False)
 
     def __post_init__(self) -> None:
-        shares = ("none_fraction", "own_fraction", "least_kept", "most_masked", "most_substituted")
-        check_fractions(self, *shares, error=ConfigError)
+        super().__post_init__()
         if not 0 < self.least_noise <= self.most_noise < np.inf:
             raise ConfigError(
                 f"least_noise must be above 0 and at most most_noise, got {self.least_noise} and {self.most_noise}"

@@ -5,6 +5,7 @@ extra rows are sampled for each recycling iteration.
 """
 
 from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 import numpy as np
 from jaxtyping import Int
@@ -13,8 +14,8 @@ from data_pipeline.features.ground_truth import GroundTruth, ground_truth
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.features.sample import Sample
 from data_pipeline.features.schema import Features
-from data_pipeline.io.config import MAX_RECYCLES, Config, ConfigError, added_setting
-from data_pipeline.io.errors import InputError, check_at_least, check_at_most, check_fractions, printable
+from data_pipeline.io.config import FRACTION, MAX_RECYCLES, Config, added_setting, at_least, at_most
+from data_pipeline.io.errors import InputError, printable
 from data_pipeline.parse.fasta import MAX_RESIDUES
 from data_pipeline.sampling import msa
 from data_pipeline.sampling.alignment_augmentation import AlignmentAugmentation, augmented_alignment
@@ -27,25 +28,22 @@ from data_pipeline.sampling.template_augmentation import TemplateAugmentation, e
 class ExampleConfig(Config):
     """Settings of training examples: crop, MSA, templates and clamping. The defaults are for initial training."""
 
-    crop_size: int = 256
+    crop_size: Annotated[int, at_least(1), at_most(MAX_RESIDUES)] = 256
     # 128 rows minus four for templates. Differs from AlphaFold: the extra rows are never empty (`target_as_extra`).
     sampling: SamplingConfig = field(default_factory=lambda: SamplingConfig(max_msa_clusters=124, target_as_extra=True))
-    max_template_hits: int = 20
+    max_template_hits: Annotated[int, at_least(0)] = 20
     template_augmentation: TemplateAugmentation = added_setting(TemplateAugmentation())
     block_deletion: msa.BlockDeletion = field(default_factory=msa.BlockDeletion)
     alignment_augmentation: AlignmentAugmentation = added_setting(AlignmentAugmentation())
-    unclamped_fraction: float = 0.1  # fraction of examples with unclamped backbone loss (Suppl. Sec. 1.9.2)
-    spatial_crop_probability: float = 0.0
-    distillation_msa_rows: int = 1000  # max MSA rows of a distillation example (Suppl. Sec. 1.3)
-    min_confidence: float = 0.5  # min pLDDT / 100 of predicted residues that count in the loss
-    max_passes: int = 4  # max recycling iterations; the number is sampled for each step (Suppl. Alg. 31)
+    # Fraction of examples with unclamped backbone loss (Suppl. Sec. 1.9.2).
+    unclamped_fraction: Annotated[float, FRACTION] = 0.1
+    spatial_crop_probability: Annotated[float, FRACTION] = 0.0
+    # Max MSA rows of a distillation example (Suppl. Sec. 1.3).
+    distillation_msa_rows: Annotated[int, at_least(1)] = 1000
+    min_confidence: Annotated[float, FRACTION] = 0.5  # min pLDDT / 100 of predicted residues that count in the loss
+    # Max recycling iterations; the number is sampled for each step (Suppl. Alg. 31).
+    max_passes: Annotated[int, at_least(1), at_most(MAX_RECYCLES + 1)] = 4
     fixed_shapes: bool = True  # pad batches to the sizes above, for stacking and compiled code
-
-    def __post_init__(self) -> None:
-        check_at_least(self, ConfigError, crop_size=1, max_template_hits=0, distillation_msa_rows=1, max_passes=1)
-        check_at_most(self, ConfigError, crop_size=MAX_RESIDUES, max_passes=MAX_RECYCLES + 1)
-        shares = ("unclamped_fraction", "spatial_crop_probability", "min_confidence")
-        check_fractions(self, *shares, error=ConfigError)
 
     def sizes(self) -> dict[str, int]:
         """Return the max size of an example along each axis of `SAMPLE_AXES`; fixed shapes are padded to it."""

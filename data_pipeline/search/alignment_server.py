@@ -11,12 +11,13 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import IO, Literal, TypeVar, get_args
+from typing import IO, Annotated, Literal, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 import numpy as np
 
 from data_pipeline.io.addresses import is_http_address, without_password
+from data_pipeline.io.config import POSITIVE, Checked, between
 from data_pipeline.io.errors import (
     ConnectionFailedError,
     InputError,
@@ -25,8 +26,6 @@ from data_pipeline.io.errors import (
     SearchError,
     ServerUnavailableError,
     UnusableAnswerError,
-    check_positive,
-    choice_problem,
     error_reason,
     printable,
 )
@@ -47,30 +46,25 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerOptions:
+class ServerOptions(Checked):
     """Address of the server, databases to search, and time limits."""
 
     url: str
     mode: Mode = "env"  # "env": with environmental sequences; "all": without; "...nofilter" keeps near-duplicate rows
     pair_strategy: PairStrategy = "greedy"
     pair_environmental: bool = False  # also pair environmental rows of complexes, below the UniRef rows
-    batch: int = 16  # sequences per ticket
-    max_wait: float = 3 * 3600.0  # seconds per ticket, from the first request to the start of the last
-    timeout: float = 120.0  # seconds per request, and one more for each 128 KiB of the response
-    connect_timeout: float = 10.0  # seconds to establish a connection
-    read_timeout: float = 60.0  # seconds without a byte until a connection is closed
+    batch: Annotated[int, between(1, 100)] = 16  # sequences per ticket
+    # Seconds per ticket, from the first request to the start of the last.
+    max_wait: Annotated[float, POSITIVE] = 3 * 3600.0
+    timeout: Annotated[float, POSITIVE] = 120.0  # seconds per request, and one more for each 128 KiB of the response
+    connect_timeout: Annotated[float, POSITIVE] = 10.0  # seconds to establish a connection
+    read_timeout: Annotated[float, POSITIVE] = 60.0  # seconds without a byte until a connection is closed
     instead: str = "pass your own alignments, or search a database on this machine"  # advice if it is unavailable
 
     def __post_init__(self) -> None:
         if not is_http_address(self.url) or urlsplit(self.url).query or urlsplit(self.url).fragment:
-            raise InputError(f"an MMseqs2 server must be a URL like {PUBLIC_SERVER}, got '{printable(self.url)}'")
-        if self.mode not in get_args(Mode):
-            raise ValueError(f"mode {choice_problem(self.mode, get_args(Mode))}")
-        if self.pair_strategy not in get_args(PairStrategy):
-            raise ValueError(f"pair_strategy {choice_problem(self.pair_strategy, get_args(PairStrategy))}")
-        if not 1 <= self.batch <= 100:
-            raise ValueError(f"batch must be between 1 and 100, got {self.batch}")
-        check_positive(self, "max_wait", "timeout", "connect_timeout", "read_timeout")
+            raise InputError(f"an MMseqs2 server is named like {PUBLIC_SERVER}, got '{printable(self.url)}'")
+        super().__post_init__()
 
 
 @dataclass

@@ -8,8 +8,10 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from data_pipeline.io.errors import InputError, check_at_least, check_fractions
+from data_pipeline.io.config import FRACTION, Checked, at_least
+from data_pipeline.io.errors import InputError
 from data_pipeline.search.colabfold_databases import ClusterDatabase, with_ending
 from data_pipeline.search.fasta_chunks import read_fasta_chunks
 from data_pipeline.search.process import run_program, working_directory
@@ -19,7 +21,7 @@ _ROOT = 1  # of the taxonomy
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterBuild:
+class ClusterBuild(Checked):
     """Builds a database of clusters; the defaults are UniRef30's: 30 % identity over 80 % of both sequences.
 
     Sequences are clustered in MMseqs2's three steps of increasing sensitivity. With `single_step`, only the last step
@@ -27,14 +29,10 @@ class ClusterBuild:
     """
 
     program: Path
-    min_identity: float = 0.3
-    coverage: float = 0.8
+    min_identity: Annotated[float, FRACTION] = 0.3
+    coverage: Annotated[float, FRACTION] = 0.8
     single_step: bool = False
-    cpus: int = 4
-
-    def __post_init__(self) -> None:
-        check_at_least(self, cpus=1)
-        check_fractions(self, "min_identity", "coverage")
+    cpus: Annotated[int, at_least(1)] = 4
 
     def sequences(self, fasta_files: Sequence[Path], output: Path) -> int:
         """Build a database of single sequences, such as ColabFold's pdb100, and return the number of sequences.

@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from data_pipeline.io.errors import SearchError, check_at_least, check_positive
+from data_pipeline.io.config import POSITIVE, Checked, at_least, between
+from data_pipeline.io.errors import SearchError
 from data_pipeline.io.files import atomic_write
 from data_pipeline.search.colabfold_databases import (
     ClusterDatabase,
@@ -42,25 +43,23 @@ _MAX_ACCEPTED, _MAX_ACCEPTED_UNFILTERED = 100_000, 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColabfoldOptions:
+class ColabfoldOptions(Checked):
     """Options of a search of ColabFold's databases; the defaults are the same as in `colabfold_search`.
 
     The default sensitivity is MMseqs2's default, because `colabfold_search` passes k-mer thresholds in quotes, which
     MMseqs2 ignores.
     """
 
-    sensitivity: float = 5.7  # ColabFold's server has about 8; a GPU search always has the maximum
-    e_value: float = 0.1
-    max_hits: int = 10_000  # clusters that pass the prefilter
+    # ColabFold's server has about 8; a GPU search always has the maximum.
+    sensitivity: Annotated[float, between(1, 10)] = 5.7
+    e_value: Annotated[float, POSITIVE] = 0.1
+    max_hits: Annotated[int, at_least(1)] = 10_000  # clusters that pass the prefilter
     filtered: bool = True  # drop poor hits if there are over 100, and near-duplicate rows if over 1,000
     gpu: bool = False  # databases must be padded for GPUs, as ColabFold's downloads are
     gpu_server: bool = False  # use the running `mmseqs gpuserver` of each database, which keeps it in GPU memory
 
     def __post_init__(self) -> None:
-        if not 1 <= self.sensitivity <= 10:
-            raise ValueError(f"sensitivity must be between 1 and 10, got {self.sensitivity}")
-        check_positive(self, "e_value")
-        check_at_least(self, max_hits=1)
+        super().__post_init__()
         if self.gpu_server and not self.gpu:
             raise ValueError("gpu_server needs gpu = true")
 
@@ -204,15 +203,12 @@ _WITH_LENGTH = ("search", "align")
 
 
 @dataclass(frozen=True, kw_only=True)
-class MmseqsBatch:
+class MmseqsBatch(Checked):
     """Runs MMseqs2 with many queries at once, and returns one result per query."""
 
     program: Path
-    cpus: int = 4
+    cpus: Annotated[int, at_least(1)] = 4
     timeout: float | None = None  # seconds, for each step
-
-    def __post_init__(self) -> None:
-        check_at_least(self, cpus=1)
 
     def version(self) -> str:
         """Return the version that the program prints."""

@@ -7,8 +7,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from data_pipeline.io.errors import InputError, choice_problem, did_you_mean, printable
-from data_pipeline.io.toml_files import read_toml
+from data_pipeline.io.errors import InputError, choice_problem
+from data_pipeline.io.toml_files import read_toml, require_keys
 from data_pipeline.parse.fasta import file_name_problem
 from data_pipeline.search.colabfold_databases import colabfold_directory
 from data_pipeline.search.database import (
@@ -251,9 +251,7 @@ class _Table:
 
     def require_keys(self, *allowed: str) -> None:
         """Raise `InputError` if the table has other keys than these."""
-        if unknown := sorted(set(self.values) - set(allowed)):
-            hint = did_you_mean(unknown[0], allowed)
-            raise self._error(f"unknown {printable(', '.join(unknown))}; it can hold {', '.join(allowed)}{hint}")
+        require_keys(self.profile, self.values, allowed, f"{self.where}: ")
 
     def value(self, key: str, is_right: Callable[[Any], bool], what: str, default: object = None) -> Any:
         """Return a value that `is_right`; `what` completes "must be ..."."""

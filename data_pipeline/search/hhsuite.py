@@ -9,9 +9,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from data_pipeline.io.errors import InputError, check_at_least
+from data_pipeline.io.config import Bound, Checked, at_least, between
+from data_pipeline.io.errors import InputError
 from data_pipeline.search.process import program_version, read_output, run_program, working_directory
 from data_pipeline.search.tool import FileFormat
 
@@ -36,16 +37,16 @@ def check_databases(prefixes: tuple[Path, ...]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HhsuiteSearch:
+class HhsuiteSearch(Checked):
     """Search of one or more databases at once with an hh-suite program."""
 
     program: Path
     databases: tuple[Path, ...]  # prefixes
-    cpus: int = 4
+    cpus: Annotated[int, at_least(1)] = 4
     timeout: float | None = None  # seconds
 
     def __post_init__(self) -> None:
-        check_at_least(self, cpus=1)
+        super().__post_init__()
         check_databases(self.databases)
 
     def identity_of(self, tool: str, arguments: Sequence[str]) -> str:
@@ -80,23 +81,17 @@ def _size(prefix: Path) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HhblitsOptions:
+class HhblitsOptions(Checked):
     """Options of HHblits; the defaults are AlphaFold's."""
 
-    iterations: int = 3
-    e_value: float = 0.001  # max E-value of hits in the alignment
-    max_rows: int = 1_000_000  # of an input alignment
-    max_realigned: int = 100_000  # hits whose alignment is refined
-    max_prefiltered: int = 100_000  # hits that pass the second prefilter
-    min_prefiltered: int = 1_000  # hits that pass the first prefilter, whatever their score
+    iterations: Annotated[int, between(1, 8)] = 3
+    # Max E-value of hits in the alignment.
+    e_value: Annotated[float, Bound("be above 0 and at most 1", lambda value: 0 < value <= 1)] = 0.001
+    max_rows: Annotated[int, at_least(1)] = 1_000_000  # of an input alignment
+    max_realigned: Annotated[int, at_least(1)] = 100_000  # hits whose alignment is refined
+    max_prefiltered: Annotated[int, at_least(1)] = 100_000  # hits that pass the second prefilter
+    min_prefiltered: Annotated[int, at_least(1)] = 1_000  # hits that pass the first prefilter, whatever their score
     unfiltered: bool = False  # keep near-duplicate rows
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.iterations <= 8:
-            raise ValueError(f"iterations must be between 1 and 8, got {self.iterations}")
-        if not 0 < self.e_value <= 1:
-            raise ValueError(f"e_value must be above 0 and at most 1, got {self.e_value}")
-        check_at_least(self, max_rows=1, max_realigned=1, max_prefiltered=1, min_prefiltered=1)
 
     def arguments(self) -> list[str]:
         """Return the options as command-line arguments of HHblits 3."""
@@ -126,13 +121,10 @@ class Hhblits(HhsuiteSearch):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HhsearchOptions:
+class HhsearchOptions(Checked):
     """Options of HHsearch; the default is AlphaFold's."""
 
-    max_rows: int = 1_000_000  # of the alignment
-
-    def __post_init__(self) -> None:
-        check_at_least(self, max_rows=1)
+    max_rows: Annotated[int, at_least(1)] = 1_000_000  # of the alignment
 
     def arguments(self) -> list[str]:
         """Return the options as command-line arguments of HHsearch 3."""

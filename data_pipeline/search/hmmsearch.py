@@ -26,6 +26,7 @@ from data_pipeline.search.profile_search import (
     HmmerOptions,
     HmmerSearch,
     ProteinProfile,
+    Threshold,
     search_profiles,
     to_stockholm,
 )
@@ -42,13 +43,13 @@ class HmmsearchOptions(HmmerOptions):
     The options in `identity` have the order of the fields.
     """
 
-    filter_f1: float = 0.1  # max P-value to pass the MSV filter
-    filter_f2: float = 0.1  # max P-value to pass the Viterbi filter
-    filter_f3: float = 0.1  # max P-value to pass the Forward filter
-    e_value: float = 100.0  # max E-value of reported chains
-    domain_e_value: float = 100.0  # max E-value of reported domains
-    inclusion_e_value: float = 100.0  # max E-value of chains in the alignment
-    domain_inclusion_e_value: float = 100.0  # max E-value of domains in the alignment
+    filter_f1: Threshold = 0.1  # max P-value to pass the MSV filter
+    filter_f2: Threshold = 0.1  # max P-value to pass the Viterbi filter
+    filter_f3: Threshold = 0.1  # max P-value to pass the Forward filter
+    e_value: Threshold = 100.0  # max E-value of reported chains
+    domain_e_value: Threshold = 100.0  # max E-value of reported domains
+    inclusion_e_value: Threshold = 100.0  # max E-value of chains in the alignment
+    domain_inclusion_e_value: Threshold = 100.0  # max E-value of domains in the alignment
 
 
 @dataclass(frozen=True)

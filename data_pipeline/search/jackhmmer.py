@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 from pyhmmer.easel import AA, DigitalMSA, KeyHash, TextSequence
 from pyhmmer.plan7 import Background, Builder, Trace
 
-from data_pipeline.io.errors import InputError, check_at_least
+from data_pipeline.io.config import at_least
+from data_pipeline.io.errors import InputError
 from data_pipeline.io.processors import available_processors
 from data_pipeline.parse.fasta import check_sequence
 from data_pipeline.search.fasta_chunks import database_identity, is_gzip
@@ -19,6 +21,7 @@ from data_pipeline.search.profile_search import (
     HmmerOptions,
     HmmerSearch,
     ProteinProfile,
+    Threshold,
     search_profiles,
     to_stockholm,
 )
@@ -35,17 +38,13 @@ class JackhmmerOptions(HmmerOptions):
     The options in `identity` have the order of the fields.
     """
 
-    iterations: int = 1
-    e_value: float = 1e-4  # max E-value of reported sequences
-    inclusion_e_value: float = 1e-4  # max E-value of sequences in the alignment
-    filter_f1: float = 0.0005  # max P-value to pass the MSV filter
-    filter_f2: float = 0.00005  # max P-value to pass the Viterbi filter
-    filter_f3: float = 0.0000005  # max P-value to pass the Forward filter
-    z_value: float | None = None  # database size for E-values; None: the number of sequences in the database
-
-    def __post_init__(self) -> None:
-        check_at_least(self, iterations=1)
-        super().__post_init__()
+    iterations: Annotated[int, at_least(1)] = 1
+    e_value: Threshold = 1e-4  # max E-value of reported sequences
+    inclusion_e_value: Threshold = 1e-4  # max E-value of sequences in the alignment
+    filter_f1: Threshold = 0.0005  # max P-value to pass the MSV filter
+    filter_f2: Threshold = 0.00005  # max P-value to pass the Viterbi filter
+    filter_f3: Threshold = 0.0000005  # max P-value to pass the Forward filter
+    z_value: Threshold | None = None  # database size for E-values; None: the number of sequences in the database
 
     def arguments(self) -> list[str]:
         """Return the iterations and thresholds as command-line options of the program."""

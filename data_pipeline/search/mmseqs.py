@@ -5,9 +5,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from data_pipeline.io.errors import InputError, SearchError, check_at_least, check_positive
+from data_pipeline.io.config import POSITIVE, Checked, at_least, between
+from data_pipeline.io.errors import InputError, SearchError
 from data_pipeline.io.user_cache import writable_cache
 from data_pipeline.search.mmseqs_program import MAX_RESIDUES, require_mmseqs
 from data_pipeline.search.process import program_version, read_output, run_program, working_directory
@@ -25,25 +26,17 @@ _HIT_FILTER = "--qid 0 --qsc 0.8 --diff 0 --max-seq-id 1.0 --filter-min-enable 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class MmseqsOptions:
+class MmseqsOptions(Checked):
     """Options of an MMseqs2 search; the defaults are ColabFold's (Mirdita et al., Nat. Methods 2022).
 
     Unlike ColabFold's databases, databases of plain sequences have no clusters to expand and realign.
     """
 
-    sensitivity: float = 8.0
-    iterations: int = 3
-    e_value: float = 0.1
-    max_hits: int = 10_000  # hits that pass the prefilter
+    sensitivity: Annotated[float, between(1, 10)] = 8.0
+    iterations: Annotated[int, between(1, 10)] = 3
+    e_value: Annotated[float, POSITIVE] = 0.1
+    max_hits: Annotated[int, at_least(1)] = 10_000  # hits that pass the prefilter
     filtered: bool = True  # drop poor hits if there are over 100, and near-duplicate rows if over 1,000
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.sensitivity <= 10:
-            raise ValueError(f"sensitivity must be between 1 and 10, got {self.sensitivity}")
-        if not 1 <= self.iterations <= 10:
-            raise ValueError(f"iterations must be between 1 and 10, got {self.iterations}")
-        check_positive(self, "e_value")
-        check_at_least(self, max_hits=1)
 
     def arguments(self) -> list[str]:
         """Return the options as command-line arguments of `mmseqs search`."""
@@ -52,7 +45,7 @@ class MmseqsOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mmseqs:
+class Mmseqs(Checked):
     """Search of a database of plain sequences for homologs of a sequence; the result is an a3m."""
 
     file_format: ClassVar[FileFormat] = "a3m"
@@ -62,11 +55,11 @@ class Mmseqs:
     # Folder for databases converted from FASTA. If it is not writable, each process converts the file again.
     cache: Path
     options: MmseqsOptions = field(default_factory=MmseqsOptions)
-    cpus: int = 4
+    cpus: Annotated[int, at_least(1)] = 4
     timeout: float | None = None  # seconds, for each step
 
     def __post_init__(self) -> None:
-        check_at_least(self, cpus=1)
+        super().__post_init__()
         if not self.database.is_file():
             raise InputError.at(self.database, "no such database; pass a FASTA file or a database of mmseqs createdb")
         table = self.database.with_name(f"{self.database.name}.dbtype")

@@ -7,12 +7,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 from pyhmmer.easel import AA, MSA, Alphabet, SequenceFile
 from pyhmmer.plan7 import HMM, OptimizedProfile, Pipeline, Profile, TopHits
 
-from data_pipeline.io.errors import InputError, SearchError, check_at_least, check_positive
+from data_pipeline.io.config import POSITIVE, Checked, at_least
+from data_pipeline.io.errors import InputError, SearchError
 from data_pipeline.io.processors import available_processors
 from data_pipeline.search.fasta_chunks import (
     MAX_TARGET_RESIDUES,
@@ -44,14 +45,12 @@ _HMMER_NAMES = {
     "filter_f3": "F3",
     "z_value": "Z",
 }
+Threshold = Annotated[float, POSITIVE]
 
 
 @dataclass(frozen=True, kw_only=True)
-class HmmerOptions:
+class HmmerOptions(Checked):
     """Base of the options of HMMER's programs; fields with the names in `_HMMER_NAMES` are thresholds."""
-
-    def __post_init__(self) -> None:
-        check_positive(self, *vars(self))
 
     def thresholds(self) -> Thresholds:
         """Return the thresholds by their names in HMMER."""
@@ -65,16 +64,18 @@ class HmmerOptions:
 
 
 @dataclass(frozen=True)
-class HmmerSearch:
+class HmmerSearch(Checked):
     """Base of searches with HMMER (pyhmmer or a program); the result is a Stockholm alignment."""
 
     file_format: ClassVar[FileFormat] = "sto"
 
     database: Path  # FASTA, plain or gzip
-    cpus: int | None = field(default=None, kw_only=True)  # threads; None: all processors of this process
+    cpus: Annotated[int | None, at_least(1)] = field(
+        default=None, kw_only=True
+    )  # threads; None: all processors of this process
 
     def __post_init__(self) -> None:
-        check_at_least(self, cpus=1)
+        super().__post_init__()
         require_database(self.database)
 
 

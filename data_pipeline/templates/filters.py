@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 from datetime import date
+from typing import Annotated
 
 import numpy as np
 
 from data_pipeline.features.templates import AlignedTemplate
-from data_pipeline.io.errors import check_at_least, check_fractions, printable
+from data_pipeline.io.config import FRACTION, Checked, at_least
+from data_pipeline.io.errors import printable
 from data_pipeline.parse.template_hit import TemplateHit
 from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.structure import Chain, Structure
@@ -17,18 +19,15 @@ _MIN_ATOMS = 5  # alanine has five heavy atoms
 
 
 @dataclass(frozen=True, kw_only=True)
-class TemplateOptions:
+class TemplateOptions(Checked):
     """Settings of the selection of template hits; the defaults are AlphaFold's (AlphaFold 2, Suppl. Sec. 1.2.3)."""
 
     latest_release: date | None = None  # max release date of templates; None: any date, including unknown ones
-    max_templates: int = 20
-    min_align_ratio: float = 0.1  # aligned columns per target residue must exceed this
-    max_subsequence_ratio: float = 0.95  # max length of a hit that is part of the target itself, per target residue
-    min_residues: int = 10  # in the aligned segment of the hit, without gaps
-
-    def __post_init__(self) -> None:
-        check_at_least(self, max_templates=0, min_residues=1)
-        check_fractions(self, "min_align_ratio", "max_subsequence_ratio")
+    max_templates: Annotated[int, at_least(0)] = 20
+    min_align_ratio: Annotated[float, FRACTION] = 0.1  # aligned columns per target residue must exceed this
+    # Max length of a hit that is part of the target itself, per target residue.
+    max_subsequence_ratio: Annotated[float, FRACTION] = 0.95
+    min_residues: Annotated[int, at_least(1)] = 10  # in the aligned segment of the hit, without gaps
 
 
 def check_hit(query: str, hit: TemplateHit, letters: str, options: TemplateOptions) -> None:

@@ -5,11 +5,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
 from data_pipeline.features.templates import AlignedTemplate, aligned_template, stack_templates
-from data_pipeline.io.errors import InputError, check_at_least, check_fractions, input_problems, printable
+from data_pipeline.io.config import FRACTION, Checked, at_least
+from data_pipeline.io.errors import InputError, input_problems, printable
 from data_pipeline.io.files import os_errors_as_input_errors, without_suffix
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Chain, Structure
@@ -24,19 +26,16 @@ _MAX_REASONS = 3  # in one sentence
 
 
 @dataclass(frozen=True, kw_only=True)
-class UserTemplateOptions:
+class UserTemplateOptions(Checked):
     """Settings of the selection of templates from the chains of the user's structures."""
 
-    max_templates: int = 20  # the model reads only the first four
+    max_templates: Annotated[int, at_least(0)] = 20  # the model reads only the first four
     latest_release: date | None = None  # max release date of templates; None: any date, including unknown ones
     # One in a thousand unrelated chains, such as binding partners in the same file, passes this by chance.
-    max_e_value: float = 1e-3
-    min_residues: int = 10  # aligned residues; AlphaFold's value for hits
-    min_coverage: float = 0.1  # aligned residues per target residue must exceed this; AlphaFold's value for hits
-
-    def __post_init__(self) -> None:
-        check_at_least(self, max_templates=0, min_residues=1, max_e_value=0)
-        check_fractions(self, "min_coverage")
+    max_e_value: Annotated[float, at_least(0)] = 1e-3
+    min_residues: Annotated[int, at_least(1)] = 10  # aligned residues; AlphaFold's value for hits
+    # Aligned residues per target residue must exceed this; AlphaFold's value for hits.
+    min_coverage: Annotated[float, FRACTION] = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)

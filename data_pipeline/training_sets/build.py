@@ -13,12 +13,14 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
 
 from tqdm import tqdm
 
 from data_pipeline.features.pairing import PairingRows
 from data_pipeline.io.child_processes import end_with_parent, interruptions_postponed, leave_interruptions_to_parent
-from data_pipeline.io.errors import InputError, check_at_least, printable
+from data_pipeline.io.config import Checked, at_least
+from data_pipeline.io.errors import InputError, printable
 from data_pipeline.io.extras import require
 from data_pipeline.io.files import atomic_write, os_errors_as_input_errors
 from data_pipeline.parse.alignment import read_alignment
@@ -326,7 +328,7 @@ FAILURES_FILE, REFUSED_FILE = "failures.json", "refused.tsv"
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuildOptions:
+class BuildOptions(Checked):
     """Settings of a feature-store build: input and output paths, shard and number of worker processes."""
 
     structures: Path
@@ -334,10 +336,10 @@ class BuildOptions:
     clusters: Path | None = None  # file of clusters; None: the build clusters the chains
     shard: int | None = None  # index from 0; None: build the whole set
     shards: int = 1
-    workers: int = 1
+    workers: Annotated[int, at_least(1)] = 1
 
     def __post_init__(self) -> None:
-        check_at_least(self, workers=1)
+        super().__post_init__()
         if self.shard is not None and not 0 <= self.shard < self.shards <= 9999:
             shard = f"{self.shard}/{self.shards}"
             raise ValueError(f"a shard is i/n with i from 0 to n - 1 and n at most 9999, got {shard}")

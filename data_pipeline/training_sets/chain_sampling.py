@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from enum import IntEnum
+from typing import Annotated
 
 import numpy as np
 from jaxtyping import Float64, Int
 
-from data_pipeline.io.config import Config, ConfigError
-from data_pipeline.io.errors import InputError, check_at_least, check_fractions, check_positive
+from data_pipeline.io.config import FRACTION, POSITIVE, Config, at_least
+from data_pipeline.io.errors import InputError
 from data_pipeline.training_sets.index import IndexEntry
 
 _SEED = 2**128
@@ -58,18 +59,13 @@ class ChainSelection(Config):
     """
 
     released_until: date | None = None
-    max_resolution: float | None = None  # Å
+    max_resolution: Annotated[float | None, POSITIVE] = None  # Å
     # Fraction of examples from the self-distillation set, if the index has one (AlphaFold 2, Suppl. Sec. 1.2.4).
-    distillation_probability: float = 0.75
+    distillation_probability: Annotated[float, FRACTION] = 0.75
     # Fraction of the experimental examples with at least `aligned_rows` alignment rows, if there are chains with more
     # and with fewer rows; None does not distinguish them.
-    aligned_probability: float | None = None
-    aligned_rows: int = 16
-
-    def __post_init__(self) -> None:
-        check_fractions(self, "distillation_probability", "aligned_probability", error=ConfigError)
-        check_at_least(self, ConfigError, aligned_rows=2)  # all alignments have at least 1
-        check_positive(self, "max_resolution", error=ConfigError)
+    aligned_probability: Annotated[float | None, FRACTION] = None
+    aligned_rows: Annotated[int, at_least(2)] = 16
 
     def admits(self, entry: IndexEntry) -> bool:
         """Return whether a chain may be sampled."""

@@ -3,11 +3,12 @@
 from collections import Counter
 from dataclasses import dataclass
 from datetime import date
+from typing import Annotated
 
 import numpy as np
 
 from data_pipeline.features.labels import ChainLabels
-from data_pipeline.io.errors import check_at_least, check_fractions, check_positive
+from data_pipeline.io.config import FRACTION, POSITIVE, Checked, at_least
 from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.structure import Chain, Structure
 
@@ -15,19 +16,14 @@ _CA = ATOM_ORDER["CA"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChainFilter:
+class ChainFilter(Checked):
     """Criteria for training chains (AlphaFold 2, Suppl. Sec. 1.2.5)."""
 
-    below_resolution: float = 9.0  # Å; entries without a resolution (NMR) are accepted
-    max_share: float = 0.8  # max fraction of one residue type in the sequence
+    below_resolution: Annotated[float, POSITIVE] = 9.0  # Å; entries without a resolution (NMR) are accepted
+    max_share: Annotated[float, POSITIVE, FRACTION] = 0.8  # max fraction of one residue type in the sequence
     latest_release: date | None = None  # None: accept any date, including unknown ones
-    min_length: int = 1  # residues of the sequence
-    min_observed: int = 1  # residues with atoms
-
-    def __post_init__(self) -> None:
-        check_positive(self, "below_resolution", "max_share")
-        check_fractions(self, "max_share")
-        check_at_least(self, min_length=1, min_observed=1)
+    min_length: Annotated[int, at_least(1)] = 1  # residues of the sequence
+    min_observed: Annotated[int, at_least(1)] = 1  # residues with atoms
 
     def refusal(self, structure: Structure, chain: Chain) -> str | None:
         """Return the reason for excluding a chain from training, or None if it is accepted."""

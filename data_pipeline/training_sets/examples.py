@@ -2,13 +2,14 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
 
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.features.schema import Features
-from data_pipeline.io.errors import InputError, check_at_least, printable
+from data_pipeline.io.config import Checked, at_least
+from data_pipeline.io.errors import InputError, printable
 from data_pipeline.sampling.complex_training import complex_example
 from data_pipeline.sampling.training import ExampleConfig, TrainingExample, training_example
 from data_pipeline.training_sets.assembly_record import AssemblyEntry, LabelledComplex
@@ -57,7 +58,7 @@ class StepExamples:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingDataset:
+class TrainingDataset(Checked):
     """Dataset that maps a step and the index of a micro-batch to examples, which depend only on the seed.
 
     Micro-batch m has the batch indices from m * `batch_size` to (m + 1) * `batch_size`, and each index has its own
@@ -73,13 +74,13 @@ class TrainingDataset:
     config: ExampleConfig = field(default_factory=ExampleConfig)
     selection: ChainSelection = field(default_factory=ChainSelection)
     seed: int = 0
-    batch_size: int = 1  # examples of one micro-batch
+    batch_size: Annotated[int, at_least(1)] = 1  # examples of one micro-batch
     held_out: Collection[str] = ()
     entries: tuple[IndexEntry, ...] = field(init=False, repr=False, compare=False)  # of the chains to sample
     _sampler: ChainSampler = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_at_least(self, batch_size=1)
+        super().__post_init__()
         if self.batch_size > 1 and not self.config.fixed_shapes:
             raise ValueError(f"{self.batch_size} examples stack only if config.fixed_shapes is set")
         entries = self._allowed()

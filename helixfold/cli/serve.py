@@ -2,7 +2,7 @@
 
 import os
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -10,11 +10,12 @@ from cyclopts import Parameter
 
 from data_pipeline.io.errors import InputError
 from data_pipeline.io.extras import require
+from helixfold.apps.serve.queue.jobs import QueueOptions
 from helixfold.apps.serve.settings import DATA, ListeningOptions, ServeSettings
 from helixfold.apps.serve.worker.options import WorkerOptions
 from helixfold.cli.command import Command
 from helixfold.runtime.annotations import Group
-from helixfold.runtime.options import Day, Directory, File, MemorySize, Number, Positive, option_group
+from helixfold.runtime.options import Day, Directory, File
 from helixfold.runtime.standard_streams import optional_output
 
 _WORK = Path("helixfold-worker")
@@ -43,30 +44,7 @@ app.command(tokens)
 Predicting = Annotated[WorkerOptions, Parameter(name="*", group=Group.create_ordered("Predictions"))]
 
 
-@option_group(Group.create_ordered("Limits per user"))
-@dataclass(frozen=True, kw_only=True)
-class UserLimits:
-    """Limits of each user of the service."""
-
-    max_residues: Positive = 4_000
-    """Maximum residues of a job."""
-    max_jobs: Positive = 200
-    """Maximum number of queued and running jobs."""
-    max_disk: Annotated[MemorySize, Parameter(show_default="20GiB")] = 20 * 2**30
-    """Maximum size of all inputs and results."""
-    max_upload: Annotated[MemorySize, Parameter(show_default="32MiB")] = 32 * 2**20
-    """Maximum size of a submission."""
-    max_requests: Positive = 600
-    """Maximum number of requests per minute."""
-    keep_days: Positive = 30
-    """Delete results after this many days."""
-    max_attempts: Positive = 3
-    """Maximum number of attempts at a job whose workers die."""
-    max_hours: Number = 24.0
-    """Maximum hours of an attempt; a job that takes longer fails."""
-
-
-_PREDICTING, _LISTENING, _LIMITS = WorkerOptions(), ListeningOptions(), UserLimits()
+_PREDICTING, _LISTENING, _LIMITS = WorkerOptions(), ListeningOptions(), QueueOptions()
 
 
 @app.default
@@ -74,31 +52,19 @@ def serve(
     *,
     listening: ListeningOptions = _LISTENING,
     predicting: Predicting = _PREDICTING,
-    limits: UserLimits = _LIMITS,
+    limits: QueueOptions = _LIMITS,
 ) -> None:
     """Run a prediction service: web pages, a queue that survives crashes, and a REST interface."""
     require("serve", *_EXTRA, action="helixfold serve")
-    from helixfold.apps.serve.queue.jobs import QueueOptions
     from helixfold.apps.serve.run import serve
 
-    queue = QueueOptions(
-        max_residues=limits.max_residues,
-        max_active_jobs=limits.max_jobs,
-        max_active_residues=limits.max_jobs * 1_000,
-        max_user_bytes=limits.max_disk,
-        max_attempts=limits.max_attempts,
-        max_hours=limits.max_hours,
-        keep_seconds=limits.keep_days * 86_400.0,
-    )
     listening = replace(
         listening,
         data=listening.data.absolute(),
         host_name=tuple(name.lower() for name in listening.host_name),
         public_url=None if listening.public_url is None else listening.public_url.lower().rstrip("/"),
     )
-    settings = ServeSettings(
-        **vars(listening), max_upload=limits.max_upload, max_requests=limits.max_requests, queue=queue
-    )
+    settings = ServeSettings(**vars(listening), queue=limits)
     predicting = predicting.with_site_databases()
     environments = _environments(listening.workers, predicting.device)
     serve(settings, predicting, environments)

@@ -4,7 +4,6 @@ A checkpointed part saves only its inputs and dropout masks, and the backward pa
 graph is the same, so losses and gradients are equal bit for bit. The model's code is not changed.
 """
 
-import typing
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from helixfold.model.alphafold import AlphaFold
-from helixfold.model.config import Config, ConfigError, require
+from helixfold.model.config import Config, ConfigError
 from helixfold.model.update import ContextInput, Executor, Stream, Update
 from helixfold.ops.recomputed import Intermediates, intermediates
 
@@ -79,11 +78,6 @@ class RecomputeConfig(Config):
     extra_msa: Choice = "block"
     template: Choice = "block"
     structure: Choice = "inputs"
-
-    def __post_init__(self) -> None:
-        choices = typing.get_args(Choice)
-        names = [field.name for field in fields(self)]
-        require(self, names, lambda choice: choice in choices, f"be one of {', '.join(choices)}")
 
     @classmethod
     def everywhere(cls, keep: Choice) -> "RecomputeConfig":

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from helixfold.execution.allocator import return_free_memory
 from helixfold.execution.counter import Counter
 from helixfold.execution.spilled_stream import SpilledStream
-from helixfold.model.config import require
+from helixfold.model.config import ConfigError
 from helixfold.model.update import Context, ContextInput, Executor, Factored, Stream, Update, as_tensor, transposed
 from helixfold.ops.device_properties import is_simulated, properties_of, simulated_device
 from helixfold.ops.residual import Residual
@@ -54,7 +54,8 @@ class Slabs(Executor):
 
     def __init__(self, budget: int | None = None, rows: int | None = None) -> None:
         self.budget, self.rows = budget, rows
-        require(self, ["budget", "rows"], lambda value: value >= 1, "be at least 1")
+        if any(value is not None and value < 1 for value in (budget, rows)):
+            raise ConfigError(f"budget and rows must be at least 1, got {budget} and {rows}")
         self.ranks = 1  # ranks that share a stream and the memory for its temporaries
         self._buffer: Tensor | None = None
 

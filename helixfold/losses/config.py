@@ -1,10 +1,11 @@
 """Settings of the training loss: weights of its terms and constants."""
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from typing import Annotated
 
-from data_pipeline.io.config import added_setting
-from helixfold.model.config import Config, ConfigError, Method, require
+from data_pipeline.io.config import Bound, Config, ConfigError, added_setting
+from helixfold.model.config import Method
 
 TERMS = (
     "backbone_fape",
@@ -23,46 +24,42 @@ TERMS = (
 )
 # Terms between the chains of a complex, which single chains do not have.
 INTERFACE_TERMS = ("interface_fape", "centre_of_mass")
+Number = Annotated[float, Bound("be a number that is not negative", lambda value: 0 <= value < math.inf)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossConfig(Config):
     """Settings of the training loss: a weight for each term, then constants (AlphaFold 2, Suppl. Sec. 1.9)."""
 
-    backbone_fape: float = 0.5
-    sidechain_fape: float = 0.5
-    torsion: float = 0.5
-    angle_norm: float = 0.01
-    distogram: float = 0.3
-    masked_msa: float = 2.0
-    lddt: float = 0.01
-    experimentally_resolved: float = 0.0
-    aligned_error: float = 0.0  # has no effect on models without that head
-    violation: float = 0.0
-    smooth_lddt: float = added_setting(0.0)  # AlphaFold 3's; AlphaFold 2 does not have this term
+    backbone_fape: Number = 0.5
+    sidechain_fape: Number = 0.5
+    torsion: Number = 0.5
+    angle_norm: Number = 0.01
+    distogram: Number = 0.3
+    masked_msa: Number = 2.0
+    lddt: Number = 0.01
+    experimentally_resolved: Number = 0.0
+    aligned_error: Number = 0.0  # has no effect on models without that head
+    violation: Number = 0.0
+    smooth_lddt: Number = added_setting(0.0)  # AlphaFold 3's; AlphaFold 2 does not have this term
     # Between the chains of a complex; `backbone_fape` then has pairs within chains only (AlphaFold-Multimer).
-    interface_fape: float = added_setting(0.0)
-    centre_of_mass: float = added_setting(0.0)
+    interface_fape: Number = added_setting(0.0)
+    centre_of_mass: Number = added_setting(0.0)
 
-    fape_clamp: float = 10.0  # Angstrom; larger errors count as this in FAPE
+    fape_clamp: Number = 10.0  # Angstrom; larger errors count as this in FAPE
     # Angstrom, clamp and unit of FAPE between chains, from the released configuration of AlphaFold-Multimer; its paper
     # has a clamp of 30.
-    interface_clamp: float = added_setting(1000.0)
-    interface_unit: float = added_setting(20.0)
+    interface_clamp: Number = added_setting(1000.0)
+    interface_unit: Number = added_setting(20.0)
     # Confidences and resolved atoms are learnt only from structures with a resolution (Angstrom) in this range. NMR
     # structures and predictions are outside it.
-    min_resolution: float = 0.1
-    max_resolution: float = 3.0
-    violation_tolerance_factor: float = 12.0  # standard deviations by which a bond or angle may deviate
-    clash_overlap_tolerance: float = 1.5  # Angstrom by which two atoms may overlap
+    min_resolution: Number = 0.1
+    max_resolution: Number = 3.0
+    violation_tolerance_factor: Number = 12.0  # standard deviations by which a bond or angle may deviate
+    clash_overlap_tolerance: Number = 1.5  # Angstrom by which two atoms may overlap
 
     def __post_init__(self) -> None:
-        require(
-            self,
-            [field.name for field in fields(self)],
-            lambda value: 0 <= value < math.inf,
-            "be a number that is not negative",
-        )
+        super().__post_init__()
         for name in ("fape_clamp", "interface_clamp", "interface_unit"):
             if getattr(self, name) == 0:
                 raise ConfigError(f"LossConfig.{name} must be more than 0 Angstrom, got 0")

@@ -1,19 +1,29 @@
 """Settings of the network, validated on construction and saved with every checkpoint."""
 
-import math
-import typing
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Annotated, Literal
 
-from data_pipeline.io.config import Config, ConfigError, added_setting, require
-from data_pipeline.io.errors import choice_problem
+from data_pipeline.io.config import (
+    BELOW_ONE,
+    FRACTION,
+    POSITIVE,
+    Config,
+    ConfigError,
+    added_setting,
+    at_least,
+    at_most,
+    between,
+)
 
-__all__ = ["Config", "ConfigError", "require"]
+__all__ = ["Config", "ConfigError"]
 
 # MSA letters: 20 residue types, unknown, gap, masked.
 MSA_LETTERS = 23
-# Largest sizes of a network; AlphaFold 2 has 48 blocks and at most 384 channels.
+# AlphaFold 2 has 48 blocks and at most 384 channels.
 MAX_BLOCKS, MAX_CHANNELS = 1000, 8192
+Blocks = Annotated[int, at_least(1), at_most(MAX_BLOCKS)]
+Channels = Annotated[int, at_least(1), at_most(MAX_CHANNELS)]
+Dropout = Annotated[float, BELOW_ONE]
 
 OuterProductPosition = Literal["middle", "first", "end"]
 # DeepMind's two networks: AlphaFold 2 for one chain, and AlphaFold-Multimer for complexes.
@@ -30,28 +40,20 @@ class StackConfig(Config):
     (AlphaFold-Multimer) or "end" (HelixFold's parallel block, whose MSA and pair halves are independent).
     """
 
-    blocks: int = 48
-    c_m: int = 256
-    msa_heads: int = 8
-    pair_heads: int = 4
-    c_outer: int = 32
-    c_triangle: int = 128
-    transition_factor: int = 4
-    msa_dropout: float = 0.15
-    pair_dropout: float = 0.25
+    blocks: Blocks = 48
+    c_m: Channels = 256
+    msa_heads: Channels = 8
+    pair_heads: Channels = 4
+    c_outer: Channels = 32
+    c_triangle: Channels = 128
+    transition_factor: Channels = 4
+    msa_dropout: Dropout = 0.15
+    pair_dropout: Dropout = 0.25
     outer_product: OuterProductPosition = "middle"
 
     def __post_init__(self) -> None:
-        self._require_positive("blocks", "c_outer", "c_triangle", "transition_factor", "pair_heads")
-        self._require_at_most(MAX_BLOCKS, "blocks")
-        self._require_at_most(
-            MAX_CHANNELS, "c_m", "c_outer", "c_triangle", "transition_factor", "msa_heads", "pair_heads"
-        )
+        super().__post_init__()
         self._require_divisible("c_m", "msa_heads")
-        self._require_fraction("msa_dropout", "pair_dropout")
-        positions = typing.get_args(OuterProductPosition)
-        if self.outer_product not in positions:
-            raise ConfigError(f"StackConfig.outer_product {choice_problem(self.outer_product, positions)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,30 +71,24 @@ class TemplateConfig(Config):
     logits of residues in the template, so that their confidence is calibrated separately.
     """
 
-    blocks: int = 2
-    c_t: int = 64
-    pair_heads: int = 4
-    c_triangle: int = 64
-    transition_factor: int = 2
-    pair_dropout: float = 0.25
-    attention_heads: int = 4
-    attention_channels: int = 64
-    max_templates: int = 4
+    blocks: Blocks = 2
+    c_t: Channels = 64
+    pair_heads: Channels = 4
+    c_triangle: Channels = 64
+    transition_factor: Channels = 2
+    pair_dropout: Dropout = 0.25
+    attention_heads: Channels = 4
+    attention_channels: Channels = 64
+    max_templates: Blocks = 4
     unit_vectors: bool = added_setting(False)
     initial_frames: bool = added_setting(False)
-    update_factor: float = added_setting(1.0)
+    update_factor: Annotated[float, FRACTION] = added_setting(1.0)
     plddt_slope: float = added_setting(0.0)
 
     def __post_init__(self) -> None:
-        self._require_positive("blocks", "c_triangle", "transition_factor", "max_templates")
-        self._require_at_most(MAX_BLOCKS, "blocks", "max_templates")
-        self._require_at_most(MAX_CHANNELS, "c_t", "pair_heads", "c_triangle", "transition_factor")
-        self._require_at_most(MAX_CHANNELS, "attention_heads", "attention_channels")
+        super().__post_init__()
         self._require_divisible("c_t", "pair_heads")
         self._require_divisible("attention_channels", "attention_heads")
-        self._require_fraction("pair_dropout")
-        if not 0 <= self.update_factor <= 1:
-            raise ConfigError(f"update_factor must be from 0 to 1, got {self.update_factor}")
         if (self.update_factor, self.plddt_slope) != (1.0, 0.0) and not self.initial_frames:
             raise ConfigError("update_factor and plddt_slope need initial_frames=true")
 
@@ -104,25 +100,16 @@ class StructureConfig(Config):
     `position_scale` is the unit of translations in Angstrom: 10 in AlphaFold 2, 20 in AlphaFold-Multimer.
     """
 
-    layers: int = 8
-    c: int = 384
-    heads: int = 12
-    c_scalar: int = 16
-    query_points: int = 4
-    value_points: int = 8
-    c_angles: int = 128
-    angle_blocks: int = 2
-    dropout: float = 0.1
-    position_scale: float = added_setting(10.0)
-
-    def __post_init__(self) -> None:
-        self._require_positive(
-            "layers", "c", "heads", "c_scalar", "query_points", "value_points", "c_angles", "angle_blocks"
-        )
-        self._require_at_most(MAX_BLOCKS, "layers", "angle_blocks")
-        self._require_at_most(MAX_CHANNELS, "c", "heads", "c_scalar", "query_points", "value_points", "c_angles")
-        self._require_fraction("dropout")
-        require(self, ["position_scale"], lambda value: 0 < value < math.inf, "be a length in Angstrom above 0")
+    layers: Blocks = 8
+    c: Channels = 384
+    heads: Channels = 12
+    c_scalar: Channels = 16
+    query_points: Channels = 4
+    value_points: Channels = 8
+    c_angles: Channels = 128
+    angle_blocks: Blocks = 2
+    dropout: Dropout = 0.1
+    position_scale: Annotated[float, POSITIVE] = added_setting(10.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,18 +120,12 @@ class HeadsConfig(Config):
     masked-MSA head: 20 residue types, unknown and gap, and in AlphaFold 2 also the mask.
     """
 
-    distogram_bins: int = 64
-    lddt_bins: int = 50
-    c_lddt: int = 128
+    distogram_bins: Channels = 64
+    lddt_bins: Channels = 50
+    c_lddt: Channels = 128
     aligned_error: bool = False
-    aligned_error_bins: int = 64
-    masked_msa_letters: int = added_setting(MSA_LETTERS)
-
-    def __post_init__(self) -> None:
-        self._require_positive("distogram_bins", "lddt_bins", "c_lddt", "aligned_error_bins")
-        self._require_at_most(MAX_CHANNELS, "distogram_bins", "lddt_bins", "c_lddt", "aligned_error_bins")
-        choices = (MSA_LETTERS - 1, MSA_LETTERS)
-        require(self, ["masked_msa_letters"], lambda value: value in choices, f"be one of {choices}")
+    aligned_error_bins: Channels = 64
+    masked_msa_letters: Annotated[int, between(MSA_LETTERS - 1, MSA_LETTERS)] = added_setting(MSA_LETTERS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,8 +137,8 @@ class ModelConfig(Config):
     operands of a triangle multiplication, as in AlphaFold-Multimer v3.
     """
 
-    c_z: int = 128
-    c_s: int = 384
+    c_z: Channels = 128
+    c_s: Channels = 384
     evoformer: StackConfig = field(default_factory=StackConfig)
     extra_msa: StackConfig = field(default_factory=lambda: StackConfig(blocks=4, c_m=64))
     template: TemplateConfig | None = field(default_factory=TemplateConfig)
@@ -167,14 +148,10 @@ class ModelConfig(Config):
     triangle_projections: TriangleProjections = added_setting("separate")
 
     def __post_init__(self) -> None:
-        self._require_positive("c_z", "c_s")
-        self._require_at_most(MAX_CHANNELS, "c_z", "c_s")
+        super().__post_init__()
         for name, stack in (("evoformer", self.evoformer), ("extra_msa", self.extra_msa)):
             if self.c_z % stack.pair_heads:
                 raise ConfigError(f"{name}.pair_heads ({stack.pair_heads}) must divide c_z ({self.c_z})")
-        for name, choices in (("method", Method), ("triangle_projections", TriangleProjections)):
-            if getattr(self, name) not in typing.get_args(choices):
-                raise ConfigError(f"{name} {choice_problem(getattr(self, name), typing.get_args(choices))}")
         if (
             self.method == "multimer"
             and self.template is not None

@@ -5,9 +5,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
-from data_pipeline.io.config import MAX_RECYCLES, Config, ConfigError, added_setting, require
+from data_pipeline.io.config import MAX_RECYCLES, Bound, Config, ConfigError, added_setting, at_least, at_most
 from data_pipeline.io.errors import did_you_mean, printable
 from data_pipeline.sampling.sample import SamplingConfig
 from helixfold.model.config import MSA_LETTERS, HeadsConfig, ModelConfig, StackConfig, StructureConfig, TemplateConfig
@@ -28,6 +28,9 @@ _MONOMERS = {
 }
 
 
+_DISTANCE = Bound("be a distance in Angstrom", lambda value: 0 <= value < math.inf)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Preset(Config):
     """Settings of a named network, its input samples and its recycling.
@@ -39,19 +42,16 @@ class Preset(Config):
     name: str
     model: ModelConfig
     sampling: SamplingConfig
-    num_recycles: int = 3
-    recycle_tolerance: float = added_setting(0.0)
+    num_recycles: Annotated[int, at_least(0), at_most(MAX_RECYCLES)] = 3
+    recycle_tolerance: Annotated[float, _DISTANCE] = added_setting(0.0)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         # The name is read from weights files and becomes part of file names.
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", self.name):
             raise ConfigError(
                 f"the name of a model must have at most 64 letters, digits and _.- , got '{printable(self.name)}'"
             )
-        if self.num_recycles < 0:
-            raise ConfigError(f"num_recycles must not be negative, got {self.num_recycles}")
-        self._require_at_most(MAX_RECYCLES, "num_recycles")
-        require(self, ["recycle_tolerance"], lambda value: 0 <= value < math.inf, "be a distance in Angstrom")
 
     def without_model(self) -> dict[str, Any]:
         """Return the settings except the model's, for the metadata of a parameter file."""

@@ -2,17 +2,13 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
-from helixfold.model.config import Config, require
+from data_pipeline.io.config import ABOVE_ZERO, BELOW_ONE, Config, at_least
 
 Clipping = Literal["none", "sample", "global", "adagc"]
 Method = Literal["adam", "muon"]
 OuterAverage = Literal["penalised", "plain"]
-
-
-def _is_positive(value: float) -> bool:
-    return value > 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,14 +20,9 @@ class AdaGCConfig(Config):
     `clip_norm` instead.
     """
 
-    relative_threshold: float = 1.05
-    decay: float = 0.98
-    warmup_steps: int = 100
-
-    def __post_init__(self) -> None:
-        self._require_fraction("decay")
-        self._require_positive("warmup_steps")
-        require(self, ["relative_threshold"], _is_positive, "be greater than 0")
+    relative_threshold: Annotated[float, ABOVE_ZERO] = 1.05
+    decay: Annotated[float, BELOW_ONE] = 0.98
+    warmup_steps: Annotated[int, at_least(1)] = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,14 +32,9 @@ class MuonConfig(Config):
     `rate` is their learning rate as a multiple of Adam's. `rounds` is the number of Newton-Schulz iterations.
     """
 
-    rate: float = 1.0
-    momentum: float = 0.95
-    rounds: int = 5
-
-    def __post_init__(self) -> None:
-        self._require_fraction("momentum")
-        self._require_positive("rounds")
-        require(self, ["rate"], _is_positive, "be greater than 0")
+    rate: Annotated[float, ABOVE_ZERO] = 1.0
+    momentum: Annotated[float, BELOW_ONE] = 0.95
+    rounds: Annotated[int, at_least(1)] = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,24 +49,19 @@ class OptimizerConfig(Config):
     """
 
     method: Method = "adam"
-    learning_rate: float = 1e-3
-    warmup_steps: int = 1000
-    decay_after: int | None = 50_000
-    decay_factor: float = 0.95
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-6
-    weight_decay: float = 0.0
+    learning_rate: Annotated[float, ABOVE_ZERO] = 1e-3
+    warmup_steps: Annotated[int, at_least(0)] = 1000
+    decay_after: Annotated[int | None, at_least(0)] = 50_000
+    decay_factor: Annotated[float, ABOVE_ZERO] = 0.95
+    beta1: Annotated[float, BELOW_ONE] = 0.9
+    beta2: Annotated[float, BELOW_ONE] = 0.999
+    eps: Annotated[float, ABOVE_ZERO] = 1e-6
+    weight_decay: Annotated[float, at_least(0)] = 0.0
     clipping: Clipping = "sample"
-    clip_norm: float = 0.1
+    clip_norm: Annotated[float, ABOVE_ZERO] = 0.1
     adagc: AdaGCConfig = field(default_factory=AdaGCConfig)
     muon: MuonConfig = field(default_factory=MuonConfig)
-    ema_decay: float = 0.999
-
-    def __post_init__(self) -> None:
-        self._require_fraction("beta1", "beta2", "ema_decay")
-        require(self, ["learning_rate", "decay_factor", "eps", "clip_norm"], _is_positive, "be greater than 0")
-        require(self, ["warmup_steps", "weight_decay", "decay_after"], lambda value: value >= 0, "be at least 0")
+    ema_decay: Annotated[float, BELOW_ONE] = 0.999
 
     def rate(self, step: int) -> float:
         """Return the learning rate of a step: linear warm-up, plateau and one drop (AlphaFold 2, Suppl. Sec. 1.11.3).
@@ -101,15 +82,10 @@ class PenaltyConfig(Config):
     the decay `decay`. `clip_norm` limits the norm of a module's averaged update.
     """
 
-    threshold: float = 3.0
-    decay: float = 0.98
-    settle: int = 10
-    clip_norm: float = 10.0
-
-    def __post_init__(self) -> None:
-        self._require_fraction("decay")
-        self._require_positive("settle")
-        require(self, ["threshold", "clip_norm"], _is_positive, "be greater than 0")
+    threshold: Annotated[float, ABOVE_ZERO] = 3.0
+    decay: Annotated[float, BELOW_ONE] = 0.98
+    settle: Annotated[int, at_least(1)] = 10
+    clip_norm: Annotated[float, ABOVE_ZERO] = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,17 +100,12 @@ class OuterConfig(Config):
     whose gradient is noisier by this factor. Adam divides by the noise, so its steps are smaller by the same factor.
     """
 
-    islands: int = 1
-    every: int = 100
+    islands: Annotated[int, at_least(1)] = 1
+    every: Annotated[int, at_least(1)] = 100
     average: OuterAverage = "penalised"
-    learning_rate: float | None = None
-    momentum: float = 0.0
+    learning_rate: Annotated[float | None, ABOVE_ZERO] = None
+    momentum: Annotated[float, BELOW_ONE] = 0.0
     penalty: PenaltyConfig = field(default_factory=PenaltyConfig)
-
-    def __post_init__(self) -> None:
-        self._require_positive("islands", "every")
-        self._require_fraction("momentum")
-        require(self, ["learning_rate"], _is_positive, "be greater than 0")
 
     @property
     def step_size(self) -> float:

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from datetime import timedelta
 from math import prod
-from typing import Any
+from typing import Annotated, Any
 from uuid import uuid4
 
 import torch
@@ -20,14 +20,14 @@ from torch.distributed import DistStoreError
 from torch.distributed.distributed_c10d import PrefixStore, Store, _set_pg_timeout
 from torch.distributed.rendezvous import rendezvous
 
-from data_pipeline.io.config import ConfigError
+from data_pipeline.io.config import Bound, Checked, ConfigError, at_least
 from data_pipeline.io.errors import InputError
 from helixfold.execution.device import pick_device
-from helixfold.model.config import ModelConfig, require
+from helixfold.model.config import ModelConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class Layout(Checked):
     """Degrees of parallelism: `dp` groups compute different samples, and `bp` x `dap` ranks share a sample.
 
     `bp` is the degree of branch parallelism, 2 if the MSA half and the pair half of a block run on different ranks
@@ -35,13 +35,9 @@ class Layout:
     Consecutive ranks are neighbours along `dap` first, then `bp`, because these communicate most.
     """
 
-    dp: int = 1
-    bp: int = 1
-    dap: int = 1
-
-    def __post_init__(self) -> None:
-        require(self, ["dp", "dap"], lambda degree: degree >= 1, "be at least 1")
-        require(self, ["bp"], lambda degree: degree in (1, 2), "be 1 or 2, because a block has two branches")
+    dp: Annotated[int, at_least(1)] = 1
+    bp: Annotated[int, Bound("be 1 or 2, as a block has two branches", lambda degree: degree in (1, 2))] = 1
+    dap: Annotated[int, at_least(1)] = 1
 
     @classmethod
     def parse(cls, text: str, ranks: int, *, any_dp: bool = False) -> "Layout":

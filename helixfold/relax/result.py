@@ -1,22 +1,20 @@
 """Options and results of relaxation."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from data_pipeline.io.config import ABOVE_ZERO, Checked
 from data_pipeline.protein import Hydrogens, Protein
-from helixfold.model import config
 from helixfold.relax.flaws import Flaws
 
 
 @dataclass(frozen=True, kw_only=True)
-class RelaxOptions:
+class RelaxOptions(Checked):
     """Limits of the rounds and time of a relaxation."""
 
     # Minimisations; each removes the restraints of residues that still have violations. AlphaFold runs three.
-    max_rounds: int = 8
-    max_seconds: float = 3600.0  # per structure
-
-    def __post_init__(self) -> None:
-        config.require(self, ["max_rounds", "max_seconds"], lambda value: value > 0, "be positive")
+    max_rounds: Annotated[int, ABOVE_ZERO] = 8
+    max_seconds: Annotated[float, ABOVE_ZERO] = 3600.0  # per structure
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,13 +6,10 @@ kB for 200 residues, 250 kB for 500, 800 kB for 1,000 and 2.5 MB for 2,000 or mo
 and take less.
 """
 
-import contextlib
-import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 from jaxtyping import Float
@@ -23,6 +20,7 @@ from data_pipeline.io.errors import InputError
 from data_pipeline.io.npz import read_npz
 from data_pipeline.residues import GAP
 from helixfold.report.page import packed
+from helixfold.results.prediction import read_pae
 
 ANGSTROM = "Å"
 _MOST_CELLS = 2000
@@ -32,8 +30,6 @@ _LARGEST_BYTE = 255
 LARGEST_ERROR = 31.75
 _AGAIN = "fold the target again with --overwrite"
 _PICTURE_ROWS = 300
-_CHUNK = 2**20
-_NUMBER_BYTES = 32  # of the text of one, in any program's file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,11 +64,10 @@ class PackedAlignment:
 def pae_map(path: Path, length: int) -> PackedMap:
     """Return the predicted aligned error of a `pae_<prediction>.json` of `length` residues, as a map in Angstrom.
 
-    The file is read row by row, because all of it can fill memory. Raise `InputError` if it is damaged.
+    Raise `InputError` if the file is damaged.
     """
-    with path.open("rb") as file:
-        rows, step = _pae_rows(path, file, length), angstrom_step(length)
-        return _packed_map(rows, length, title="PAE", unit=ANGSTROM, step=step, largest=LARGEST_ERROR)
+    errors, _ = read_pae(path, length)
+    return _packed_map(errors, title="PAE", unit=ANGSTROM, step=angstrom_step(length), largest=LARGEST_ERROR)
 
 
 def distance_maps(path: Path, length: int) -> Iterator[PackedMap]:
@@ -90,7 +85,7 @@ def distance_maps(path: Path, length: int) -> Iterator[PackedMap]:
             raise InputError.at(path, f"{name} is not {length} x {length} numbers; {_AGAIN}")
         # The scale of distances ends at the largest one, and that of probabilities at 1.
         largest = math.ceil(float(matrix.max())) if unit else 1.0
-        yield _packed_map(matrix, length, title=title, unit=unit, step=step, largest=largest)
+        yield _packed_map(matrix, title=title, unit=unit, step=step, largest=largest)
 
 
 def angstrom_step(length: int) -> float:
@@ -112,11 +107,8 @@ def alignment_picture(features: Features | ComplexFeatures) -> PackedAlignment:
     )
 
 
-def _packed_map(
-    rows: Iterable[Float[np.ndarray, "r"]], length: int, *, title: str, unit: str, step: float, largest: float
-) -> PackedMap:
-    block = math.ceil(length / _MOST_CELLS)
-    values = np.stack(list(_blocks(rows, length, block)))
+def _packed_map(matrix: Float[np.ndarray, "r r"], *, title: str, unit: str, step: float, largest: float) -> PackedMap:
+    values, block = block_means(matrix, _MOST_CELLS)
     return PackedMap(
         title=title,
         unit=unit,
@@ -128,30 +120,12 @@ def _packed_map(
     )
 
 
-def _blocks(rows: Iterable[Float[np.ndarray, "r"]], length: int, block: int) -> Iterator[Float[np.ndarray, "c"]]:
-    """Yield means over square blocks, one row of blocks at a time."""
-    starts = np.arange(0, length, block)
-    sizes = np.diff(starts, append=length)
-    each = iter(rows)
-    while some := list(itertools.islice(each, block)):
-        yield np.add.reduceat(np.mean(some, axis=0, dtype=np.float64), starts) / sizes
-
-
-def _pae_rows(path: Path, file: BinaryIO, length: int) -> Iterator[Float[np.ndarray, "r"]]:
-    """Yield the rows of the matrix in an open PAE file, with a MiB of the file in memory at a time."""
-    pieces = _until_brackets(file, _CHUNK + _NUMBER_BYTES * length)
-    for number in range(1, length + 1):
-        row = np.empty(0)
-        with contextlib.suppress(ValueError):
-            row = np.array(next(pieces, b"").rpartition(b"[")[2].split(b","), dtype=np.float64)
-        if row.shape != (length,) or not (np.isfinite(row).all() and row.min() >= 0):
-            raise InputError.at(path, f"row {number} of the PAE is not {length} numbers; {_AGAIN}")
-        yield row
-
-
-def _until_brackets(file: BinaryIO, most: int) -> Iterator[bytes]:
-    """Yield the bytes before each closing bracket, until there are more than `most` before one."""
-    rest = b""
-    while len(rest) <= most and (chunk := file.read(_CHUNK)):
-        *complete, rest = (rest + chunk).split(b"]")
-        yield from complete
+def block_means(values: Float[np.ndarray, "r r"], most: int) -> tuple[Float[np.ndarray, "c c"], int]:
+    """Return means over square blocks, at most `most` in a row, and the residues of a block, which may be one."""
+    block = math.ceil(len(values) / most)
+    if block == 1:
+        return values, block
+    starts = np.arange(0, len(values), block)
+    sizes = np.diff(starts, append=len(values)).astype(values.dtype)
+    rows = np.add.reduceat(values, starts, axis=0) / sizes[:, None]
+    return np.add.reduceat(rows, starts, axis=1) / sizes, block

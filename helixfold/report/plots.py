@@ -20,6 +20,7 @@ from data_pipeline.features.assembly import ComplexFeatures
 from data_pipeline.features.schema import Features
 from data_pipeline.residues import GAP
 from helixfold.folding.prediction import CONFIDENCE_BANDS
+from helixfold.report.maps import block_means
 from helixfold.results.pdb import plain_text
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ def _draw_map(
 ) -> "AxesImage":
     length = len(values)
     image = axes.imshow(
-        _coarse(values),
+        block_means(values, _MAP_PIXELS)[0],
         cmap=colors,
         vmin=limits[0],
         vmax=limits[1],
@@ -356,14 +357,3 @@ def to_png(figure: "Figure") -> bytes:
     # Without this, matplotlib writes its own version into the file.
     figure.savefig(buffer, format="png", dpi="figure", metadata={"Software": None})
     return buffer.getvalue()
-
-
-def _coarse(values: Float[np.ndarray, "r r"]) -> Float[np.ndarray, "p p"]:
-    """Return means over square blocks, so that a long chain's map has no more values than its panel has pixels."""
-    block = math.ceil(len(values) / _MAP_PIXELS)
-    if block == 1:
-        return values
-    starts = np.arange(0, len(values), block)
-    sizes = np.diff(starts, append=len(values)).astype(values.dtype)
-    rows = np.add.reduceat(values, starts, axis=0) / sizes[:, None]
-    return np.add.reduceat(rows, starts, axis=1) / sizes

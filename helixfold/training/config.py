@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from data_pipeline.io.config import MAX_RECYCLES, MAX_SEED, Config, ConfigError, added_setting
+from data_pipeline.io.config import MAX_RECYCLES, MAX_SEED, Config, ConfigError, added_setting, at_least, at_most
 from data_pipeline.parse.fasta import MAX_RESIDUES
 from data_pipeline.sampling.training import ExampleConfig
 from data_pipeline.training_sets.chain_sampling import ChainSelection
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.losses.config import INTERFACE_TERMS, LossConfig
-from helixfold.model.config import ModelConfig, require
+from helixfold.model.config import ModelConfig
 from helixfold.model.presets import Preset
 from helixfold.optim.config import OptimizerConfig, OuterConfig
 from helixfold.results.record import RunRecord, require_same_settings
@@ -25,18 +25,13 @@ MAX_BATCH = 65_536  # examples; AlphaFold 2 has 128
 class EvaluationConfig(Config):
     """Settings of evaluations, which fold held-out chains during training."""
 
-    every: int = 1000  # steps between evaluations
-    num_recycles: int = 3
-    max_residues: int = 256  # longer chains are cropped to this length, always at the same place
-    structures: int = 4  # number of predicted structures that are written as PDB files
+    every: Annotated[int, at_least(1)] = 1000  # steps between evaluations
+    num_recycles: Annotated[int, at_least(0), at_most(MAX_RECYCLES)] = 3
+    # Longer chains are cropped to this length, always at the same place.
+    max_residues: Annotated[int, at_least(1), at_most(MAX_RESIDUES)] = 256
+    structures: Annotated[int, at_least(0)] = 4  # number of predicted structures that are written as PDB files
     # Evaluations in a row that are no better than the best one, after which the run ends; None: none end it.
-    patience: int | None = added_setting(None)
-
-    def __post_init__(self) -> None:
-        self._require_positive("every", "max_residues", "patience")
-        self._require_at_most(MAX_RESIDUES, "max_residues")
-        self._require_at_most(MAX_RECYCLES, "num_recycles")
-        require(self, ["num_recycles", "structures"], lambda value: value >= 0, "not be negative")
+    patience: Annotated[int | None, at_least(1)] = added_setting(None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,20 +49,17 @@ class TrainingConfig(Config):
     # Of the trunk: "auto" is chosen for the device when a run begins. Masters, structure module and losses are float32.
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     reduction: Literal["float32", "bfloat16"] = "float32"  # dtype in which ranks exchange gradients
-    batch_size: int = 128  # examples of one step, on all ranks together
-    micro_batch: int = 1  # examples that go through the network at once
-    steps: int = 75_000
-    seed: int = 0
-    save_every: int = 500  # steps
-    keep: int = 3  # checkpoints, beside the best
-    max_skipped: int = 10  # steps in a row whose loss or gradient is not finite, until the run stops
+    batch_size: Annotated[int, at_least(1), at_most(MAX_BATCH)] = 128  # examples of one step, on all ranks together
+    micro_batch: Annotated[int, at_least(1)] = 1  # examples that go through the network at once
+    steps: Annotated[int, at_least(1)] = 75_000
+    seed: Annotated[int, at_least(0), at_most(MAX_SEED)] = 0
+    save_every: Annotated[int, at_least(1)] = 500  # steps
+    keep: Annotated[int, at_least(1)] = 3  # checkpoints, beside the best
+    # Steps in a row whose loss or gradient is not finite, until the run stops.
+    max_skipped: Annotated[int, at_least(1)] = 10
 
     def __post_init__(self) -> None:
-        self._require_positive("batch_size", "micro_batch", "steps", "save_every", "keep", "max_skipped")
-        self._require_at_most(MAX_BATCH, "batch_size")
-        self._require_at_most(MAX_SEED, "seed")
-        if self.seed < 0:
-            raise ConfigError(f"seed must not be negative, got {self.seed}")
+        super().__post_init__()
         between = [name for name in INTERFACE_TERMS if getattr(self.loss, name) > 0]
         if self.model.method == "monomer" and between:
             raise ConfigError(f"loss.{between[0]} is for complexes, and must be 0 with model.method=monomer")

@@ -8,13 +8,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from data_pipeline.io.config import POSITIVE, Bound, Config, at_least, at_most
 from data_pipeline.io.errors import InputError, printable
-from helixfold.model.config import Config, require
 
 # Names of the tensors of an adapted weight, after the name of its linear map.
 LORA_A, LORA_B, MAGNITUDE = "lora_a", "lora_b", "magnitude"
@@ -32,17 +33,11 @@ class LowRankConfig(Config):
     (DoRA) the length of each row of a weight is trained separately from its direction.
     """
 
-    rank: int = 4
-    alpha: float = 8.0
-    targets: str = ATTENTION
+    rank: Annotated[int, at_least(1), at_most(MAX_RANK)] = 4
+    alpha: Annotated[float, POSITIVE] = 8.0
+    targets: Annotated[str, Bound("name at least one linear map", lambda value: bool(value.strip(", ")))] = ATTENTION
     rank_stabilised: bool = False
     decomposed: bool = False
-
-    def __post_init__(self) -> None:
-        self._require_positive("rank")
-        self._require_at_most(MAX_RANK, "rank")
-        require(self, ["alpha"], lambda value: math.isfinite(value) and value > 0, "be greater than 0")
-        require(self, ["targets"], lambda value: bool(value.strip(", ")), "name at least one linear map")
 
     @property
     def scale(self) -> float:

@@ -29,3 +29,19 @@ def test_intervals_leave_out_resamples_without_a_value() -> None:
     assert (found.value, found.high) == (0.75, 1)
     assert 0 <= found.low < found.value
     assert with_interval(auc, [0.1, 0.4], [True, True]) is None
+
+
+def test_a_rank_correlation_is_scipys_and_lies_within_its_interval() -> None:
+    rng = np.random.default_rng(0)
+    one, other = rng.integers(0, 5, 30).astype(float), rng.integers(0, 5, 30).astype(float)
+    found = with_interval(spearman, one.tolist(), other.tolist())
+    assert found is not None
+    assert found.value == pytest.approx(spearmanr(one, other).statistic)
+    assert -1 <= found.low < found.value < found.high <= 1
+
+
+def test_pairs_in_order_have_no_doubt_and_equal_values_no_correlation() -> None:
+    found = with_interval(spearman, range(9), [value**3.0 for value in range(9)])
+    assert found is not None
+    assert (found.value, found.low, found.high) == pytest.approx((1, 1, 1))
+    assert with_interval(spearman, [1, 2, 3], [4.0, 4.0, 4.0]) is None

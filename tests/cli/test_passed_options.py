@@ -554,8 +554,8 @@ def test_serve_passes_where_it_listens_and_the_limits_of_users(
     assert (settings.host_name, settings.public_url) == (("fold.org",), "https://fold.org")
     assert (settings.webhook_host, settings.max_upload, settings.max_requests) == (("a:1",), 2**20, 7)
     queue = settings.queue
-    assert (queue.max_residues, queue.max_active_jobs, queue.max_active_residues) == (50, 4, 4000)
-    assert (queue.max_user_bytes, queue.keep_seconds, queue.max_attempts, queue.max_hours) == (2**30, 172_800, 5, 0.5)
+    assert (queue.max_residues, queue.max_active_jobs) == (50, 4)
+    assert (queue.max_user_bytes, queue.keep_days, queue.max_attempts, queue.max_hours) == (2**30, 2, 5, 0.5)
     assert (predicting.models, predicting.device) == (("tiny",), "cpu")
     assert environments == [{"OMP_NUM_THREADS": "4"}] * 3  # twelve processors for three workers
     assert (usual[0].require_tokens, usual[0].behind_proxy, usual[2]) == (False, True, [{"OMP_NUM_THREADS": "12"}])

@@ -136,8 +136,8 @@ def test_wrong_input_is_one_sentence_and_nothing_is_written(
         ([str(water)], "it holds no protein"),
         ([str(structure), str(twin)], "its result would have the same name"),
         ([str(structure), "--output", str(tmp_path / "full")], "is there already"),
-        ([str(structure), "--max-rounds", "0"], "must be positive"),
-        ([str(structure), "--max-seconds", "nan"], "must be positive"),
+        ([str(structure), "--max-rounds", "0"], "must be greater than 0"),
+        ([str(structure), "--max-seconds", "nan"], "must be greater than 0"),
         ([str(structure), "--device", "toaster"], "unknown device"),
     ):
         assert main(["relax", "--output", str(out), *arguments]) == 2, words

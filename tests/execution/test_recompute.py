@@ -271,7 +271,7 @@ def test_unknown_choices_are_refused() -> None:
     # Tests check the types of arguments; a program does not, so the class itself must.
     config = RecomputeConfig()
     object.__setattr__(config, "template", "layer")
-    with pytest.raises(ConfigError, match=r"template must be one of auto, none, operators, inputs, block, got layer"):
+    with pytest.raises(ConfigError, match=r"template must be one of auto, none, operators, inputs, block, got 'layer'"):
         config.__post_init__()
     assert RecomputeConfig.from_dict(RecomputeConfig().to_dict()) == RecomputeConfig()
 

@@ -366,7 +366,7 @@ def test_without_openmm_it_says_what_to_install(hairpin: Protein, monkeypatch: p
 
 def test_options_are_checked() -> None:
     for wrong in ({"max_rounds": 0}, {"max_seconds": -1.0}):
-        with pytest.raises(ConfigError, match="must be positive"):
+        with pytest.raises(ConfigError, match="must be greater than 0"):
             RelaxOptions(**wrong)
 
 

@@ -16,7 +16,7 @@ from data_pipeline.features.assembly import Chain, complex_features
 from data_pipeline.residues import GAP
 from helixfold.folding.prediction import CONFIDENCE_BANDS
 from helixfold.report import plots
-from helixfold.report.maps import LARGEST_ERROR
+from helixfold.report.maps import LARGEST_ERROR, block_means
 from helixfold.report.plot_files import write_alignment, write_coverage, write_plots
 from helixfold.report.plots import coverage_plot, heat_maps, pae_plot, plddt_plot
 from helixfold.results.prediction import ranked, read_finished, write_prediction
@@ -113,7 +113,7 @@ def test_the_same_data_gives_the_same_bytes() -> None:
 @pytest.mark.parametrize("length", [plots._MAP_PIXELS, plots._MAP_PIXELS + 1, 2 * plots._MAP_PIXELS + 3])
 def test_long_maps_are_averaged_over_blocks(length: int) -> None:
     pae = np.random.default_rng(0).uniform(0, 31, (length, length)).astype(np.float32)
-    coarse = plots._coarse(pae)
+    coarse = block_means(pae, plots._MAP_PIXELS)[0]
     block = -(-length // plots._MAP_PIXELS)
     assert len(coarse) == -(-length // block) <= plots._MAP_PIXELS
     assert coarse[0, 1] == pytest.approx(pae[:block, block : 2 * block].mean(), rel=1e-5)

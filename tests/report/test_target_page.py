@@ -25,7 +25,6 @@ from data_pipeline.features.schema import FEATURE_AXES, Features
 from data_pipeline.io.errors import InputError
 from data_pipeline.parse.structures import read_structure
 from helixfold.folding.provenance import Provenance
-from helixfold.report import maps
 from helixfold.report.index import write_index
 from helixfold.report.maps import distance_maps, pae_map
 from helixfold.report.target_page import write_report
@@ -164,11 +163,7 @@ def test_the_viewer_is_the_published_one() -> None:
     assert "University of Pittsburgh" in licence
 
 
-@pytest.mark.parametrize("chunk", [2**20, 64])
-def test_the_page_holds_structures_and_errors_as_the_files_have_them(
-    target: Path, chunk: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(maps, "_CHUNK", chunk)  # bytes of the file of errors that are read at a time
+def test_the_page_holds_structures_and_errors_as_the_files_have_them(target: Path) -> None:
     page = page_of(target)
     model = data_of(page)["models"][0]
     assert blob_of(page, model["structures"]["unrelaxed"]["data"]) == (target / "ranked_0.pdb").read_bytes()
@@ -406,8 +401,8 @@ def test_a_missing_file_leaves_out_its_part(target: Path, missing: str) -> None:
         ("confidence_model_1_ptm.json", "[" * 100_000, "not a complete JSON file"),
         ("confidence_model_1_ptm.json", '{"plddt": [1, "x"]}', "plddt: a list of numbers"),
         ("confidence_model_1_ptm.json", '{"plddt": [1, NaN]}', "plddt: a list of numbers"),
-        ("pae_model_1_ptm.json", '[{"predicted_aligned_error":[[1,2],[3,4]]}]', "row 1 of the PAE"),
-        ("pae_model_1_ptm.json", "", "row 1 of the PAE"),
+        ("pae_model_1_ptm.json", '[{"predicted_aligned_error":[[1,2],[3,4]]}]', "is damaged"),
+        ("pae_model_1_ptm.json", "", "is damaged"),
         ("ranking_debug.json", '{"order": ["../../secret"]}', "no part of a file name"),
         ("ranking_debug.json", '{"order": []}', "names no prediction"),
         ("timings.json", '{"stages": {"a": {"seconds": "x"}}}', "seconds: a number is expected"),
@@ -481,6 +476,7 @@ def test_a_long_chain_takes_no_more_room_than_is_said(tmp_path: Path) -> None:
 
 def test_errors_of_a_file_with_spaces_and_lines_are_read(tmp_path: Path) -> None:
     file = tmp_path / "pae_model.json"
-    file.write_text(json.dumps([{"predicted_aligned_error": [[0.0, 1.5], [2.5, 31.75]]}], indent=2))
+    content = {"predicted_aligned_error": [[0.0, 1.5], [2.5, 31.75]], "max_predicted_aligned_error": 31.75}
+    file.write_text(json.dumps([content], indent=2))
     packed = pae_map(file, 2)
     assert zlib.decompress(base64.b64decode(packed.data)) == bytes([0, 12, 20, 254])

@@ -15,7 +15,7 @@ TINY, COMPLEXES = training_preset("tiny"), training_preset("tiny_multimer")
     ("config", "settings", "message"),
     [
         (TINY, ["batch_size=0"], "batch_size"),
-        (TINY, ["seed=-1"], "seed must not be negative, got -1"),
+        (TINY, ["seed=-1"], "seed must be at least 0, got -1"),
         (TINY, ["batch_size=65537"], "batch_size"),
         (TINY, ["loss.interface_contact=0.5"], "loss.*is for complexes|unknown|there is no"),
         (COMPLEXES, ["example.template_augmentation.own_fraction=0.5"], "are for single chains"),

@@ -53,3 +53,12 @@ def require_pdb_chain_ids(ids: Sequence[str]) -> None:
         raise InputError(f"got {len(ids):,} chains, but a PDB file can have at most {len(PDB_CHAIN_IDS)}; use mmCIF")
     if long is not None:
         raise InputError(f"chain IDs of PDB files have a single character, got '{printable(long)}'; use mmCIF")
+
+
+def valid_chain_ids(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of chains, or others if not all of them are different names that `check_chain_ids` accepts."""
+    try:
+        check_chain_ids(names, len(names))
+    except InputError:
+        return default_chain_ids(len(names))
+    return tuple(names)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from data_pipeline.io.errors import InputError, did_you_mean, printable
-from data_pipeline.io.toml_files import read_toml
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.toml_files import read_toml, require_keys
 from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.runtime.options import memory_size
 
@@ -121,10 +121,7 @@ _OF_KUBERNETES = ("image", "volumes")
 def read_site(path: Path) -> Site:
     """Return the cluster that a TOML file describes; raise `InputError` for one that cannot be used."""
     content = read_toml(path, "TOML file of a cluster")
-    known = ("address", "search", "fold", "train")
-    if unknown := sorted(set(content) - set(known)):
-        hint = did_you_mean(unknown[0], known)
-        raise InputError.at(path, f"unknown {printable(', '.join(unknown))}; it can hold {', '.join(known)}{hint}")
+    require_keys(path, content, ("address", "search", "fold", "train"))
     address = content.get("address")
     if address is not None and not _is_word(address):
         raise InputError.at(path, "address must be that of this machine, as the nodes reach it")
@@ -149,9 +146,7 @@ def _pool(path: Path, table: str, name: str, values: Any) -> Pool:
         raise InputError.at(path, f"write the pool as a table [{table}]")
     if _NAME.fullmatch(name) is None:
         raise InputError.at(path, f"[{printable(table)}]: a pool's name is at most 31 letters, digits and _-")
-    if unknown := sorted(set(values) - set(_KEYS)):
-        keys = f"{', '.join(_KEYS)}{did_you_mean(unknown[0], _KEYS)}"
-        raise InputError.at(path, f"[{table}]: unknown {printable(', '.join(unknown))}; it can hold {keys}")
+    require_keys(path, values, _KEYS, f"[{table}]: ")
     for key, value in values.items():
         is_right, what = _KEYS[key]
         if not is_right(value):

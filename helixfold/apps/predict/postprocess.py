@@ -76,10 +76,6 @@ def _write_ensemble(target: PredictedTarget, order: list[Prediction]) -> None:
         remove_ensemble(target.directory)
 
 
-def _write_report(target: PredictedTarget, order: list[Prediction]) -> None:
-    write_report(target.directory, [prediction.name for prediction in order])
-
-
 def _write_colabfold(target: PredictedTarget, order: list[Prediction]) -> None:
     record = read_record(target.directory)
     if target.settings.options.output_format == "colabfold" and record is not None:
@@ -96,7 +92,7 @@ STEPS: tuple[tuple[str, Callable[[PredictedTarget, list[Prediction]], None]], ..
     ("tables", lambda target, order: write_tables(target.directory, order)),
     ("timings", _write_times),
     ("ensemble", _write_ensemble),
-    ("report", _write_report),
+    ("report", lambda target, order: write_report(target.directory, [each.name for each in order])),
     ("ColabFold's files", _write_colabfold),
     ("mark", lambda target, order: write_ranking(target.directory, order)),
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 import gemmi
 import torch
 
-from data_pipeline.features.complexes.chain_ids import MAX_CHAINS, check_chain_ids, default_chain_ids
+from data_pipeline.features.complexes.chain_ids import MAX_CHAINS, valid_chain_ids
 from data_pipeline.io.errors import InputError, printable
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.protein import Protein
@@ -179,18 +179,8 @@ def relax_files(
     return SOME_FAILED if failed else 0
 
 
-def _chain_ids(structure: Structure) -> tuple[str, ...]:
-    """Return the chains' own names, or others if not all of them are names of one to four letters or digits."""
-    names = tuple(chain.name for chain in structure.chains)
-    try:
-        check_chain_ids(names, len(names))
-    except InputError:
-        return default_chain_ids(len(names))
-    return names
-
-
 def _write(target: Path, structure: Structure, relaxed: Relaxed) -> None:
-    chain_ids = _chain_ids(structure)
+    chain_ids = valid_chain_ids([chain.name for chain in structure.chains])
     if target.suffix in _CIF:
         text = _mmcif(structure.name, relaxed, chain_ids)
     else:

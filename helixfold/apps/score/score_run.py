@@ -22,9 +22,9 @@ from data_pipeline.io.files import remove_partial_files
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Structure
 from helixfold import __version__
-from helixfold.analysis.correlation import spearman
 from helixfold.analysis.intervals import Estimate, mean
 from helixfold.analysis.matching import StructureFile, by_name, by_sequence, find_references
+from helixfold.analysis.rank_scores import spearman, with_interval
 from helixfold.apps.score.network import Network, find_preset
 from helixfold.apps.score.options import ScoreOptions, StructureOptions
 from helixfold.apps.score.score import (
@@ -92,6 +92,7 @@ _ON_SCREEN = (
 _MOST_ON_SCREEN, _MOST_ON_PAGE = 20, 2000
 _CORRELATED = ("composite", "plddt", "ptm", "tm_to_structure", "own_plddt", "pae_interaction", "iptm", "ipsae")
 _TRUTHS = ("tm_to_native", "lddt_to_native", "dockq")
+_MIN_PAIRS = 3  # fewer say nothing about a correlation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +154,11 @@ def correlations(lines: Sequence[ScoredLine]) -> list[RankCorrelation]:
                 pair = line.scores.get(score), line.scores.get(truth)
                 if pair[0] is not None and pair[1] is not None:
                     by_target.setdefault(line.target, []).append((sign * pair[0], pair[1]))
-            each = {target: spearman(*zip(*pairs, strict=True)) for target, pairs in by_target.items()}
+            each = {
+                target: with_interval(spearman, *zip(*pairs, strict=True))
+                for target, pairs in by_target.items()
+                if len(pairs) >= _MIN_PAIRS
+            }
             known = {target: value for target, value in each.items() if value is not None}
             if known:
                 value = next(iter(known.values()))

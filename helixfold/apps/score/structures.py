@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from data_pipeline.features.complexes.chain_ids import check_chain_ids, default_chain_ids
+from data_pipeline.features.complexes.chain_ids import valid_chain_ids
 from data_pipeline.features.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.features.complexes.complex_input import ComplexInput
 from data_pipeline.features.complexes.feature_set import ComplexFeatureSet, TargetFeatures
@@ -163,24 +163,14 @@ def read_scored(path: Path) -> ScoredStructure:
     if problem is not None:
         raise InputError.at(path, problem)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    chains = [replace(chain, name=name) for chain, name in zip(chains, _names(chains), strict=True)]
+    names = valid_chain_ids([chain.name for chain in chains])
+    chains = [replace(chain, name=name) for chain, name in zip(chains, names, strict=True)]
     if len(chains) == 1:
         features = target_features(Target(name=_NAME, sequence=chains[0].sequence, as_protein=True))
         return ScoredStructure(chains=tuple(chains), features=features, digest=digest)
-    names = [chain.name for chain in chains]
     target = ComplexTarget.of(_NAME, [chain.sequence for chain in chains], names)
     features = target_features(ComplexInput(target=target, as_protein=True))
     assert isinstance(features, ComplexFeatureSet)
     by_name = {chain.name: chain for chain in chains}
     ordered = tuple(by_name[name] for name in features.multimer.chain_names)
     return ScoredStructure(chains=ordered, features=features, digest=digest)
-
-
-def _names(chains: Sequence[Chain]) -> tuple[str, ...]:
-    """Return the chains' own names, or others if not all of them are different names of one to four letters."""
-    names = tuple(chain.name for chain in chains)
-    try:
-        check_chain_ids(names, len(names))
-    except InputError:
-        return default_chain_ids(len(names))
-    return names

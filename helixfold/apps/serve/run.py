@@ -2,7 +2,6 @@
 
 import json
 import logging
-import multiprocessing
 import os
 import resource
 import sqlite3
@@ -11,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -19,7 +17,6 @@ from urllib.parse import urlsplit
 
 import uvicorn
 
-from data_pipeline.io.child_processes import interruptions_postponed
 from data_pipeline.io.errors import InputError, RequestError
 from data_pipeline.io.file_lock import acquire_lock
 from data_pipeline.io.files import os_errors_as_input_errors
@@ -32,7 +29,8 @@ from helixfold.apps.serve.upload_check import prepare_checks
 from helixfold.apps.serve.web.app import create_app
 from helixfold.apps.serve.web.protocol import MAX_CONNECTIONS, TimedProtocol
 from helixfold.apps.serve.worker.options import WorkerOptions
-from helixfold.apps.serve.worker.run import WorkerCall, run_beside_server
+from helixfold.apps.serve.worker.run import WorkerCall, worker_of
+from helixfold.apps.serve.worker.worker import Worker
 
 _LOGGER = logging.getLogger("helixfold.apps.serve")
 _IDLE_SECONDS: Final = 15  # after which a connection without a request is ended
@@ -45,10 +43,9 @@ _WEBHOOK_SECONDS: Final = 10.0  # for one call, whatever the other side does
 _WEBHOOKS_AT_ONCE: Final = 20
 _WEBHOOK_PAUSES: Final = (10.0, 60.0, 600.0, 3600.0)  # seconds between the attempts
 
-_SPAWN = multiprocessing.get_context("spawn")
-_SECONDS_BETWEEN_WORKER_LOOKS: Final = 0.5
+_NICENESS: Final = 5  # of the processes that predict, while the server answers
 _LONGEST_PAUSE: Final = 60.0
-_QUICK_DEATH: Final = 30.0  # seconds; who dies sooner is started again after a longer pause each time
+_QUICK_DEATH: Final = 30.0  # seconds; a worker that ends sooner begins again after a longer pause each time
 _STOP_SECONDS: Final = 15.0
 
 
@@ -70,7 +67,7 @@ def serve(
 ) -> None:
     """Serve until SIGTERM or Ctrl-C comes; unfinished jobs wait then for the next start.
 
-    Each of `environments` is that of the process of a worker that the server starts, which predicts with `options`.
+    Each of `environments` is that of a process that predicts with `options` for a worker of the server.
     Raise `InputError` if the address cannot be used, or if the data directory is another server's.
     """
     _log_to_stderr()
@@ -193,7 +190,7 @@ class Maintenance:
 
     def __init__(self, service: Service) -> None:
         self._service, self._stop, self._looks = service, threading.Event(), 0
-        tasks = {"maintenance": self._look, "webhooks": self._call_webhooks}
+        tasks = {"maintenance": self._look, "webhooks": lambda: call_due_webhooks(service, self._stop.is_set)}
         self._threads = [
             threading.Thread(target=self._repeat, args=(task,), name=name, daemon=True) for name, task in tasks.items()
         ]
@@ -224,11 +221,7 @@ class Maintenance:
             service.waiting_jobs.changed()
         if self._looks % _LOOKS_PER_EXPIRY == 0:
             service.remove_files(service.queue.expire())
-            service.drafts.remove_old()
         self._looks += 1
-
-    def _call_webhooks(self) -> None:
-        call_due_webhooks(self._service, self._stop.is_set)
 
 
 def call_due_webhooks(service: Service, is_ending: Callable[[], bool] = lambda: False) -> None:
@@ -267,60 +260,40 @@ def _post_end(service: Service, job: Job) -> str | None:
     return None if 200 <= status < 300 else f"status {status}"
 
 
-@dataclass
-class _Place:
-    """A worker's place: its process, when that was started, and after which pause another one is."""
-
-    call: WorkerCall
-    process: Any = None
-    started: float = 0.0
-    pause: float = 1.0
-
-
 class LocalWorkers:
-    """Workers of this machine, looked after by a thread."""
+    """Workers of this machine: a thread for each, which begins again when its worker ends."""
 
     def __init__(self, calls: Sequence[WorkerCall]) -> None:
-        self._places = [_Place(call) for call in calls]
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._look_after, name="workers", daemon=True)
+        self._workers = [worker_of(call, niceness=_NICENESS) for call in calls]
+        self._threads = [
+            threading.Thread(target=_keep_working, args=(worker,), name=worker.name, daemon=True)
+            for worker in self._workers
+        ]
 
     def start(self) -> None:
         """Start all of them."""
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
-        """Let all of them give back what they do and end; those that take too long are killed."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
-        running = [place.process for place in self._places if place.process is not None]
-        for process in running:
-            process.terminate()
+        """Let all of them give back what they do and end; the processes of those that take too long are killed."""
+        for worker in self._workers:
+            worker.stop.set()
         until = time.monotonic() + _STOP_SECONDS
-        for process in running:
-            process.join(max(0.1, until - time.monotonic()))
-            process.kill()
-            process.join()
+        for worker, thread in zip(self._workers, self._threads, strict=True):
+            thread.join(max(0.1, until - time.monotonic()))
+            if thread.is_alive():
+                worker.process.stop()
 
-    def _look_after(self) -> None:
-        while not self._stop.is_set():
-            for place in self._places:
-                self._look(place)
-            self._stop.wait(_SECONDS_BETWEEN_WORKER_LOOKS)
 
-    def _look(self, place: _Place) -> None:
-        now = time.monotonic()
-        if place.process is not None:
-            if place.process.is_alive():
-                return
-            line = {"event": "worker ended", "worker": place.call.name, "code": place.process.exitcode}
-            _LOGGER.warning(json.dumps(line))
-            is_quick = now - place.started < _QUICK_DEATH
-            place.pause = min(2 * place.pause, _LONGEST_PAUSE) if is_quick else 1.0
-            place.process, place.started = None, now
-        if now - place.started >= place.pause or place.started == 0.0:
-            process = _SPAWN.Process(target=run_beside_server, args=(place.call,), daemon=False)
-            with interruptions_postponed():
-                process.start()
-            place.process, place.started = process, now
+def _keep_working(worker: Worker) -> None:
+    """Run a worker until it shall stop; one that ends with an error begins again after a pause."""
+    pause = 1.0
+    while not worker.stop.is_set():
+        started = time.monotonic()
+        try:
+            worker.run()
+        except Exception:
+            _LOGGER.warning(json.dumps({"event": "worker ended", "worker": worker.name}), exc_info=True)
+        pause = min(2 * pause, _LONGEST_PAUSE) if time.monotonic() - started < _QUICK_DEATH else 1.0
+        worker.stop.wait(pause)

@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 
 from data_pipeline.io.errors import InputError, choice_problem
 from helixfold.apps.serve.change_signal import ChangeSignal
-from helixfold.apps.serve.drafts import Drafts
 from helixfold.apps.serve.forecast_curve import ForecastBody, forecast
 from helixfold.apps.serve.queue.access import EndedSessions, Shares
 from helixfold.apps.serve.queue.database import AuditLog, Database
@@ -52,7 +51,6 @@ class Service:
         self.views = QueueViews(self.database)
         self.audit = AuditLog(self.database, self.clock)
         self.shares = Shares(self.database, self.clock)
-        self.drafts = Drafts(self.storage.drafts, self.settings.max_upload, self.clock)
         self.ended_sessions = EndedSessions(self.database, self.clock)
         self.workers = Workers(self.database, self.clock)
         self.waiting_jobs = ChangeSignal()

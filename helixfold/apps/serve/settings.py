@@ -10,11 +10,12 @@ from urllib.parse import urlsplit
 from cyclopts import Parameter
 
 from data_pipeline.io.addresses import is_loopback
-from data_pipeline.io.errors import InputError, check_at_least, check_at_most, check_positive, printable
-from helixfold.apps.serve.queue.jobs import QueueOptions
+from data_pipeline.io.config import POSITIVE, Checked, at_least, at_most
+from data_pipeline.io.errors import InputError, printable
+from helixfold.apps.serve.queue.jobs import LIMITS, QueueOptions
 from helixfold.apps.serve.transfer import MAX_INPUT_BYTES
 from helixfold.runtime.annotations import Group
-from helixfold.runtime.options import MOST_USED, Directory, option_group
+from helixfold.runtime.options import MOST_USED, Directory, MemorySize, Positive, option_group
 
 DATA: Final = Path("helixfold-service")
 API: Final = "/api/v1"
@@ -23,14 +24,14 @@ _PUBLIC_URL = re.compile(r"https?://([a-z0-9.-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::
 
 @option_group(Group.create_ordered("Server"))
 @dataclass(frozen=True, kw_only=True)
-class ListeningOptions:
+class ListeningOptions(Checked):
     """Options for where a server listens and who may use it."""
 
     data: Annotated[Directory, Parameter(group=MOST_USED)] = DATA
     """Directory for the queue, inputs and results. Only its owner can read it."""
     host: Annotated[str, Parameter(metavar="ADDRESS", group=MOST_USED, show_default="this machine only")] = "127.0.0.1"
     """Address to listen on; 0.0.0.0 listens on all networks. All but loopback addresses require tokens."""
-    port: Annotated[int, Parameter(metavar="N", group=MOST_USED)] = 8000
+    port: Annotated[int, Parameter(metavar="N", group=MOST_USED), at_least(0), at_most(65_535)] = 8000
     """Port to listen on."""
     workers: Annotated[
         int | None, Parameter(metavar="N", group=MOST_USED, show_default="one per GPU, at least one")
@@ -46,6 +47,12 @@ class ListeningOptions:
     """Address of the service for its users, such as https://fold.example.org. Shared links begin with it."""
     webhook_host: Annotated[tuple[str, ...], Parameter(metavar="HOST:PORT...", show_default="none")] = ()
     """Hosts that the service may call when a job ends."""
+    max_upload: Annotated[
+        MemorySize, Parameter(group=LIMITS, show_default="32MiB"), at_least(1024), at_most(MAX_INPUT_BYTES)
+    ] = 32 * 2**20
+    """Maximum size of a submission."""
+    max_requests: Annotated[Positive, Parameter(group=LIMITS), at_least(1)] = 600
+    """Maximum number of requests per minute."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,17 +62,13 @@ class ServeSettings(ListeningOptions):
     Without `needs_token` every request is the user "local"'s, which is allowed on a loopback address alone.
     """
 
-    max_upload: int = 32 * 2**20  # bytes of a submission
-    max_requests: int = 600  # per minute, of a user, or of an address without one
     max_result_bytes: int = 2**31  # of one file that a worker sends
-    wait_seconds: float = 900.0  # for which an answer with a structure in it is waited for
-    body_seconds: float = 60.0  # in which a request has to arrive, and one more for each 256 KiB
+    wait_seconds: Annotated[float, POSITIVE] = 900.0  # for which an answer with a structure in it is waited for
+    body_seconds: Annotated[float, POSITIVE] = 60.0  # in which a request has to arrive, and one more for each 256 KiB
     queue: QueueOptions = field(default_factory=QueueOptions)
 
     def __post_init__(self) -> None:
-        check_at_least(self, InputError, max_upload=1024, max_requests=1, port=0)
-        check_at_most(self, InputError, port=65_535, max_upload=MAX_INPUT_BYTES)
-        check_positive(self, "wait_seconds", "body_seconds", error=InputError)
+        super().__post_init__()
         if self.public_url is not None and not _PUBLIC_URL.fullmatch(self.public_url):
             raise InputError(
                 f"the public address must be http(s)://HOST or http(s)://HOST:PORT, got {self.public_url[:80]!a}"

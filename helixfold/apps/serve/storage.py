@@ -3,7 +3,6 @@
 DATA/service.sqlite, tokens.json, secret.key
 DATA/jobs/<id>/inputs/<name>           what a user uploaded, under names given here
 DATA/jobs/<id>/<attempt>/<path>        what a worker sent of that attempt
-DATA/drafts/<user's digest>/<id>/<n>   what a user uploaded with a form that was not submitted yet
 """
 
 import os
@@ -47,10 +46,12 @@ class Storage:
         make_private(self.directory)
         with os_errors_as_input_errors(self.directory, "cannot be prepared"):
             remove_partial_files([self.directory], re.escape(_SECRET_FILE))
-            for own in (self.directory / "jobs", self.drafts):
-                own.mkdir(exist_ok=True, mode=0o700)
-                for folder, _, files in os.walk(own):
-                    _restrict(Path(folder), *(Path(folder, name) for name in files))
+            # Earlier versions kept the uploads of refused forms there.
+            shutil.rmtree(self.directory / "drafts", ignore_errors=True)
+            jobs = self.directory / "jobs"
+            jobs.mkdir(exist_ok=True, mode=0o700)
+            for folder, _, files in os.walk(jobs):
+                _restrict(Path(folder), *(Path(folder, name) for name in files))
             for flushed in (self.directory, self.directory.parent):
                 _flush_folder(flushed)
 
@@ -58,11 +59,6 @@ class Storage:
     def database(self) -> Path:
         """Return the file of the database."""
         return self.directory / DATABASE_FILE
-
-    @property
-    def drafts(self) -> Path:
-        """Return the directory of what was uploaded for jobs that were not submitted yet."""
-        return self.directory / "drafts"
 
     def secret(self) -> bytes:
         """Return the secret of this service, by which it signs sessions; it is made at the first start."""

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.io.errors import InputError, choice_problem, did_you_mean, printable
-from data_pipeline.io.toml_files import read_toml
+from data_pipeline.io.errors import InputError, choice_problem, printable
+from data_pipeline.io.toml_files import read_toml, require_keys
 from data_pipeline.parse.fasta import file_name_problem
 from helixfold.model.presets import Preset
 from helixfold.training.finetune.finetuning import Task
@@ -57,11 +57,8 @@ def read_tasks(path: Path, preset: Preset, output: Path) -> list[Task]:
     Relative paths begin at the file. Raise `InputError` for anything else.
     """
     content = read_toml(path, "TOML file of fine-tunings")
-    unknown = sorted(content.keys() - {"defaults", "job"})
+    require_keys(path, content, ("defaults", "job"))
     jobs, defaults = content.get("job"), content.get("defaults", {})
-    if unknown:
-        hint = did_you_mean(unknown[0], ("defaults", "job"))
-        raise InputError.at(path, f"has {printable(unknown[0])}, and may have [defaults] and [[job]] alone{hint}")
     if not isinstance(jobs, list) or not jobs or not all(isinstance(job, dict) for job in jobs):
         raise InputError.at(path, "names no fine-tuning; write a table [[job]] for each")
     if not isinstance(defaults, dict):
@@ -104,10 +101,8 @@ def _task(path: Path, number: int, job: dict[str, Any], preset: Preset, output: 
 
 def _checked(path: Path, where: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a table, or raise `InputError` for an unknown key or a value of a wrong type."""
+    require_keys(path, values, _KEYS, f"{where}: ")
     for key, value in values.items():
-        if key not in _KEYS:
-            choices = f"{', '.join(_KEYS)}{did_you_mean(key, _KEYS)}"
-            raise InputError.at(path, f"{where}: there is no '{printable(key)}'; choose of {choices}")
         right = isinstance(value, _KEYS[key]) and (isinstance(value, bool) is (bool in _KEYS[key]))
         if key == "settings":
             right = right and all(isinstance(each, str) for each in value)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from data_pipeline.io.config import Config, ConfigError
-from data_pipeline.io.errors import choice_problem
 from data_pipeline.sampling.msa import BlockDeletion
 from data_pipeline.sampling.training import ExampleConfig
 from helixfold.execution.recompute import RecomputeConfig
@@ -37,8 +36,7 @@ class FinetuneConfig(Config):
     run: TrainingConfig
 
     def __post_init__(self) -> None:
-        if self.adapter not in LEARNING_RATES:
-            raise ConfigError(f"adapter {choice_problem(self.adapter, LEARNING_RATES)}")
+        super().__post_init__()
         if self.run.optimizer.method != "adam" and self.adapter == "lora":
             raise ConfigError("low-rank matrices are trained by Adam; set run.optimizer.method=adam")
         if self.run.outer.islands > 1:

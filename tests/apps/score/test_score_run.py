@@ -62,8 +62,8 @@ def test_correlations_are_means_of_those_of_targets_and_errors_count_the_other_w
         assert (each.targets, each.structures) == (2, 9)
     # Intervals do not depend on the order of the lines.
     assert correlations(LINES[:5]) == correlations(LINES[4::-1])
-    # One target has the interval of its own pairs, and a structure without the native none.
-    (alone, *_) = correlations([*LINES[:5], line(5, tm_to_native=None), *LINES[7:8]])
+    # One target has the interval of its own pairs. A structure without the native and a target of two do not count.
+    (alone, *_) = correlations([*LINES[:5], line(5, tm_to_native=None), *LINES[7:9]])
     assert (alone.targets, alone.structures) == (1, 5)
     assert alone.value.low < alone.value.value < alone.value.high
 

@@ -63,7 +63,7 @@ def test_a_secret_that_a_killed_server_had_not_finished_is_not_left(tmp_path: Pa
         assert len(secret) == 32, state.label
         assert start() == secret, state.label
         names = {path.name for path in (tmp_path / "data").iterdir()}
-        assert names == {"drafts", "jobs", "secret.key"}, state.label
+        assert names == {"jobs", "secret.key"}, state.label
 
 
 def test_a_job_that_is_removed_is_gone_whenever_the_server_is_killed(tmp_path: Path) -> None:

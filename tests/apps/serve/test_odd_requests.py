@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from helixfold.apps.serve.drafts import Drafts
 from helixfold.apps.serve.queue.jobs import QueueOptions
-from helixfold.apps.serve.submission import UploadedFile
 from helixfold.apps.serve.web import api_nim, protocol, result_files
 from tests.apps.serve.databases import audit_lines
 from tests.apps.serve.running import WORKER, Running, running, until
@@ -209,20 +207,6 @@ def test_service_says_that_its_database_cannot_be_used_now(tmp_path: Path) -> No
         assert server.json("GET", f"{API}/jobs")["jobs"] == []
         other.close()
         assert server.json("POST", f"{API}/jobs", JOB)["state"] == "queued"
-
-
-def test_drafts_that_another_request_removes_are_none(tmp_path: Path) -> None:
-    drafts = Drafts(tmp_path, 1_000)
-    draft = drafts.keep("anna", [UploadedFile(kind="alignment", name="a.a3m", content=b">q\nMK\n")])
-    assert draft is not None
-    (own,) = tmp_path.iterdir()
-    (own / draft / "0").unlink()
-    assert drafts.files("anna", draft) == []
-    # A folder that is listed and then gone looks like a link to nothing.
-    (own / ("0" * 32)).symlink_to(tmp_path / "gone")
-    drafts.remove_old()
-    for _ in range(4):
-        assert drafts.keep("anna", [UploadedFile(kind="alignment", name="a.a3m", content=b">q\nMK\n")]) is not None
 
 
 @pytest.mark.integration

@@ -1,17 +1,13 @@
 """The pages work as plain forms: submit, forecast, history, one job, share, cancel, without any script."""
 
 import re
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
 
-from helixfold.apps.serve.drafts import Drafts
 from helixfold.apps.serve.queue.jobs import QueueOptions
-from helixfold.apps.serve.submission import UploadedFile
 from tests.apps.serve.running import Running, running
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "text/html"}
@@ -42,8 +38,8 @@ class Browser:
         return self._kept(status, headers, answer)
 
     def send_files(self, path: str, files: Sequence[tuple[str, str, bytes]], **fields: str) -> int:
-        """Send the last page's form with files, each a field, a name and content; earlier files stay ticked."""
-        hidden = re.findall(r'<input type="(?:hidden|checkbox)" name="(csrf|draft|kept)" value="([^"]+)"', self.text)
+        """Send the last page's form with files, each a field, a name and content."""
+        hidden = re.findall(r'<input type="hidden" name="(csrf)" value="([^"]+)"', self.text)
         parts = [(f'name="{name}"', value.encode()) for name, value in [*hidden, *fields.items()]]
         parts += [(f'name="{field}"; filename="{name}"', content) for field, name, content in files]
         lines = [b"--part\r\nContent-Disposition: form-data; %s\r\n\r\n%s\r\n" % (a.encode(), b) for a, b in parts]
@@ -132,14 +128,13 @@ def test_an_a3m_is_a_sequence_with_its_alignment(content: bytes, sequence: str, 
     with running(tmp_path) as server:
         browser = Browser(server)
         browser.open("/")
-        # After an estimate, the alignment is still chosen.
-        assert browser.send_files("/submit", [("sequence_file", "mine.a3m", content)], action="forecast") == 200
-        assert f"&gt;mine\n{sequence}" in browser.text
-        assert browser.send_files("/submit", [], sequence=f">mine\n{sequence}\n") == 303
+        assert browser.send_files("/submit", [("sequence_file", "mine.a3m", content)]) == 303
         page = browser.place
         browser.open(page)
         assert "<dt>MSA</dt><dd>your files</dd>" in browser.text
-        assert uploaded(server, page) == content
+        claimed = server.claim()
+        assert claimed["request"]["sequence"] == sequence
+        assert server.as_worker("GET", f"/inputs/{claimed['request']['alignments'][0]}", claimed) == content
 
 
 def test_the_page_of_a_job_shows_its_structure_and_the_report_leads_back(own_server: Running) -> None:
@@ -222,36 +217,18 @@ def uploaded(server: Running, page: str) -> bytes:
     return content
 
 
-@pytest.mark.integration
-def test_uploads_are_still_there_after_a_forecast_and_after_a_mistake(tmp_path: Path) -> None:
-    with running(tmp_path) as server:
-        browser = Browser(server)
-        browser.open("/")
-        assert browser.send_files("/submit", FILES, action="forecast") == 200
-        assert "&gt;mine\nMKTAYIAKQR\n</textarea>" in browser.text
-        assert "rows &lt;b&gt;.a3m" in browser.text
-        # Without choosing the files again: a mistake in a number, then the right one.
-        given = {"sequence": ">mine\nMKTAYIAKQR\n"}
-        assert browser.send_files("/submit", [], **given, recycles="many") == 422
-        assert browser.send_files("/submit", [], **given, recycles="1") == 303
-        assert uploaded(server, browser.place) == ROWS
-        assert list(tmp_path.glob("drafts/*/*")) == []
-
-
-@pytest.mark.integration
-def test_uploads_are_still_there_when_there_is_no_room_for_the_job(tmp_path: Path) -> None:
-    with running(tmp_path) as server:
-        options = server.service.queue.options
-        server.service.queue.options = replace(options, max_active_residues=1)
-        browser = Browser(server)
-        browser.open("/")
-        assert browser.send_files("/submit", FILES, name="typed") == 429
-        assert 'role="alert"' in browser.text
-        assert 'value="typed"' in browser.text
-        assert "MKTAYIAKQR" in browser.text
-        server.service.queue.options = options
-        assert browser.send_files("/submit", [], sequence=">mine\nMKTAYIAKQR\n") == 303
-        assert uploaded(server, browser.place) == ROWS
+def test_the_page_of_a_refused_form_has_its_text_and_asks_for_its_files_again(own_server: Running) -> None:
+    browser = Browser(own_server)
+    browser.open("/")
+    assert browser.send_files("/submit", FILES, name="typed", recycles="many") == 422
+    assert 'role="alert"' in browser.text
+    assert 'value="typed"' in browser.text
+    assert "Select the files again." in browser.text
+    assert browser.send_files("/submit", [], sequence="MKTAYIAKQR", action="forecast") == 200
+    assert "Select the files again." not in browser.text
+    assert "MKTAYIAKQR</textarea>" in browser.text
+    assert browser.send_files("/submit", FILES, recycles="1") == 303
+    assert uploaded(own_server, browser.place) == ROWS
 
 
 def test_sequences_that_were_queued_before_there_was_no_more_room_are_counted(tmp_path: Path) -> None:
@@ -262,30 +239,3 @@ def test_sequences_that_were_queued_before_there_was_no_more_room_are_counted(tm
         assert "(2 of 3 sequences are queued; remove the first 2 here)" in browser.text
         assert browser.send("/submit", sequence=">c\nMKTAYIAKQR\n") == 429
         assert "sequences are queued" not in browser.text
-
-
-def test_file_that_is_not_ticked_any_more_is_left_out(tmp_path: Path) -> None:
-    with running(tmp_path) as server:
-        browser = Browser(server)
-        browser.open("/")
-        browser.send_files("/submit", FILES, action="forecast")
-        browser.text = browser.text.replace('name="kept"', 'name="x"')
-        assert browser.send_files("/submit", [], sequence="MKTAYIAKQR") == 303
-        assert server.claim()["request"]["alignments"] == []
-
-
-def test_drafts_belong_to_their_user_and_end(tmp_path: Path) -> None:
-    drafts = Drafts(tmp_path, max_bytes=100)
-    files = [UploadedFile(kind="template", name="../x\n.cif", content=b"x" * 100)]
-    kept = drafts.keep("anna", files)
-    assert kept is not None
-    assert [file.content for file in drafts.files("anna", kept)] == [b"x" * 100]
-    for user, draft in (("ben", kept), ("anna", "../" + kept), ("anna", "0" * 32), ("anna", "")):
-        assert drafts.files(user, draft) == []
-    assert drafts.keep("anna", files * 2) is None  # too large
-    assert drafts.keep("anna", []) is None
-    for _ in range(3):
-        drafts.keep("anna", files)
-    assert len(list(tmp_path.glob("*/*"))) == 3
-    Drafts(tmp_path, max_bytes=100, clock=lambda: time.time() + 3_700).remove_old()
-    assert list(tmp_path.glob("*/*")) == []

@@ -80,7 +80,7 @@ def test_directory_is_private_when_a_token_is_created_before_the_server_starts(
             modes = modes_of(data)
         finally:
             process.send_signal(signal.SIGTERM)
-    folders = {".", "jobs", "drafts", *(f"jobs/{job}{path}" for path in ("", "/1", "/1/msas", "/inputs"))}
+    folders = {".", "jobs", *(f"jobs/{job}{path}" for path in ("", "/1", "/1/msas", "/inputs"))}
     assert folders | {f"jobs/{job}/{path}" for path in ("inputs/alignment_0.a3m", "1/report.html")} <= set(modes)
     assert {"server.lock", "secret.key", "service.sqlite", "service.sqlite-wal", "service.sqlite-shm"} <= set(modes)
     assert modes == private(modes, folders)
@@ -99,10 +99,11 @@ def test_modes_of_an_existing_directory_are_repaired(tmp_path: Path) -> None:
     before = stat.S_IMODE(other.stat().st_mode)
     for path in (data, data / "jobs", inputs.parent, inputs, *files):
         path.chmod(0o777 if path.is_dir() else 0o666)
+    (data / "drafts" / "anna").mkdir(parents=True)  # of an earlier version
     Storage(data).prepare()
     modes = modes_of(data)
     link = modes.pop("server.lock")
-    assert modes == private(modes, {".", "jobs", "drafts", f"jobs/{'0' * 32}", f"jobs/{'0' * 32}/inputs"})
+    assert modes == private(modes, {".", "jobs", f"jobs/{'0' * 32}", f"jobs/{'0' * 32}/inputs"})
     assert link == oct(before)  # what a link leads to is left alone
 
 
@@ -189,13 +190,13 @@ def test_nothing_of_what_was_asked_for_is_left_on_the_disk_after_a_job_is_delete
 def test_expired_jobs_and_searches_leave_nothing_of_what_they_asked_for(tmp_path: Path) -> None:
     now = [0.0]
     database = Database(tmp_path / "service.sqlite")
-    queue = JobQueue(database, QueueOptions(keep_seconds=10), clock=lambda: now[0])
+    queue = JobQueue(database, QueueOptions(keep_days=1), clock=lambda: now[0])
     kinds: tuple[JobKind, ...] = ("prediction", "alignment")
     for kind in kinds:
         content = {"sequence": f"MKTAYIAKQR{kind}"}
         new = NewJob(user="anna", name=kind, request=content, request_digest="d", residues=10, kind=kind)
         queue.cancel(queue.submit(new)[0].id)
-    now[0] = 20
+    now[0] = 90_000
     assert [job.kind for job in queue.expire()] == list(kinds)
     database.empty_log()
     assert b"MKTAYIAKQR" not in b"".join(path.read_bytes() for path in tmp_path.iterdir())

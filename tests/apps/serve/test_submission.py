@@ -1,8 +1,9 @@
-"""What users submit is read, named and told to workers; forecasts, drafts and local workers follow plain rules."""
+"""What users submit is read, named and told to workers; forecasts and local workers follow plain rules."""
 
 import base64
+import itertools
 import json
-import os
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,6 @@ import pytest
 from data_pipeline.io.errors import InputError
 from helixfold.apps.serve import run
 from helixfold.apps.serve.alignment_request import AlignmentRequest
-from helixfold.apps.serve.drafts import Drafts
 from helixfold.apps.serve.forecast_curve import forecast, usual_model
 from helixfold.apps.serve.job_options import job_options
 from helixfold.apps.serve.queue.workers import WorkerOffers
@@ -140,32 +140,6 @@ def test_a_forecast_is_of_the_worker_that_fits_and_is_fastest() -> None:
     assert (usual_model(["m"], 2), usual_model([], 1)) == ("m", None)
 
 
-def test_a_user_has_a_few_drafts_for_an_hour(tmp_path: Path) -> None:
-    now = [10_000.0]
-    drafts = Drafts(tmp_path, 10, clock=lambda: now[0])
-    first = drafts.keep("anna", [A3M, CIF])
-    assert first is not None
-    assert drafts.files("anna", first) == [A3M, CIF]
-    assert drafts.files("ben", first) == drafts.files("anna", "0" * 32) == drafts.files("anna", "..") == []
-    assert drafts.keep("anna", []) is None
-    large = UploadedFile(kind="template", name="a.cif", content=b"z" * 11)
-    assert drafts.keep("anna", [large]) is None
-    drafts.remove("ben", first)
-    drafts.remove("anna", "..")
-    (folder,) = tmp_path.glob(f"*/{first}")
-    os.utime(folder, (now[0], now[0]))
-    now[0] += 3599
-    drafts.remove_old()
-    assert drafts.files("anna", first)
-    now[0] += 2
-    drafts.remove_old()
-    assert drafts.files("anna", first) == []
-    second = drafts.keep("anna", [CIF])
-    assert second is not None
-    drafts.remove("anna", second)
-    assert drafts.files("anna", second) == []
-
-
 def test_tokens_are_needed_where_others_reach_the_service(tmp_path: Path) -> None:
     def settings(**options: Any) -> ServeSettings:
         return ServeSettings(data=tmp_path, **options)
@@ -230,46 +204,30 @@ def test_equal_requests_of_other_programs_are_one_job() -> None:
         AlignmentRequest.of_templates("1abc")
 
 
-def test_a_local_worker_that_dies_quickly_is_started_after_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, started = [100.0], []
+def test_a_local_worker_that_ends_quickly_begins_again_after_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, started, stop, ended = [100.0], [], threading.Event(), threading.Event()
 
-    class Process:
-        exitcode = 1
-        alive = True
+    def wait(seconds: float) -> None:
+        now[0] += seconds
 
-        def __init__(self, **_: Any) -> None:
-            started.append(now[0])
+    def run_worker() -> None:
+        started.append(now[0])
+        if len(started) == 5:
+            now[0] += 10_000
+        if len(started) == 7:
+            stop.set()
+            ended.set()
+        raise InputError("no weights")
 
-        def start(self) -> None:
-            pass
-
-        def is_alive(self) -> bool:
-            return self.alive
-
-    monkeypatch.setattr(run, "_SPAWN", SimpleNamespace(Process=Process))
+    monkeypatch.setattr(stop, "wait", wait)
+    monkeypatch.setattr(run, "worker_of", lambda *_, **__: SimpleNamespace(name="a", stop=stop, run=run_worker))
     monkeypatch.setattr(run.time, "monotonic", lambda: now[0])
-    workers = run.LocalWorkers([])
-    place = run._Place(SimpleNamespace(name="a"))  # type: ignore[arg-type]
-    workers._look(place)
-    assert started == [100.0]
-    workers._look(place)
-    assert len(started) == 1
-    for wait in (2, 4, 8):
-        place.process.alive = False
-        workers._look(place)
-        died = now[0]
-        now[0] = died + wait - 0.5
-        workers._look(place)
-        assert place.process is None
-        now[0] = died + wait
-        workers._look(place)
-        assert place.process is not None
-    now[0] += 10_000
-    place.process.alive = False
-    workers._look(place)
-    now[0] += 1
-    workers._look(place)
-    assert place.process is not None
+    workers = run.LocalWorkers([None])  # type: ignore[list-item]
+    workers.start()
+    assert ended.wait(10)
+    workers.stop()
+    pauses = [after - before for before, after in itertools.pairwise(started)]
+    assert pauses == [2, 4, 8, 16, 10_001, 2]
 
 
 def test_uploads_of_a_client_are_the_bytes_of_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

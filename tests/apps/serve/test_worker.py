@@ -1,6 +1,7 @@
 """A real worker predicts what was submitted, in one process that stays, and gives back what it cannot finish."""
 
 import os
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,9 @@ def test_a_process_that_dies_is_told_from_one_that_fails(tmp_path: Path) -> None
         killed = own.do("prediction", {"no": "request"}, tmp_path, lambda _: True)
         assert killed.has_died
         assert "KeyError" in (killed.error or "")
+        assert own.do("offers", {}, tmp_path, lambda _: True).error == failed.error
+        os.kill(own.pid or 0, signal.SIGKILL)
+        assert own.do("offers", {}, tmp_path, lambda _: True).has_died  # between two jobs
     finally:
         own.stop()
 

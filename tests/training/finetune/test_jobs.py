@@ -199,7 +199,7 @@ def test_twenty_kills(weights: Path, jobs: Path, unbroken: Path, tmp_path: Path)
         ('[[job]]\nname = "a"', "job 'a' must name its training_set"),
         ('[[job]]\ntraining_set = "s"', "job 1: must have a name"),
         ('[[job]]\nname = "a/b"\ntraining_set = "s"', "job 1: "),
-        ('[[job]]\nname = "a"\ntraining_set = "s"\nrang = 3', "job 'a': there is no 'rang'; choose of training_set,"),
+        ('[[job]]\nname = "a"\ntraining_set = "s"\nrang = 3', "job 'a': unknown rang; it can hold training_set,"),
         ('[[job]]\nname = "a"\ntraining_set = "s"\nrank = "3"', "job 'a': rank cannot be '3'"),
         ('[[job]]\nname = "a"\ntraining_set = "s"\nrank = true', "job 'a': rank cannot be True"),
         ('[[job]]\nname = "a"\ntraining_set = "s"\nrank = 0', "job 'a': LowRankConfig.rank must be at least 1"),
@@ -211,7 +211,10 @@ def test_twenty_kills(weights: Path, jobs: Path, unbroken: Path, tmp_path: Path)
         ('[[job]]\nname = "a"\ntraining_set = "s"\nsettings = [1]', "job 'a': settings cannot be"),
         ('[[job]]\nname = "a"\ntraining_set = "s"\nsettings = ["x=1"]', "job 'a': there is no setting 'x'"),
         ('[[job]]\nname = "a"\ntraining_set = "s"\n' * 2, "two jobs have the name 'a'"),
-        ('jobs = 1\n[[job]]\nname = "a"\ntraining_set = "s"', "has jobs, and may have"),
+        (
+            'jobs = 1\n[[job]]\nname = "a"\ntraining_set = "s"',
+            "unknown jobs; it can hold defaults, job; did you mean job?",
+        ),
         ('defaults = 1\n[[job]]\nname = "a"\ntraining_set = "s"', "defaults must be a table"),
     ],
 )

@@ -92,12 +92,12 @@ def test_jobs_have_their_own_values_and_those_of_all(tmp_path: Path) -> None:
         (f"{job}steps = true", "job 'a': steps cannot be True"),
         (f"{job}decomposed = 1", "job 'a': decomposed cannot be 1"),
         (f"{job}deadline = 0", "deadline is a number of seconds greater than 0, got 0"),
-        (f"{job}speed = 1", "job 'a': there is no 'speed'; choose of training_set,"),
+        (f"{job}speed = 1", "job 'a': unknown speed; it can hold training_set,"),
         (f'{job}adapter = "x"', "adapter must be one of lora, full, heads"),
         (f"{job}settings = [1]", "settings cannot be"),
         ('[[job]]\nname = "a"', "job 'a' must name its training_set"),
         ('[[job]]\ntraining_set = "b"', "job 1: must have a name"),
-        (f"more = 1\n{job}", "has more, and may have"),
+        (f"more = 1\n{job}", "unknown more; it can hold defaults, job"),
     ):
         path.write_text(text)
         with pytest.raises(InputError, match=message):

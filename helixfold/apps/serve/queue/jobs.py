@@ -8,9 +8,14 @@ import secrets
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from data_pipeline.io.errors import InputError, check_at_least, check_positive
+from cyclopts import Parameter
+
+from data_pipeline.io.config import POSITIVE, Checked
+from data_pipeline.io.errors import InputError
+from helixfold.runtime.annotations import Group
+from helixfold.runtime.options import MemorySize, Number, Positive, option_group
 
 JobState = Literal["queued", "running", "done", "failed", "cancelled", "expired"]
 JobKind = Literal["prediction", "alignment"]
@@ -102,7 +107,7 @@ class Usage:
         return cls(active_jobs=row["jobs"], active_residues=int(row["residues"]), bytes=int(row["bytes"]))
 
 
-_DAY: Final = 86_400.0
+LIMITS: Final = Group.create_ordered("Limits per user", sort_key=3)
 
 
 class QuotaError(InputError):
@@ -113,22 +118,25 @@ class BusyError(QuotaError):
     """Error for an upload that cannot be checked while others are; it may be submitted again in a few seconds."""
 
 
+@option_group(LIMITS)
 @dataclass(frozen=True, kw_only=True)
-class QueueOptions:
+class QueueOptions(Checked):
     """Limits of the queue for each user, how often a job is tried, and how long leases and results last."""
 
-    max_residues: int = 4_000  # of one job
-    max_active_jobs: int = 200  # of a user, that wait or run
-    max_active_residues: int = 200_000
-    max_user_bytes: int = 20 * 2**30
-    max_attempts: int = 3  # that end with the death of a worker; a prediction that fails by itself is not tried again
-    lease_seconds: float = 60.0
-    max_hours: float = 24.0  # of an attempt, after which the job fails
-    keep_seconds: float = 30 * _DAY  # after which the files of a job that has ended are removed
-
-    def __post_init__(self) -> None:
-        check_at_least(self, InputError, max_residues=1, max_active_jobs=1, max_attempts=1, max_user_bytes=0)
-        check_positive(self, "lease_seconds", "max_hours", "keep_seconds", "max_active_residues", error=InputError)
+    max_residues: Positive = 4_000
+    """Maximum residues of a job."""
+    max_active_jobs: Annotated[Positive, Parameter(name="--max-jobs")] = 200
+    """Maximum number of queued and running jobs."""
+    max_active_residues: Annotated[int | None, Parameter(parse=False)] = None  # None: 1,000 for each job
+    max_user_bytes: Annotated[MemorySize, Parameter(name="--max-disk", show_default="20GiB")] = 20 * 2**30
+    """Maximum size of all inputs and results."""
+    keep_days: Positive = 30
+    """Delete results after this many days."""
+    max_attempts: Positive = 3
+    """Maximum number of attempts at a job whose workers die."""
+    max_hours: Annotated[Number, POSITIVE] = 24.0
+    """Maximum hours of an attempt; a job that takes longer fails."""
+    lease_seconds: Annotated[float, Parameter(parse=False), POSITIVE] = 60.0
 
     def check(self, job: NewJob | Job, usage: Usage) -> None:
         """Raise `QuotaError` if a user who has this already has no room for one more job."""
@@ -138,10 +146,11 @@ class QueueOptions:
             )
         if usage.active_jobs >= self.max_active_jobs:
             raise QuotaError(f"you have {usage.active_jobs:,} queued or running jobs, the maximum; wait until one ends")
-        if usage.active_residues + job.residues > self.max_active_residues:
+        max_residues = self.max_active_residues or self.max_active_jobs * 1_000
+        if usage.active_residues + job.residues > max_residues:
             raise QuotaError(
                 f"your queued and running jobs would have {usage.active_residues + job.residues:,} residues; the "
-                f"maximum is {self.max_active_residues:,}; wait until one ends"
+                f"maximum is {max_residues:,}; wait until one ends"
             )
         if usage.bytes + job.bytes > self.max_user_bytes:
             raise QuotaError(

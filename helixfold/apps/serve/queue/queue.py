@@ -251,7 +251,7 @@ class JobQueue:
 
         Nothing is left of searches for other programs.
         """
-        before = self._clock() - self.options.keep_seconds
+        before = self._clock() - self.options.keep_days * 86_400.0
         with self._database.transaction() as connection:
             rows = connection.execute(
                 f"UPDATE jobs SET state = 'expired', {_EXPIRED} "
@@ -360,13 +360,6 @@ class QueueViews:
             "SELECT * FROM jobs WHERE user = ? AND kind = 'alignment' AND state IN ('queued', 'running') "
             "ORDER BY number DESC LIMIT ?",
             (user, _MOST_LISTED),
-        )
-        return [Job.of(row) for row in rows]
-
-    def active(self) -> list[Job]:
-        """Return the jobs of all users that wait or run, the first first."""
-        rows = self.database.rows(
-            "SELECT * FROM jobs WHERE state IN ('queued', 'running') ORDER BY number LIMIT ?", (_MOST_LISTED,)
         )
         return [Job.of(row) for row in rows]
 

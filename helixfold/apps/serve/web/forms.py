@@ -4,11 +4,9 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any
 
 from fastapi import Depends, HTTPException, Request
-from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
 
 from data_pipeline.io.errors import InputError
-from helixfold.apps.serve.drafts import Drafts
 from helixfold.apps.serve.job_options import OFFERS
 from helixfold.apps.serve.submission import (
     MAX_FILES,
@@ -46,12 +44,14 @@ def text_of(form: FormData, name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-async def uploads_of(form: FormData, drafts: Drafts, user: str) -> list[UploadedFile]:
-    """Return the files of a filled form: those of its draft that are still ticked, and those that came with it."""
-    draft = await run_in_threadpool(drafts.files, user, text_of(form, "draft"))
-    ticked = form.getlist("kept")
-    kept = [file for number, file in enumerate(draft) if str(number) in ticked]
-    return kept + [
+def has_uploads(form: FormData) -> bool:
+    """Return whether files came with a form."""
+    return any(isinstance(value, UploadFile) and value.filename for value in form.values())
+
+
+async def uploads_of(form: FormData) -> list[UploadedFile]:
+    """Return the alignments and structures that came with a form."""
+    return [
         UploadedFile(kind=kind, name=each.filename or "", content=await each.read())
         for field, kind in _FILE_FIELDS
         for each in form.getlist(field)

@@ -16,9 +16,17 @@ from helixfold.apps.serve.queue.jobs import JOB_KINDS, Job, QuotaError
 from helixfold.apps.serve.queue.workers import WorkerOffers
 from helixfold.apps.serve.service import Service, User
 from helixfold.apps.serve.storage import checked_name
-from helixfold.apps.serve.submission import MAX_FILES, MAX_RECORDS, MAX_SEQUENCE_TEXT, UploadedFile
+from helixfold.apps.serve.submission import MAX_FILES, MAX_RECORDS
 from helixfold.apps.serve.web.api_jobs import delete_job, own_job, share_job, unshare_job
-from helixfold.apps.serve.web.forms import CheckedForm, form_name, sequence_file_of, submissions_of, text_of, uploads_of
+from helixfold.apps.serve.web.forms import (
+    CheckedForm,
+    form_name,
+    has_uploads,
+    sequence_file_of,
+    submissions_of,
+    text_of,
+    uploads_of,
+)
 from helixfold.apps.serve.web.identity import CurrentUser, ServiceOf
 from helixfold.apps.serve.web.pages import page
 from helixfold.apps.serve.web.result_files import archive_response, linked_response
@@ -33,7 +41,7 @@ router = APIRouter(include_in_schema=False, route_class=ThreadedRoute)
 @router.get("/")
 def submit_page(request: Request, service: ServiceOf, user: CurrentUser, example: bool = False) -> Response:
     """Show the form for a new job, empty or with an example, and the newest jobs."""
-    return _form_page(request, service, user, dropped=EXAMPLE.read_text() if example else "")
+    return _form_page(request, service, user, FormData(sequence=EXAMPLE.read_text() if example else ""))
 
 
 @router.get("/help")
@@ -44,26 +52,26 @@ def help_page(request: Request, service: ServiceOf, _: CurrentUser) -> Response:
 
 @router.post("/submit")
 async def submit(request: Request, service: ServiceOf, user: CurrentUser, form: CheckedForm) -> Response:
-    """Submit the jobs of the form, or show what they would take; the page of either has all that was filled in."""
-    files = await uploads_of(form, service.drafts, user.name)
-    shown: dict[str, Any] = {"files": files}
+    """Submit the jobs of the form, or show what they would take; the page of either has what was typed.
+
+    The script of the page keeps the selected files, too.
+    """
+    files = await uploads_of(form)
     jobs: list[Job] = []
     try:
         dropped, rows = await sequence_file_of(request, form)
         files += rows
-        shown["dropped"] = dropped
         submissions = await submissions_of(request, form, dropped, files)
         if text_of(form, "action") == "forecast":
             found = [(each, await run_in_threadpool(service.forecast, each)) for each in submissions]
-            return await run_in_threadpool(_form_page, request, service, user, form, **shown, forecasts=found)
+            return await run_in_threadpool(_form_page, request, service, user, form, forecasts=found)
         for each in submissions:
             jobs.append((await run_slowly(request, service.submit, each, user))[0])
     except InputError as error:
         code, problem = 429 if isinstance(error, QuotaError) else 422, str(error)
         if jobs:
             problem += f" ({len(jobs)} of {len(submissions)} sequences are queued; remove the first {len(jobs)} here)"
-        return await run_in_threadpool(_form_page, request, service, user, form, **shown, problem=problem, code=code)
-    service.drafts.remove(user.name, text_of(form, "draft"))
+        return await run_in_threadpool(_form_page, request, service, user, form, problem=problem, code=code)
     return RedirectResponse(f"/jobs/{jobs[0].id}" if len(jobs) == 1 else "/jobs", 303)
 
 
@@ -169,10 +177,8 @@ def _form_page(
     request: Request,
     service: Service,
     user: User,
-    form: FormData | None = None,
+    form: FormData,
     *,
-    dropped: str = "",
-    files: Sequence[UploadedFile] = (),
     problem: str | None = None,
     forecasts: Any = (),
     code: int = 200,
@@ -180,20 +186,14 @@ def _form_page(
     offers = service.offers()
     counts = service.views.counts()
     names = ("name", "sequence", *map(form_name, OFFERS.values()))
-    given = {name: text_of(form, name) if form is not None else "" for name in names}
-    if dropped and not given["sequence"].strip() and len(dropped) <= MAX_SEQUENCE_TEXT:
-        given["sequence"] = dropped
-    draft = service.drafts.keep(user.name, files)
-    if draft is not None and form is not None:
-        service.drafts.remove(user.name, text_of(form, "draft"))
+    given = {name: text_of(form, name) for name in names}
     recent = service.views.history(user.name, limit=_SHOWN_ON_SUBMIT)
     return page(
         request,
         "submit.html",
         code,
         given=given,
-        draft=draft,
-        kept=files if draft is not None else (),
+        has_files=has_uploads(form),
         problem=problem,
         forecasts=forecasts,
         fields=_fields(service, offers),

@@ -69,10 +69,10 @@ class Progress:
 
 
 class JobProcess:
-    """A process that does one job after the other: `work(worker options, job's content, directory)`."""
+    """A process that does one job after the other, with more variables in its environment and of some niceness."""
 
-    def __init__(self, options: WorkerOptions, environment: Mapping[str, str] | None = None) -> None:
-        self._options, self._environment = options, dict(environment or {})
+    def __init__(self, options: WorkerOptions, environment: Mapping[str, str] | None = None, niceness: int = 0) -> None:
+        self._settings = options, dict(environment or {}), niceness
         self._process: Any = None
 
     def do(
@@ -82,8 +82,8 @@ class JobProcess:
         if self._process is None:
             self._start()
         progress = Progress()
-        self._calls.send((kind, dict(content), directory))
         try:
+            self._calls.send((kind, dict(content), directory))
             while True:
                 if self._has_answer(progress):
                     answer: Outcome = self._answers.recv()
@@ -116,17 +116,12 @@ class JobProcess:
         self._calls, calls = _SPAWN.Pipe()
         self._answers, answers = _SPAWN.Pipe(duplex=False)
         self._printed, printed = _SPAWN.Pipe(duplex=False)
-        before = dict(os.environ)
-        os.environ.update(self._environment)
-        try:
-            process = _SPAWN.Process(target=_serve, args=(self._options, calls, answers, printed), daemon=False)
-            with interruptions_postponed():
-                process.start()
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
-        for ours in (calls, answers, printed):
-            ours.close()
+        ends = calls, answers, printed
+        process = _SPAWN.Process(target=_serve, args=(*self._settings, ends), daemon=False)
+        with interruptions_postponed():
+            process.start()
+        for end in ends:
+            end.close()
         self._process = process
 
     def _has_answer(self, progress: Progress) -> bool:
@@ -161,8 +156,16 @@ class JobProcess:
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
-def _serve(options: WorkerOptions, calls: Connection, answers: Connection, printed: Connection) -> None:
+def _serve(
+    options: WorkerOptions,
+    environment: Mapping[str, str],
+    niceness: int,
+    ends: tuple[Connection, Connection, Connection],
+) -> None:
     """Do jobs until the worker ends; what is printed goes to the worker."""
+    calls, answers, printed = ends
+    os.environ.update(environment)  # before NumPy and PyTorch, which read it, are imported
+    os.nice(niceness)
     leave_interruptions_to_parent()
     # An exception, so that a search program, which has a session of its own, is killed on the way out.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))

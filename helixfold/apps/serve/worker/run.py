@@ -7,14 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from data_pipeline.io.child_processes import end_with_parent, leave_interruptions_to_parent
 from helixfold.apps.serve.http_client import HttpClient
 from helixfold.apps.serve.settings import check_encrypted
 from helixfold.apps.serve.worker.options import WorkerOptions
 from helixfold.apps.serve.worker.process import JobProcess
 from helixfold.apps.serve.worker.worker import Worker
-
-_NICENESS = 5  # of the workers beside a server, which answers meanwhile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +32,15 @@ class WorkerCall:
         check_encrypted(self.url, allow_http=self.allow_http)
 
 
+def worker_of(call: WorkerCall, niceness: int = 0) -> Worker:
+    """Return a worker with a process of its own, of this niceness."""
+    process = JobProcess(call.options.with_absolute_paths(), call.environment, niceness)
+    return Worker(HttpClient(call.url, call.token), process, name=call.name or own_name())
+
+
 def run_worker(call: WorkerCall) -> None:
     """Work until SIGTERM or Ctrl-C comes, then give back what is not finished."""
-    process = JobProcess(call.options.with_absolute_paths(), call.environment)
-    worker = Worker(HttpClient(call.url, call.token), process, name=call.name or own_name())
+    worker = worker_of(call)
     with stopped_by_signals(worker.stop.set):
         worker.run()
 
@@ -60,11 +62,3 @@ def stopped_by_signals(stop: Callable[[], object]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def run_beside_server(call: WorkerCall) -> None:
-    """Work as a process of a server on this machine, which ends with it and lets it have the processor first."""
-    leave_interruptions_to_parent()
-    end_with_parent()
-    os.nice(_NICENESS)
-    run_worker(call)
