@@ -139,8 +139,8 @@ def test_chains_beyond_those_of_a_pdb_file_are_written() -> None:
     ("names", "message"),
     [
         (("A", "A"), "two chains have the ID 'A'"),
-        (("A", "B C"), "'B C' is no chain ID"),
-        (("A", ""), "'' is no chain ID"),
+        (("A", "B C"), "a chain ID must be .*, got 'B C'"),
+        (("A", ""), "a chain ID must be .*, got ''"),
         (("A",), "chain_index must be 0 to 0, got 0 to 1"),
     ],
 )
