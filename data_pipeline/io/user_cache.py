@@ -16,7 +16,7 @@ import platformdirs
 
 from data_pipeline.io.site_configuration import site_configuration
 
-NO_CACHE = "there is no cache because the home directory is unknown; set HOME or XDG_CACHE_HOME to your directory"
+NO_CACHE = "the home directory is unknown, so there is no cache: set HOME or XDG_CACHE_HOME to your directory"
 
 
 def user_cache() -> Path | None:

@@ -30,7 +30,7 @@ CHAINS = {
     "chains of unknown residues": fasta(b">dimer\nXX:XX\n", "no known residue"),
     "names for some of the chains": fasta(b">dimer chain_ids=H\nMKT:GSH\n", "line 1", "got 1 chain IDs for 2 chains"),
     "a name for two chains": fasta(b">dimer chain_ids=H:H\nMKT:GSH\n", "two chains have the ID 'H'"),
-    "a name that mmCIF has not": fasta(b">dimer chain_ids=H:../x\nMKT:GSH\n", "'../x' is no chain ID"),
+    "a name that mmCIF has not": fasta(b">dimer chain_ids=H:../x\nMKT:GSH\n", "a chain ID must be", "got '../x'"),
     "a table with an empty chain": bad(
         "predict x.csv", {"x.csv": b"id,sequence\nd,MKT:\n"}, "x.csv", "line 2", "letter 5", "chain 2 is empty"
     ),
@@ -92,7 +92,7 @@ ALIGNED = {
         "--msa d",
         {"d/dimer_A.paired.a3m": A, "d/dimer_B.a3m": B},
         "dimer_A.paired.a3m",
-        "not for chain B",
+        "chain B has none",
     ),
     "an unknown way of pairing": dimer("--pair-mode all", {}, "--pair-mode", "all", "unpaired_paired"),
 }

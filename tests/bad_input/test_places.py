@@ -166,8 +166,8 @@ def test_without_a_home_predictions_need_none(home: str, folder: Path, monkeypat
     monkeypatch.setattr("helixfold.weights.find.parameters_directory", cache.parameters_directory)
     assert met("predict --dry-run x.fasta", folder).code == 0
     for command, says in (
-        ("predict x.fasta --models model_1", "no parameters of model_1: no home directory is known"),
-        ("weights download", "no directory for the parameters: no home directory is known"),
+        ("predict x.fasta --models model_1", "no parameters of model_1: the home directory is unknown"),
+        ("weights download", "no directory for the parameters: the home directory is unknown"),
     ):
         found = met(command, folder)
         assert (found.code, found.changed, len(found.said)) == (2, (), 1)
@@ -179,7 +179,7 @@ def test_without_a_home_predictions_need_none(home: str, folder: Path, monkeypat
     monkeypatch.setattr("data_pipeline.search.plan.require_mmseqs", lambda: Path("mmseqs"))
     with pytest.raises(
         InputError,
-        match="'x' must be converted for MMseqs2, which needs a cache: there is no cache",
+        match="'x' must be converted for MMseqs2, which needs a cache: the home directory is unknown",
     ):
         plan_searches(profile, cpus=1, cache=user_cache())
 

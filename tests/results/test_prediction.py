@@ -348,7 +348,9 @@ def test_a_complex_with_long_names_of_chains_is_finished_without_pdb_files(tmp_p
     assert (target / "ranked_0.pdb").is_file()
     finished(target, prediction(structure=random_protein(12, chains=2), chain_ids=("A", "HEAV")))
     assert not list(target.glob("*.pdb"))
-    assert read_json(target / "confidence_model_1_ptm.json")["no_pdb_file"].startswith("chain 'HEAV' has no place")
+    assert read_json(target / "confidence_model_1_ptm.json")["no_pdb_file"].startswith(
+        "chain IDs of PDB files have a single character, got 'HEAV'"
+    )
     assert [chain.name for chain in gemmi.read_structure(str(target / "ranked_0.cif"))[0]] == ["A", "HEAV"]
 
 
@@ -365,7 +367,7 @@ def test_a_complex_with_long_names_of_chains_is_finished_without_pdb_files(tmp_p
         ({"plddt": np.full(12, np.nan)}, "plddt must be 0 to 100"),
         ({"plddt": np.full(12, 100.1)}, "plddt must be 0 to 100"),
         ({"chain_ids": ("A", "B")}, r"chain_index must number each of 2 chains from 0, got \[0\]"),
-        ({"chain_ids": ("A-1",)}, "'A-1' is no chain ID"),
+        ({"chain_ids": ("A-1",)}, "a chain ID must be .*, got 'A-1'"),
         ({"chain_ids": ()}, "each of 0 chains"),
         ({"iptm": float("nan")}, "iptm must be finite"),
         ({"pae": None}, "pae and max_pae go together"),
