@@ -17,7 +17,17 @@ from helixfold.analysis.secondary_structure import HELIX, STRAND, secondary_stru
 HYDROPHOBIC = "ACFGILMPVWY"  # BindCraft's amino acids that count as hydrophobic
 _CONTACT = 4.0  # Angstrom between atoms of two sides, the largest of a contact (BindCraft)
 _CLASH, _ALPHA_CLASH = 2.4, 2.5  # Angstrom between atoms, or C-alpha atoms, that overlap (BindCraft)
-_NEIGHBOUR = 1
+_NEIGHBOUR = 1  # residues along a chain
+_BURIED, _BOND = 1.0, 3.5  # square Angstrom of a buried atom, and Angstrom of a hydrogen bond, the largest
+_BOTH = {("SER", "OG"), ("THR", "OG1"), ("TYR", "OH"), ("HIS", "ND1"), ("HIS", "NE2")}
+_DONORS = {
+    *_BOTH,
+    *(("ASN", "ND2"), ("GLN", "NE2"), ("LYS", "NZ"), ("TRP", "NE1"), ("ARG", "NE"), ("ARG", "NH1"), ("ARG", "NH2")),
+}
+_ACCEPTORS = {
+    *_BOTH,
+    *(("ASP", "OD1"), ("ASP", "OD2"), ("GLU", "OE1"), ("GLU", "OE2"), ("ASN", "OD1"), ("GLN", "OE1")),
+}
 _CA = ATOM_TYPES.index("CA")
 
 
@@ -35,6 +45,14 @@ class Atoms:
         residues, atoms = np.nonzero((protein.atom_mask > 0.5) & chosen[:, None])
         positions = protein.atom_positions[residues, atoms].astype(np.float64)
         return cls(positions=positions, names=[ATOM_TYPES[each] for each in atoms], residues=residues)
+
+    def joined(self, other: "Atoms") -> "Atoms":
+        """Return these atoms and then the others."""
+        return Atoms(
+            positions=np.concatenate([self.positions, other.positions]),
+            names=[*self.names, *other.names],
+            residues=np.concatenate([self.residues, other.residues]),
+        )
 
 
 def interface_residues(protein: Protein, binder: Bool[np.ndarray, "r"]) -> list[int]:
@@ -77,20 +95,22 @@ def interface(protein: Protein, binder: Bool[np.ndarray, "r"]) -> dict[str, Any]
     import protein_interface  # noqa: PLC0415 (an extra)
 
     own, target = _arrays(protein_interface, protein, binder), _arrays(protein_interface, protein, ~binder)
-    alone, complexed = _areas(protein, binder), _areas(protein, binder | True)
-    covered = float(alone.sum() + _areas(protein, ~binder).sum() - complexed.sum())
-    hydrophobic = np.isin(protein.aatype, [RESTYPES.index(letter) for letter in HYDROPHOBIC])
+    sides = [Atoms.of(protein, chosen & (protein.aatype < len(RESTYPES))) for chosen in (binder, ~binder)]
+    both = sides[0].joined(sides[1])
+    apart, complexed = np.concatenate([_areas(protein, side) for side in sides]), _areas(protein, both)
+    covered, is_binder = float((apart - complexed).sum()), binder[both.residues]
+    hydrophobic = np.isin(protein.aatype, [RESTYPES.index(letter) for letter in HYDROPHOBIC])[both.residues]
     places = interface_residues(protein, binder)
     letters = [RESTYPES[kind] if kind < len(RESTYPES) else "X" for kind in protein.aatype[binder].tolist()]
     at_interface = [letters[place] for place in places]
     count = len(places)
     bonds = int(protein_interface.hbonds(own, target)) if count else 0
-    lonely = int(protein_interface.buried_unsat_polar(own, target)) if count else 0
+    lonely = unsatisfied(protein, both, apart, complexed)
     return {
-        "Surface_Hydrophobicity": float(alone[hydrophobic].sum() / alone.sum()),
+        "Surface_Hydrophobicity": float(apart[hydrophobic & is_binder].sum() / apart[is_binder].sum()),
         "ShapeComplementarity": _complementarity(protein_interface, own, target) if count else None,
         "dSASA": covered,
-        "Interface_SASA_%": 100 * covered / max(1e-9, float(complexed[binder].sum())),
+        "Interface_SASA_%": 100 * covered / max(1e-9, float(complexed[is_binder].sum())),
         "Interface_Hydrophobicity": _percent(sum(each in HYDROPHOBIC for each in at_interface), count),
         "n_InterfaceResidues": count,
         "n_InterfaceHbonds": bonds,
@@ -163,18 +183,41 @@ def _complementarity(package: Any, own: Any, target: Any) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def _areas(protein: Protein, chosen: Bool[np.ndarray, "r"]) -> np.ndarray:
-    """Return the solvent-accessible area of each residue of a protein, as if only those chosen were there."""
+def unsatisfied(protein: Protein, atoms: Atoms, apart: np.ndarray, complexed: np.ndarray) -> int:
+    """Count polar atoms that binding buries and that have no partner for a hydrogen bond in either chain.
+
+    `apart` and `complexed` are accessible areas of the atoms in square Angstrom. A partner is at most 3.5 Angstrom
+    away, and not in the same residue or a neighbour of it, whose atoms are near by bonds.
+    """
+    kinds = [THREE_LETTER[kind] for kind in protein.aatype[atoms.residues]]
+    gives, takes = (
+        np.array(
+            [
+                (name == backbone and not (name == "N" and kind == "PRO")) or (kind, name) in polar
+                for kind, name in zip(kinds, atoms.names, strict=True)
+            ]
+        )
+        for backbone, polar in (("N", _DONORS), ("O", _ACCEPTORS))
+    )
+    buried = np.flatnonzero((gives | takes) & (complexed < _BURIED) & (apart - complexed > _BURIED))
+    distances = np.linalg.norm(atoms.positions[buried, None] - atoms.positions, axis=-1)
+    near_by_bonds = (np.abs(atoms.residues[buried, None] - atoms.residues) <= _NEIGHBOUR) & (
+        protein.chain_index[atoms.residues[buried]][:, None] == protein.chain_index[atoms.residues]
+    )
+    fits = (gives[buried, None] & takes) | (takes[buried, None] & gives)
+    return int((~((distances <= _BOND) & fits & ~near_by_bonds).any(1)).sum())
+
+
+def _areas(protein: Protein, atoms: Atoms) -> np.ndarray:
+    """Return the solvent-accessible area of each of some atoms, as if only they were there."""
     from biotite import structure  # noqa: PLC0415 (an extra)
 
-    atoms = Atoms.of(protein, chosen & (protein.aatype < len(RESTYPES)))
     array = structure.AtomArray(len(atoms.names))
     array.coord, array.atom_name = atoms.positions.astype(np.float32), np.array(atoms.names)
     array.element = np.array([name[0] for name in atoms.names])
     array.res_name = np.array([THREE_LETTER[kind] for kind in protein.aatype[atoms.residues]])
     array.res_id = atoms.residues + 1
-    found = np.nan_to_num(structure.sasa(array, point_number=960))
-    return np.bincount(atoms.residues, found, len(protein.aatype))
+    return np.asarray(np.nan_to_num(structure.sasa(array, point_number=960)), np.float64)
 
 
 def _arrays(package: Any, protein: Protein, chosen: Bool[np.ndarray, "r"]) -> Any:

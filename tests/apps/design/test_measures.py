@@ -16,6 +16,7 @@ from data_pipeline.residues import ATOM_TYPES, THREE_LETTER
 from data_pipeline.structure import protein_from_chains
 from helixfold.analysis.metrics import superposition
 from helixfold.apps.design.measures import (
+    Atoms,
     alpha_rmsd,
     clashes,
     interface,
@@ -24,6 +25,7 @@ from helixfold.apps.design.measures import (
     means,
     pose_rmsd,
     structure_shares,
+    unsatisfied,
 )
 
 pytest.importorskip("protein_interface", reason="needs the extra binders")
@@ -88,6 +90,22 @@ def test_buried_area_is_biopythons(name: str) -> None:
     hydrophobic = np.isin(protein.aatype, ["ARNDCQEGHILKMFPSTWYV".index(letter) for letter in "ACFGILMPVWY"])
     assert 0 < found["Surface_Hydrophobicity"] < 1
     assert found["Surface_Hydrophobicity"] == pytest.approx(hydrophobic[binder].mean(), abs=0.3)
+
+
+def test_buried_atoms_without_a_partner_are_counted() -> None:
+    protein, _ = complex_of()
+    first, other = 5, len(protein.aatype) // 2 + 5
+    atoms = Atoms(positions=np.array([[0.0, 0, 0], [2.9, 0, 0]]), names=["O", "N"], residues=np.array([first, other]))
+    exposed, buried = np.array([9.0, 9.0]), np.array([0.0, 0.0])
+    assert unsatisfied(protein, atoms, exposed, buried) == 0
+    far = replace(atoms, positions=np.array([[0.0, 0, 0], [3.6, 0, 0]]))
+    assert unsatisfied(protein, far, exposed, buried) == 2
+    # What was buried before, and what stays exposed, does not count; nor do two acceptors make a bond.
+    assert unsatisfied(protein, far, buried, buried) == unsatisfied(protein, far, exposed, exposed) == 0
+    assert unsatisfied(protein, replace(atoms, names=["O", "O"]), exposed, buried) == 2
+    # Neighbours in a chain are near by bonds.
+    near = replace(atoms, residues=np.array([first, first + 1]))
+    assert unsatisfied(protein, near, exposed, buried) == 2
 
 
 def test_interface_residues_are_those_within_four_angstrom() -> None:
