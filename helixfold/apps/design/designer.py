@@ -276,7 +276,7 @@ class Designer:
         return replace(trajectory, best_sequence=best[0], best_loss=best[1], step=step, losses=losses_of_step)
 
     def _letters(self, trajectory: Trajectory) -> str:
-        """Return the best sequence of a design, or that of its numbers."""
+        """Return the best sequence of a design, or the sequence of its numbers."""
         numbers = torch.from_numpy(trajectory.numbers)[None].to(self.device, torch.float32)
         return trajectory.best_sequence or _letters(self._sequence(self.inputs[0], numbers, _HARD))
 

@@ -89,7 +89,7 @@ def interface(protein: Protein, binder: Bool[np.ndarray, "r"]) -> dict[str, Any]
     """Return what BindCraft measures of an interface, by its names, as far as geometry tells it.
 
     Areas are in square Angstrom, shares in percent, except for the surface's hydrophobic share, from 0 to 1. Without a
-    contact there is no shape complementarity. Raise `InputError` without the package protein-interface.
+    contact the shape complementarity is None. Raise `InputError` without the package protein-interface.
     """
     require("binders", "protein_interface", "biotite", action="measuring interfaces")
     import protein_interface  # noqa: PLC0415 (an extra)

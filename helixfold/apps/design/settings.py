@@ -177,7 +177,7 @@ def _path(name: str, ending: str) -> Path:
     path = Path(name)
     if not path.is_file():
         hint = did_you_mean(name, presets) or f"; presets are {', '.join(presets)}"
-        raise InputError.at(path, f"there is no such file or preset{hint}")
+        raise InputError.at(path, f"no such file or preset{hint}")
     return path
 
 

@@ -106,7 +106,7 @@ def redesigned(
         raise InputError.at(path, "it holds no protein")
     if chain is not None and chain not in names:
         known = f"{', '.join(names)}{did_you_mean(chain, names)}"
-        raise InputError.at(path, f"there is no chain {printable(chain)}; its chains are {known}")
+        raise InputError.at(path, f"no chain {printable(chain)}; its chains are {known}")
     number = len(chains) - 1 if chain is None else names.index(chain)
     protein = protein_from_chains(chains)
     kept = {index for _, index in sources.residues_of(fixed, [chains[number]])}

@@ -1,4 +1,4 @@
-"""Losses of binders, and their gradients, are those of the published formulas, in double precision."""
+"""Losses of binders, and their gradients, equal the published formulas in double precision."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -94,7 +94,7 @@ def test_a_run_from_end_to_end_is_the_same_after_kills(tmp_path: Path) -> None:
 
 
 def thresholds() -> list[str]:
-    """Words that lower BindCraft's thresholds until some sequences of random networks pass: those of one trajectory."""
+    """Words that lower BindCraft's thresholds until some sequences of random networks pass, all of one trajectory."""
     lowered = ["pLDDT=0.01", "pTM=0", "i_pTM=0", "i_pAE=1", "Surface_Hydrophobicity=1", "ShapeComplementarity=none"]
     lowered += ["dSASA=none", "n_InterfaceResidues=none", "n_InterfaceHbonds=none", "n_InterfaceUnsatHbonds=none"]
     lowered += ["Binder_Loop%=none", "InterfaceAAs=none", "Hotspot_RMSD=none", "Binder_pLDDT=0", "Binder_RMSD=10"]
@@ -219,7 +219,7 @@ def test_ranges_of_lengths() -> None:
         ([str(HELIX), "--length", "5-6"], "a range of lengths is for binders that are filtered; pass --accepted too"),
         ([str(HELIX), "--length", "5", "--filters", "no"], "--filters is for binders that are filtered"),
         ([str(HELIX), "--length", "5", "--accepted", "1", "--models", "tiny"], "pass --check-weights"),
-        ([str(HELIX), "--length", "5", "--accepted", "1", "--filters", "own"], "there is no such file or preset"),
+        ([str(HELIX), "--length", "5", "--accepted", "1", "--filters", "own"], "no such file or preset"),
     ],
 )
 def test_what_is_missing_is_one_sentence(

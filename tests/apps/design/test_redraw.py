@@ -1,4 +1,4 @@
-"""Sequences are those of ProteinMPNN's own command, and residues that are kept stay."""
+"""Sequences equal the ones of ProteinMPNN's own command, and residues that are kept stay."""
 
 import subprocess
 import sys
@@ -82,5 +82,5 @@ def test_the_command_writes_sequences_that_keep_the_interface(
         assert "C" not in {letter for place, letter in enumerate(line) if place not in kept}
     capsys.readouterr()
     assert main(["design", "redesign", str(path), "--chain", "Q", "-o", str(tmp_path / "other")]) == 2
-    assert "there is no chain Q; its chains are" in capsys.readouterr().err
+    assert "no chain Q; its chains are" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()

@@ -86,7 +86,7 @@ def test_advanced_settings_have_bindcrafts_defaults_and_presets(tmp_path: Path) 
         path.write_text(json.dumps(content))
         with pytest.raises(InputError, match=problem):
             read_advanced(str(path))
-    with pytest.raises(InputError, match="there is no such file or preset"):
+    with pytest.raises(InputError, match="no such file or preset"):
         read_advanced("nothing")
 
 
