@@ -67,8 +67,8 @@ def test_structures_are_written_in_both_formats_with_plddt_and_notes(tmp_path: P
     one.save_pdb(tmp_path / "one.pdb")
     one.save_cif(str(tmp_path / "one.cif"))
     for path in (tmp_path / "one.pdb", tmp_path / "one.cif"):
-        atoms = [each.atom for each in gemmi.read_structure(str(path))[0].all()]
-        assert [atom.b_iso for atom in atoms] == pytest.approx(
+        structure = gemmi.read_structure(str(path))  # whose atoms exist as long as it does
+        assert [each.atom.b_iso for each in structure[0].all()] == pytest.approx(
             one.protein.b_factors[one.protein.atom_mask > 0.5], abs=0.01
         )
         assert "little" in path.read_text()
