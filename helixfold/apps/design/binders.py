@@ -167,7 +167,7 @@ def design_options(command: BinderCommand, advanced: Mapping[str, Any]) -> Desig
         dropout=not command.no_dropout,
         greedy_share=advanced["greedy_percentage"] / 100,
         screen_steps=_SCREENED if is_screened else 0,
-        min_plddt=_STAGE_PLDDT if command.min_plddt is None else command.min_plddt,
+        min_plddt=_STAGE_PLDDT if command.trajectory_plddt is None else command.trajectory_plddt,
         sheet_recycles=advanced["optimise_beta_recycles_design"] if advanced["optimise_beta"] else None,
         sheet_logits_steps=advanced["optimise_beta_extra_soft"],
         sheet_soft_steps=advanced["optimise_beta_extra_temp"],
@@ -399,7 +399,7 @@ def _design(campaign: Campaign, designer: Designer, number: int, run: Run) -> No
         run.bar.set_postfix_str(f"{designer.task.name} {number}, {stage} {trajectory.step}", refresh=False)
         trajectory.save(path)
     design = designer.finished(trajectory, number)
-    least = _FINAL_PLDDT if campaign.command.min_plddt is None else campaign.command.min_plddt
+    least = _FINAL_PLDDT if campaign.command.trajectory_plddt is None else campaign.command.trajectory_plddt
     binder = designer.inputs[0].designed[0].cpu().numpy() > 0
     ended = designer.ended(trajectory) or end_of(design, binder, least)
     files.write_design(

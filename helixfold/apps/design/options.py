@@ -210,7 +210,7 @@ class BinderOptions:
     """BindCraft's filters: a file, or default, relaxed, peptide, peptide_relaxed or no."""
     threshold: Annotated[tuple[str, ...], Parameter(metavar="NAME=VALUE...")] = ()
     """Other thresholds of the filters, such as i_pTM=0.4 or Hotspot_RMSD=none."""
-    min_plddt: Annotated[Number | None, Parameter(show_default="0.65, in the end 0.7")] = None
+    trajectory_plddt: Annotated[Number | None, Parameter(show_default="0.65, in the end 0.7")] = None
     """Mean pLDDT, 0 to 1, below which a trajectory ends."""
     sequences: Annotated[int | None, reads(positive, "N"), Parameter(show_default="as the advanced settings say")] = (
         None

@@ -86,7 +86,7 @@ _ONLY_END_TO_END = (
         "advanced",
         "filters",
         "threshold",
-        "min_plddt",
+        "trajectory_plddt",
         "sequences",
         "max_trajectories",
         "rank_by",

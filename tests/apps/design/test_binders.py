@@ -50,7 +50,17 @@ def words(folder: Path, *more: str) -> list[str]:
     }
     (folder / "target.json").write_text(json.dumps(content))
     models = ["--models", "tiny", "--check-models", "tiny", "--check-weights", str(other)]
-    few = ["--sequences", "3", "--max-trajectories", "2", "--min-plddt", "0", "--no-relax", "--num-recycles", "0"]
+    few = [
+        "--sequences",
+        "3",
+        "--max-trajectories",
+        "2",
+        "--trajectory-plddt",
+        "0",
+        "--no-relax",
+        "--num-recycles",
+        "0",
+    ]
     return ["binder", "--target-settings", str(folder / "target.json"), *models, *STEPS, *few, *more]
 
 
@@ -141,7 +151,7 @@ def test_settings_become_steps_and_losses_unless_the_command_says_otherwise() ->
     usual = design_options(BinderCommand(), advanced)
     assert (usual.logits_steps, usual.soft_steps, usual.hard_steps, usual.greedy_steps) == (75, 45, 5, 15)
     assert (usual.screen_steps, usual.num_recycles, usual.excluded, usual.sheet_recycles) == (50, 1, "C", 3)
-    own = design_options(BinderCommand(logits_steps=9, excluded="CW", min_plddt=0.3), advanced)
+    own = design_options(BinderCommand(logits_steps=9, excluded="CW", trajectory_plddt=0.3), advanced)
     assert (own.logits_steps, own.soft_steps, own.excluded, own.min_plddt) == (9, 45, "CW", 0.3)
     peptide, _ = read_advanced("peptide_3stage_multimer")
     short = design_options(BinderCommand(), peptide)
