@@ -98,9 +98,9 @@ def test_databases_are_converted_elsewhere_if_the_cache_cannot_be_written(
     (tmp_path / "file").touch()
     monkeypatch.setattr(Mmseqs, "_run", lambda self, directory, *words: (directory / words[2]).touch())
     tool = Mmseqs(program=Path("mmseqs"), database=database, cache=tmp_path / "file" / "cache")
-    converted = tool._made_database()
+    converted = tool._database_path()
     assert converted.is_file()
-    assert tool._made_database() == converted
+    assert tool._database_path() == converted
     assert tmp_path not in converted.parents
 
 

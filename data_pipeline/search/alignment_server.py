@@ -63,7 +63,7 @@ class ServerOptions(Checked):
 
     def __post_init__(self) -> None:
         if not is_http_address(self.url) or urlsplit(self.url).query or urlsplit(self.url).fragment:
-            raise InputError(f"an MMseqs2 server is named like {PUBLIC_SERVER}, got '{printable(self.url)}'")
+            raise InputError(f"an MMseqs2 server must be a URL like {PUBLIC_SERVER}, got '{printable(self.url)}'")
         super().__post_init__()
 
 

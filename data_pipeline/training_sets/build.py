@@ -342,7 +342,7 @@ class BuildOptions(Checked):
         super().__post_init__()
         if self.shard is not None and not 0 <= self.shard < self.shards <= 9999:
             shard = f"{self.shard}/{self.shards}"
-            raise ValueError(f"a shard is i/n with i from 0 to n - 1 and n at most 9999, got {shard}")
+            raise ValueError(f"a shard must be i/n with i from 0 to n - 1 and n at most 9999, got {shard}")
 
     @property
     def directory(self) -> Path:

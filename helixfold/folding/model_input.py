@@ -123,13 +123,15 @@ def batch_of(
     *,
     residues: int | None = None,
     round_rows: Callable[[int], int] = lambda rows: rows,
+    merge_slots: bool = False,
 ) -> Batch:
     """Return the batch of samples that the model of a preset takes; see `Batch.from_samples` for the padding.
 
-    A batch of one sample has the sample's `offsets`, if it has any.
+    A batch of one sample has the sample's `offsets`, if it has any. With `merge_slots`, empty template slots of
+    complexes are one slot that counts as all of them; the caller must not fill it.
     """
     method, merged = preset.model.method, 1
-    if method == "multimer":
+    if merge_slots and method == "multimer":
         samples, merged = _with_merged_slots(samples)
     batch = _BATCHES[method].from_samples(samples, residues, device, round_rows=round_rows)
     if isinstance(batch, MultimerBatch) and merged > 1:

@@ -186,6 +186,7 @@ class _Draws:
                 self._inputs[0].offsets,
                 residues=self.residues,
                 round_rows=bucket_size if self._is_recorded else int,
+                merge_slots=True,
             )
             for member in range(self._options.num_ensemble)
         ]

@@ -102,7 +102,7 @@ def test_several_errors_are_lines_of_their_own(
     assert main(["features", "x.fasta", "gone\n.fasta"]) == 2
     lines = capsys.readouterr().err.split("\n")
     assert len(lines) == 22
-    assert lines[0].startswith(r"helixfold: error: x.fasta, line 1, record 'a\x07': the name has control")
+    assert lines[0].startswith(r"helixfold: error: x.fasta, line 1, record 'a\x07': the name contains control")
     assert lines[-2:] == ["helixfold: error: ... and 11 more", ""]
     assert all(line.isprintable() for line in lines)
 

@@ -30,7 +30,7 @@ def test_empty_template_slots_are_embedded_once_and_count_as_all(filled: int, em
         template_all_atom_masks=masks,
     )
     sample = complex_sample(multimer, PRESET.sampling, draw(multimer, PRESET.sampling, rng))
-    everything, merged = MultimerBatch.from_samples([sample]), batch_of([sample], PRESET)
+    everything, merged = MultimerBatch.from_samples([sample]), batch_of([sample], PRESET, merge_slots=True)
     assert isinstance(merged, MultimerBatch)
     assert everything.template_mask.shape == (1, 4)
     assert merged.template_aatype.shape[1] == embedded
@@ -56,7 +56,7 @@ def test_slots_are_kept_that_another_sample_of_the_batch_fills() -> None:
         complex_sample(each, PRESET.sampling, draw(each, PRESET.sampling, rng))
         for each in (replace(multimer, template_all_atom_masks=these) for these in (masks, full))
     ]
-    batch = batch_of(samples, PRESET)
+    batch = batch_of(samples, PRESET, merge_slots=True)
     assert isinstance(batch, MultimerBatch)
     assert batch.template_slots is not None
     assert batch.template_slots.tolist() == [[1.0, 1.0, 2.0]] * 2

@@ -113,7 +113,7 @@ def test_where_no_weights_are_given_tiny_models_are_random_and_others_must_be_do
     ):
         find.find_parameters(["model_1", "tiny", "model_2"], None)
     monkeypatch.setattr(find, "parameters_directory", lambda: None)
-    with pytest.raises(InputError, match="no parameters of model_1: no "):
+    with pytest.raises(InputError, match="no parameters of model_1: the home directory is unknown"):
         find.find_parameters(["model_1"], None)
 
 

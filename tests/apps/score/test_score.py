@@ -411,7 +411,7 @@ def replaced(prediction: Prediction, positions: np.ndarray) -> Prediction:
         ),
         ("--binder-chains A", "--binder-chains is for --binders"),
         ("--binders --protocol template", "leave out --protocol"),
-        ("--reference none", "none: there is no such file"),
+        ("--reference none", "none: no such file"),
         ("--model tinny", "unknown preset 'tinny'"),
     ],
 )
