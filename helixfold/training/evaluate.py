@@ -155,7 +155,7 @@ def read_names(path: str | PathLike[str], known: Collection[str], kind: str = "c
             )
         lines_of[name] = number
     if not lines_of:
-        raise InputError.at(path, f"it names no {kind}; put one name on each line")
+        raise InputError.at(path, f"the file has no {kind} names; write one name per line")
     return tuple(lines_of)
 
 
