@@ -448,7 +448,7 @@ def formats(root: Path) -> Digest:
                 (line for line in errors.splitlines() if "t.toml" in line and re.search(r"unknown|there is no", line)),
                 "",
             )
-            is_refused = re.search(rf"unknown {re.escape(word)};|'{re.escape(word)}'", complaint)
+            is_refused = re.search(rf"unknown ([^;]*, )?{re.escape(word)}\b|'{re.escape(word)}'", complaint)
             found[f"keys of {name}"][key.replace("\n", "; ")] = "refused" if is_refused else "read"
     return found
 
