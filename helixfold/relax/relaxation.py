@@ -25,7 +25,7 @@ def relax(protein: Protein, options: RelaxOptions | None = None, device: torch.d
 
     Hydrogens and missing atoms are added, and the energy of Amber99sb in vacuum is minimised with a spring on every
     predicted heavy atom. While residues violate stereochemistry, this is repeated without springs on these residues, at
-    first as in AlphaFold and then with soft atoms, to release entangled chains (see docs/relaxation.md).
+    first as in AlphaFold and then with soft atoms, to release entangled chains (see docs/how-to/relaxation.md).
 
     Raise `RelaxationError` if the structure is broken, its residues overlap, relaxation takes too long, or OpenMM or
     PDBFixer is not installed.

@@ -30,8 +30,8 @@ def template(name: str, content: Content, *says: str) -> Case:
 
 
 A3M = {
-    "an empty alignment": a3m(b"", "there is no alignment", "the first row must be the target"),
-    "an alignment of comments": a3m(b"# nothing\n#\n", "there is no alignment"),
+    "an empty alignment": a3m(b"", "no alignment row", "the first row must be the target"),
+    "an alignment of comments": a3m(b"# nothing\n#\n", "no alignment row"),
     "an alignment for another target": a3m(b">q\nMKTAYIAKQA\n", "line 1", "residue 10", "'A', the target 'R'"),
     "a first row with gaps": alone(b">q\nMK-AY\n>h\nMKaaAY-\n", "line 1", "'q'", "gap"),
     "a first row with insertions": alone(b">q\nMKaAY\n>h\nMKaaAY\n", "line 1", "'q'", "lower-case"),

@@ -166,7 +166,7 @@ FEATURES = {
     "features of another length": changed("aatype", "sequence", sequence="MKT"),
     "features of another sequence": changed("aatype", "sequence", sequence="MKTAYIAKQA"),
     "features with letters that are none": changed("sequence", sequence="MKTAYIAKQ\n"),
-    "features with an alignment of other columns": changed("should be (3, 10)", msa=np.zeros((3, 7), np.int8)),
+    "features with an alignment of other columns": changed("expected (3, 10)", msa=np.zeros((3, 7), np.int8)),
     "features with an alignment of floats": changed("msa", msa=np.zeros((1, 10), np.float32)),
     "features with an alignment for another target": changed("msa", "first row", msa=np.zeros((1, 10), np.int8)),
     "features with a residue type that is none": changed("0..20", aatype=np.full(10, 77)),
@@ -233,7 +233,7 @@ WEIGHTS = {
     "safetensors of somebody else": weights(
         "w.safetensors",
         lambda: safetensors(b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}', data=bytes(4)),
-        "which model",
+        "the settings of its model",
     ),
     "safetensors with settings that are none": weights("w.safetensors", lambda: tensors("[" * 9000), "w.saf"),
     "safetensors with settings of the wrong kind": weights("w.safetensors", lambda: tensors("[1]"), "w.saf"),

@@ -59,12 +59,12 @@ CHAINS = {
 }
 ALIGNED = {
     "a ColabFold alignment of unequal lengths": a3m(b"#4,3\t1\n>q\nACDEGGG\n", "line 1", "2 lengths and 1 numbers"),
-    "a ColabFold alignment of an empty chain": a3m(b"#4,0\t1,1\n>q\nACDE\n", "line 1", "length 0", "empty chain"),
+    "a ColabFold alignment of an empty chain": a3m(b"#4,0\t1,1\n>q\nACDE\n", "line 1", "length 0", "at least 1"),
     "a ColabFold alignment without copies": a3m(b"#4,3\t1,0\n>q\nACDEGGG\n", "line 1", "0 copies"),
     "a ColabFold alignment of more chains than have names": a3m(b"#1\t99999\n>q\nA\n", "line 1", "99,999 chains"),
     "a ColabFold alignment that is shorter": a3m(b"#4,3\t1,1\n>q\nACDEGG\n", "line 2", "4+3 = 7 residues", "has 6"),
     "a ColabFold alignment of other chains": dimer(
-        "--msa y.a3m", {"y.a3m": b"#4,3\t1,1\n>q\nACDEGGG\n"}, "y.a3m", "line 1", "other chains", "'dimer'"
+        "--msa y.a3m", {"y.a3m": b"#4,3\t1,1\n>q\nACDEGGG\n"}, "y.a3m", "line 1", "not for the chains", "'dimer'"
     ),
     "a ColabFold alignment for a single chain": bad(
         "predict x.fasta --msa y.a3m", {"x.fasta": A, "y.a3m": b"#4,3\t1,1\n>q\nACDEGGG\n"}, "y.a3m", "single chain"

@@ -35,7 +35,7 @@ FASTA = {
     "an illegal letter": fasta(b">a\nMKT\nAY1AK\n", "line 3", "column 3", "'a'", "'1'", "allowed are ARND"),
     "two words of residues": fasta(b">a\nMKTA YI=AK\n", "line 2", "column 8", "'a'", "'='"),
     "a gap": fasta(b">a\nMKT-AY\n", "line 2", "column 4", "cannot contain gaps"),
-    "a stop codon within": fasta(b">a\nMKT*AYI\n", "line 2", "column 4", "stop codon", "its end"),
+    "a stop codon within": fasta(b">a\nMKT*AYI\n", "line 2", "column 4", "stop codon", "at the end"),
     "two stop codons at the end": fasta(b">a\nMKTAYI**\n", "line 2", "column 7", "stop codon"),
     "nothing but a stop codon": fasta(b">a\n*\n", "line 1", "'a'", "has no sequence"),
     "DNA": fasta(b">gene\nATGGCGTTAGCCTGA\nTTGCAGGCTAAC\n", "'gene'", "DNA", "translate"),
@@ -77,7 +77,7 @@ FASTA = {
         b">x\n" + b"MK" * 500_000, "line 1", "'x'", "1,000,000", "100,000"
     ),
     "10 million residues in one line": fasta(b">x\n" + b"MK" * 5_000_000, "line 2", "is this a text file?"),
-    "more records than anybody folds": fasta(b"".join(b">%d\nMK\n" % n for n in range(100_001)), "100,000", "divide"),
+    "more records than anybody folds": fasta(b"".join(b">%d\nMK\n" % n for n in range(100_001)), "100,000", "split the file"),
 }
 
 NAMES = {

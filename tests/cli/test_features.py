@@ -179,9 +179,9 @@ def test_templates_and_the_fate_of_every_hit_are_written(fasta: Path, tmp_path: 
     ("arguments", "words"),
     [
         ([], "there is nothing to do"),
-        (["x.fasta", "--structures", "."], "exclude each other"),
+        (["x.fasta", "--structures", "."], "cannot be combined"),
         (["FASTA", "--shard", "2/2"], "a shard must be i/n"),
-        (["FASTA", "--alignments", "."], "--alignments is for a training set; give --structures DIR"),
+        (["FASTA", "--alignments", "."], "--alignments is for a training set; pass --structures DIR"),
         (["FASTA", "--max-resolution", "3"], "--max-resolution is for a training set"),
         (["--structures", ".", "--database", "x.fasta"], "--database is for targets to fold, not for a training set"),
         (["FASTA", "--databases", "a.toml", "--database", "b.fasta"], "exclude each other"),

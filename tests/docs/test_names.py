@@ -48,7 +48,8 @@ def named_pages(text: str) -> list[str]:
 def test_pages_that_code_and_examples_name_exist() -> None:
     places = ["helixfold", "data_pipeline", "scripts", "examples", "notebooks", "containers", "tests", ".ci", ".github"]
     paths = [*ROOT.glob("*.*"), *(path for place in places for path in (ROOT / place).rglob("*"))]
-    texts = {path: path.read_bytes().decode(errors="ignore") for path in paths if path.is_file()}
+    files = [path for path in paths if path.is_file() and path.suffix != ".pyc"]
+    texts = {path: path.read_bytes().decode(errors="ignore") for path in files}
     named = [(path.relative_to(ROOT), page) for path, text in texts.items() for page in named_pages(text)]
     assert len(named) > 20
     assert [(path, page) for path, page in named if not (ROOT / page).exists()] == []

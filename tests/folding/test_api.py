@@ -274,7 +274,7 @@ def test_an_alignment_and_templates_are_given_as_one_or_as_several(tmp_path: Pat
         for templates in (str(helix), [helix]):
             found = predicted(Target(name="target", sequence=sequence), msa=msa, templates=templates)
             assert (found.protein.atom_positions == expected.protein.atom_positions).all()
-    with pytest.raises(InputError, match=r"nothing\.pdb: there is no such structure file"):
+    with pytest.raises(InputError, match=r"nothing\.pdb: no such structure file"):
         predict(sequence, "tiny", templates="nothing.pdb")
 
 

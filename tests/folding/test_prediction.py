@@ -147,7 +147,7 @@ def test_all_chains_of_a_complex_are_superposed_and_scored() -> None:
 def test_a_reference_without_residues_in_common_is_refused() -> None:
     short = protein_from_chains(read_structure(HAIRPIN).chains)
     two = replace(short, **{name: getattr(short, name)[:2] for name in vars(short) if name != "cyclic_chains"})
-    with pytest.raises(InputError, match="2 residues with C-alpha atoms in common"):
+    with pytest.raises(InputError, match="2 common residues with C-alpha atoms"):
         prediction().superpose_on(two)
 
 

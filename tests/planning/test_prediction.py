@@ -193,7 +193,7 @@ def test_forecast_is_what_the_tensors_of_a_pass_hold(
     """Without what a CPU's heap and libraries take in addition, which no tensor shows."""
     monkeypatch.setattr(passes, "_OF_THREAD_IN_PREDICTION", 0)
     monkeypatch.setattr(passes, "_idle", lambda *_, **__: 0)
-    monkeypatch.setattr(passes.loops, "bytes_taken", lambda *_: 0)
+    monkeypatch.setattr(passes.loops, "numba_bytes", lambda *_: 0)
     residues = next(residues for each, residues, _ in MEASURED if each == method)
     config, size = _measured_case(method, residues)
     model, executor = untrained_model(config, seed=0).requires_grad_(False), Slabs() if name == "slabs" else Whole()

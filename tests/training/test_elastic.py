@@ -50,7 +50,7 @@ def test_a_rank_that_hangs_or_dies_is_named_in_time(
     said = [line for line in processes.printed().splitlines() if "error" in line]
     assert len(said) == 1
     assert said[0].startswith(
-        f"helixfold: error: rank 1 of 3 did not answer for {patience} s, or ended; the same command"
+        f"helixfold: error: rank 1 of 3 did not answer for {patience} s, or ended; run the same command again"
     )
 
 

@@ -142,7 +142,7 @@ def test_a_reader_that_takes_too_much_memory_is_ended(tmp_path: Path) -> None:
 @pytest.mark.integration
 def test_files_that_unpack_to_too_much_are_refused(tmp_path: Path) -> None:
     rows = b">query\nMKTAYIAKQR\n" + b"".join(b">%d\nMKTAYIAKQR\n" % number for number in range(3_600_000))
-    with pytest.raises(InputError, match="holds more than 67,108,864 bytes"):
+    with pytest.raises(InputError, match="longer than the maximum of 67,108,864 bytes"):
         check_file(tmp_path, "alignments", "alignment_0.a3m.gz", gzip.compress(rows, 1))
 
 

@@ -36,7 +36,7 @@ def test_it_refuses_what_it_cannot_compute() -> None:
     def unsupported_reason(*given: torch.Tensor) -> str | None:
         return observed_geometry.unsupported_reasons(DEVICE_MODELS["h100"], *given)["triton"]
 
-    assert refusal(aatype, positions, mask) is None
-    assert refusal(aatype, positions.double(), mask.double()) == "it computes in float32 only"
-    assert refusal(aatype, positions.requires_grad_(), mask) == "it computes no gradients"
-    assert refusal(aatype[:, :0], positions[:, :0].detach(), mask[:, :0]) == "there is nothing to compute"
+    assert unsupported_reason(aatype, positions, mask) is None
+    assert unsupported_reason(aatype, positions.double(), mask.double()) == "it computes in float32 only"
+    assert unsupported_reason(aatype, positions.requires_grad_(), mask) == "it computes no gradients"
+    assert unsupported_reason(aatype[:, :0], positions[:, :0].detach(), mask[:, :0]) == "there is nothing to compute"
