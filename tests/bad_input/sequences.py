@@ -77,7 +77,7 @@ FASTA = {
         b">x\n" + b"MK" * 500_000, "line 1", "'x'", "1,000,000", "100,000"
     ),
     "10 million residues in one line": fasta(b">x\n" + b"MK" * 5_000_000, "line 2", "is this a text file?"),
-    "more records than anybody folds": fasta(b"".join(b">%d\nMK\n" % n for n in range(100_001)), "100,000", "split the file"),
+    "more records than anybody folds": fasta(b"".join(b">%d\nMK\n" % n for n in range(100_001)), "100,000", "split"),
 }
 
 NAMES = {

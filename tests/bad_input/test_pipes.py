@@ -106,8 +106,8 @@ def test_the_lock_of_a_store_is_not_written_through_a_link(tmp_path: Path) -> No
 def test_a_report_of_such_files_is_refused_in_a_sentence(kind: str, tmp_path: Path) -> None:
     target = tmp_path / "folder/out"
     target.mkdir(parents=True)
-    (target / "ranking_debug.json").write_text('{"order": ["x"], "plddts": {"x": 50.0}}')
-    (target / "unrelaxed_x.pdb").touch()
+    (target / "ranking_debug.json").write_text('{"order": ["x"]}')
+    (target / "settings.json").write_text("{}")
     KINDS[kind](target / "confidence_x.json")
     with time_limit(5):
         found = met("report out", tmp_path / "folder")
