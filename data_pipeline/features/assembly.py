@@ -86,7 +86,7 @@ def complex_features(
     """Return the features of a complex of these chains.
 
     Chains with different sequences are paired by species, or as paired by a search; chains with the same sequence are
-    side by side row by row. Slots without a template are zeros. Raise `InputError` if there is no chain, if chains with
+    side by side row by row. Slots without a template are zeros. Raise `InputError` without chains, if chains with
     the same sequence have different alignments, or if chains have different numbers of rows paired by a search.
     """
     if not chains:

@@ -91,7 +91,7 @@ def write_arrays(path: str | PathLike[str], arrays: Mapping[str, np.ndarray]) ->
 
 
 def advised(problem: str | None) -> str | None:
-    """Return a problem of a feature file with advice, or None if there is no problem."""
+    """Return a problem of a feature file with advice, or None for a valid file."""
     return problem and f"{problem}; create the features again"
 
 

@@ -322,7 +322,7 @@ def _has_ended(owner: str) -> bool:
 
 
 def _start_of(process: int) -> str:
-    """Return the start time of a process in kernel ticks, or "" if there is no such process; ids are reused."""
+    """Return the start time of a process in kernel ticks, or "" if the process does not exist; ids are reused."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:

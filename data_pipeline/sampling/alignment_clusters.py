@@ -56,7 +56,7 @@ class ClusterSettings:
 class AlignmentClusters:
     """The cluster index of each row of an alignment, from 0, or `NO_CLUSTER` or `LEFT_OUT`; and the eps used.
 
-    `eps` is None if there are no rows to cluster.
+    `eps` is None without rows to cluster.
     """
 
     labels: Int[np.ndarray, "n"]

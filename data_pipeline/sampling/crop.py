@@ -44,7 +44,7 @@ def _nearest_residues(
 ) -> Int[np.ndarray, "c"] | None:
     """Return the sorted indices of the `size` residues nearest to a random one of `centres`, by C-alpha distance.
 
-    Return None if there are no centres. Ties go to the earlier residue, and unresolved residues come last.
+    Return None without centres. Ties go to the earlier residue, and unresolved residues come last.
     """
     if not len(centres):
         return None

@@ -69,7 +69,7 @@ class ServerOptions(Checked):
 
 @dataclass
 class ServerContact:
-    """State of an alignment server in this run: whether it has answered, and why it is no longer used."""
+    """State of an alignment server in this run: whether it has answered, and the reason if it is not used any more."""
 
     has_answered: bool = False
     problem: str | None = None

@@ -69,7 +69,7 @@ class InProcessHmmsearch(HmmerSearch):
         return f"hmmsearch of pyhmmer {PYHMMER_VERSION} {arguments} {database_identity(self.database)}"
 
     def search(self, alignment: bytes) -> bytes:
-        """Return the Stockholm alignment of the hits without the target, or no content if there are no hits.
+        """Return the Stockholm alignment of the hits without the target, or no content without hits.
 
         `alignment` is in Stockholm format, with the target's columns marked in `#=GC RF`.
         """

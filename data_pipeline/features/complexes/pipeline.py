@@ -132,7 +132,7 @@ def _paired_by_names(complex_input: ComplexInput, alignments: list[EntityAlignme
 
 
 def _joined(alignments: Sequence[Alignment]) -> Alignment | None:
-    """Return the rows of all alignments, with the sequence itself only once, or None if there is no alignment."""
+    """Return the rows of all alignments, with the sequence itself only once, or None without alignments."""
     if len(alignments) < 2:
         return alignments[0] if alignments else None
     first, *others = alignments
