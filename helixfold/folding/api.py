@@ -24,7 +24,7 @@ from data_pipeline.io.errors import InputError
 from data_pipeline.parse.fasta import directory_name
 from helixfold._deprecated import moved_names
 from helixfold.execution.device import AUTO, cast_trunk, dtype_on, pick_device
-from helixfold.execution.recorded_passes import passes_on
+from helixfold.execution.iteration_runner import runner_for
 from helixfold.execution.stages import Stages
 from helixfold.folding.initial_guess import guessed_positions
 from helixfold.folding.model_input import depends_on_seed, model_input
@@ -178,7 +178,7 @@ def predict(
         plans.append(memory.plan(model.preset, size, available))
         memory.check(plans[-1], model.preset.name)
     predictions: list[Prediction] = []
-    passes = passes_on(where, cuda_graphs)
+    runner = runner_for(where, cuda_graphs)
     guess = None if initial_guess is None else guessed_positions(Path(initial_guess), features)
     given = FoldingTarget(features=features, initial_guess=guess, offsets=offsets)
     for each in of_seeds:
@@ -189,7 +189,7 @@ def predict(
                 made = replace(same, notes=tuple(dict.fromkeys((*same.notes, note))))
             else:
                 made = fold_planned(
-                    model, given, plan, each, stages=stages, spill=spill, passes=passes, hides_bar=hides_bars(progress)
+                    model, given, plan, each, stages=stages, spill=spill, runner=runner, hides_bar=hides_bars(progress)
                 )
                 made = replace(made, notes=(*made.notes, *notes, *_unread(features, model.preset)), features=features)
             name = f"{model.preset.name}_seed_{each.seed}" if len(of_seeds) > 1 else made.name

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from helixfold.execution.available import is_out_of_memory
 from helixfold.execution.device import dtype_on, in_threads, threads_for
-from helixfold.execution.recorded_passes import LAUNCHED, Passes
+from helixfold.execution.iteration_runner import EAGER, IterationRunner
 from helixfold.execution.stages import Stage, Stages, peak_memory, reset_peak_memory
 from helixfold.folding.options import FoldingOptions
 from helixfold.folding.prediction import Prediction, PredictionIdentity
@@ -37,14 +37,14 @@ def fold_planned(
     stages: Stages,
     spill: Path,
     say: Callable[[str], object] = lambda _: None,
-    passes: Passes = LAUNCHED,
+    runner: IterationRunner = EAGER,
     workers: WorkerGroup | None = None,
     hides_bar: bool | None = True,
 ) -> Prediction:
     """Predict one target with the executor of a plan, or with its fallbacks if that runs out of memory.
 
-    `spill` is the directory for spilled streams, and `say` prints a line about a change of executors. `passes` launches
-    or replays the network's passes; recordings are given up before another executor is tried. All ranks of a group of
+    `spill` is the directory for spilled streams, and `say` prints a line about a change of executors. `runner` runs
+    recycling iterations; its CUDA graphs are freed before another executor is tried. All ranks of a group of
     `workers` call this. `hides_bar` is the `disable` argument of tqdm. Raise `NotEnoughMemoryError` if the last
     executor runs out of memory, too.
     """
@@ -55,7 +55,7 @@ def fold_planned(
         size, threads = tried.size, _threads(tried, model, device)
         release(device, peak=tried.memory.peak)
         reset_peak_memory(device)
-        held, before, replays = peak_memory(device), len(stages.finished), passes.replays
+        held, before, replays = peak_memory(device), len(stages.finished), runner.replays
         try:
             with (
                 memory_kept(tried.executor, size.ranks),
@@ -63,9 +63,9 @@ def fold_planned(
                 recorded_backends() as backends,
                 in_threads(threads),
                 workers.executor_on_group(executor(tried.executor, spill, device, tried.slab_budget)) as run,
-                _bar_of_passes(model, target.name, options, passes, hides_bar=hides_bar),
+                _progress_bar(model, target.name, options, runner, hides_bar=hides_bar),
             ):
-                (prediction,) = fold(model.network, model.preset, [target], options, run, stages=stages, passes=passes)
+                (prediction,) = fold(model.network, model.preset, [target], options, run, stages=stages, runner=runner)
         except (RuntimeError, MemoryError, OSError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -79,14 +79,14 @@ def fold_planned(
                 ),
                 measurements={
                     "executor": tried.executor,
-                    "replayed_passes": passes.replays - replays,
+                    "replayed_passes": runner.replays - replays,
                     "predicted_peak_gib": _gib(tried.memory.peak),
                     "measured_peak_gib": _gib(measured),
                 },
             )
         # After the `except` block, since the exception holds the frames that hold the tensors.
         release(device)
-        if passes.clear():
+        if runner.clear():
             release(device)
             say("out of memory; starting again without the passes that were recorded")
             plans.appendleft(tried)
@@ -116,14 +116,14 @@ def fold_together(
     stages: Sequence[Stages],
     spill: Path,
     say: Callable[[str], object] = lambda _: None,
-    passes: Passes = LAUNCHED,
+    runner: IterationRunner = EAGER,
     hides_bar: bool | None = True,
 ) -> list[Prediction] | None:
     """Predict several targets in the same passes; None if they cannot share them, do not fit together, or that fails.
 
     There is a plan and a record of stages for each target; each gets its share of the time.
     """
-    shared, replays = Stages(stages[0].device), passes.replays
+    shared, replays = Stages(stages[0].device), runner.replays
     dtype = dtype_on(options.dtype, properties_of(shared.device))
     if len(targets) < 2 or not fit_together(plans) or not can_share_passes(targets, options, dtype):
         return None
@@ -131,10 +131,10 @@ def fold_together(
         with (
             memory_kept("whole"),
             recorded_backends() as backends,
-            _bar_of_passes(model, targets[0].name, options, passes, hides_bar=hides_bar),
+            _progress_bar(model, targets[0].name, options, runner, hides_bar=hides_bar),
         ):
             run = executor("whole", spill)
-            predictions = fold(model.network, model.preset, targets, options, run, stages=shared, passes=passes)
+            predictions = fold(model.network, model.preset, targets, options, run, stages=shared, runner=runner)
     except Exception as error:  # such as too little memory; alone, each has the plan that was made for it
         problem = f"{type(error).__name__}: {error}"
     else:
@@ -143,7 +143,7 @@ def fold_together(
         provenance = _provenance(backends, executor="whole", targets_at_once=len(targets))
         measurements = {
             "executor": "whole",
-            "replayed_passes": passes.replays - replays,
+            "replayed_passes": runner.replays - replays,
             "targets_at_once": len(targets),
             "peak_of_all_gib": _gib(max(stage.peak_memory for stage in shared.finished)),
         }
@@ -153,7 +153,7 @@ def fold_together(
             for prediction in predictions
         ]
     # After the `except` block, since the exception holds the frames that hold the tensors.
-    passes.clear()
+    runner.clear()
     release(shared.device)
     say(f"{len(targets)} targets together failed ({problem}); starting again with one at a time")
     return None
@@ -196,8 +196,8 @@ def _share(shared: Stages, own: Stages, name: str, count: int) -> None:
 
 
 @contextmanager
-def _bar_of_passes(
-    model: ReadyModel, name: str | None, options: FoldingOptions, passes: Passes, *, hides_bar: bool | None
+def _progress_bar(
+    model: ReadyModel, name: str | None, options: FoldingOptions, runner: IterationRunner, *, hides_bar: bool | None
 ) -> Iterator[None]:
     """Show a bar of passes that moves with every block: on a CPU, one pass of a large model takes minutes."""
     blocks = [*model.network.extra_msa_stack.blocks, *model.network.evoformer.blocks]
@@ -213,5 +213,5 @@ def _bar_of_passes(
 
         for block in blocks if not hides_bar else ():
             stack.enter_context(block.register_forward_hook(block_done))
-        stack.enter_context(passes.reporting(bar.update))
+        stack.enter_context(runner.reporting(bar.update))
         yield

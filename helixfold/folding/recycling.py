@@ -14,7 +14,7 @@ from data_pipeline.features.sample import Sample
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER
 from helixfold.execution.device import dtype_on
-from helixfold.execution.recorded_passes import LAUNCHED, Passes, bucket_size
+from helixfold.execution.iteration_runner import EAGER, IterationRunner, bucket_size
 from helixfold.execution.stages import Stages
 from helixfold.folding.model_input import ModelInput, batch_of, draw, generator, model_input
 from helixfold.folding.options import FoldingOptions
@@ -58,23 +58,24 @@ def fold(
     run: Executor,
     *,
     stages: Stages,
-    passes: Passes = LAUNCHED,
+    runner: IterationRunner = EAGER,
 ) -> list[Prediction]:
     """Predict one or several targets with one model, and return their predictions in order (Suppl. Alg. 30).
 
     Several targets share the network's passes; the streams of the executor `run` must then be tensors. Up to rounding,
     a target folded alone gives the same prediction: each has its own samples and leaves the batch when its own
-    recycling ends. Shorter targets are padded to the longest, and all of them to a common size if `passes` are
-    recorded, so that other targets can replay them. A prediction depends only on features, parameters, options and the
-    device's arithmetic. With a tolerance or a score to stop at, the host waits for a GPU once per iteration.
+    recycling ends. Shorter targets are padded to the longest, and all of them to a common size if `runner`
+    captures CUDA graphs, which other targets can then replay. A prediction depends only on features, parameters,
+    options and the device's arithmetic. With a tolerance or a score to stop at, the host waits for a GPU once per
+    iteration.
     """
     device = next(model.parameters()).device
     dtype = dtype_on(options.dtype, properties_of(device))
     if len(targets) > 1 and not can_share_passes(targets, options, dtype):
-        alone = [fold(model, preset, [target], options, run, stages=stages, passes=passes) for target in targets]
+        alone = [fold(model, preset, [target], options, run, stages=stages, runner=runner) for target in targets]
         return [prediction for (prediction,) in alone]
     inputs = [model_input(target.features, preset, cyclic=options.cyclic, offsets=target.offsets) for target in targets]
-    draws = _Draws(inputs, preset, options, device, is_recorded=_is_recorded(inputs, run, passes))
+    draws = _Draws(inputs, preset, options, device, is_captured=_is_captured(inputs, run, runner))
     names = [target.name or preset.name for target in targets]
     prefix = f"{names[0]}: " if len(targets) == 1 else ""
     recycles, tolerance = options.recycles(preset), options.tolerance(preset)
@@ -87,7 +88,7 @@ def fold(
             with stages.stage(f"{prefix}sampling"):
                 ensemble = draws.ensemble(remaining, cycle)
             with stages.stage(f"{prefix}network"):
-                folded = passes(model, run, ensemble, previous, dtype)
+                folded = runner(model, run, ensemble, previous, dtype)
                 if device.type in _DRAW_AHEAD and cycle < recycles:
                     draws.draw(remaining, cycle + 1)
                 # An initial guess may be as good as what comes of it; only predictions converge.
@@ -137,9 +138,9 @@ def can_share_passes(targets: Sequence[FoldingTarget], options: FoldingOptions, 
     return not (dtype == torch.float16 or options.dropout or options.save_passes or has_offsets)
 
 
-def _is_recorded(inputs: Sequence[ModelInput], run: Executor, passes: Passes) -> bool:
+def _is_captured(inputs: Sequence[ModelInput], run: Executor, runner: IterationRunner) -> bool:
     longest = max(len(each.features.aatype) for each in inputs)
-    return len(inputs) > 1 and passes.records(run, len(inputs), bucket_size(longest))
+    return len(inputs) > 1 and runner.captures(run, len(inputs), bucket_size(longest))
 
 
 class _Draws:
@@ -155,13 +156,13 @@ class _Draws:
         options: FoldingOptions,
         device: torch.device,
         *,
-        is_recorded: bool,
+        is_captured: bool,
     ) -> None:
         self._inputs, self._preset, self._options, self._device = inputs, preset, options, device
-        self._is_recorded = is_recorded
+        self._is_captured = is_captured
         self._lengths = [len(each.features.aatype) for each in inputs]
         longest = max(self._lengths)
-        self.residues = bucket_size(longest) if is_recorded else longest
+        self.residues = bucket_size(longest) if is_captured else longest
         self._drawn: dict[tuple[int, int], list[Sample]] = {}
 
     def draw(self, numbers: Sequence[int], cycle: int) -> None:
@@ -185,7 +186,7 @@ class _Draws:
                 self._device,
                 self._inputs[0].offsets,
                 residues=self.residues,
-                round_rows=bucket_size if self._is_recorded else int,
+                round_rows=bucket_size if self._is_captured else int,
                 merge_slots=True,
             )
             for member in range(self._options.num_ensemble)

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from helixfold.execution.available import available_memory, free_disk
+from helixfold.execution.iteration_runner import bucket_size
 from helixfold.execution.recompute import Keep, RecomputeConfig
-from helixfold.execution.recorded_passes import bucket_size
 from helixfold.execution.stages import mean_seconds
 from helixfold.losses.config import LossConfig, initial_training
 from helixfold.model.config import ConfigError, ModelConfig

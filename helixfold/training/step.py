@@ -11,7 +11,7 @@ from torch import Tensor
 from data_pipeline.training_sets.chain_sampling import StreamUse, random_stream
 from helixfold.execution.device import dtype_on
 from helixfold.execution.graphs import GraphRecorder, Recordings
-from helixfold.execution.recorded_passes import graphs_unsupported_reason
+from helixfold.execution.iteration_runner import graphs_unsupported_reason
 from helixfold.losses.config import LossConfig
 from helixfold.losses.labels import Labels
 from helixfold.losses.total import Losses, total_loss

@@ -9,8 +9,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from helixfold.execution import recorded_passes
+from helixfold.execution import iteration_runner
 from helixfold.execution.graphs import Recordings
+from helixfold.execution.iteration_runner import (
+    EAGER,
+    IterationRunner,
+    bucket_size,
+    graphs_unsupported_reason,
+    runner_for,
+)
 from helixfold.execution.nested import tensors, with_tensors_changed
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.execution.recompute import (
@@ -24,7 +31,6 @@ from helixfold.execution.recompute import (
     replace_method,
     restore_methods,
 )
-from helixfold.execution.recorded_passes import LAUNCHED, Passes, bucket_size, graphs_unsupported_reason, passes_on
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.losses.labels import ComplexLabels
@@ -152,18 +158,18 @@ class Recorded:
 
 
 def test_short_whole_passes_are_recorded_and_the_first_recycles_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorded_passes, "nothing_recycled", lambda *_: "zeros")
+    monkeypatch.setattr(iteration_runner, "nothing_recycled", lambda *_: "zeros")
     recordings, replays = Recorded(), []
-    passes = Passes(cast(Recordings, recordings))
+    runner = IterationRunner(cast(Recordings, recordings))
     model: Any = SimpleNamespace(training=False, config=None, fold=lambda *given: given)
     batch: Any = SimpleNamespace(aatype=torch.zeros(1, 256), seq_mask=None)
     whole = Whole()
-    with passes.reporting(lambda: replays.append(passes.replays)):
+    with runner.reporting(lambda: replays.append(runner.replays)):
         for previous in (None, "earlier"):
-            found = passes(model, whole, [batch], cast(Any, previous), torch.bfloat16)
+            found = runner(model, whole, [batch], cast(Any, previous), torch.bfloat16)
             assert found == (whole, (batch,), previous or "zeros", torch.bfloat16)
-    passes(model, whole, [batch], None, torch.float32)
-    passes(model, whole, [batch], None, torch.float32)
+    runner(model, whole, [batch], None, torch.float32)
+    runner(model, whole, [batch], None, torch.float32)
     # Only the second was replayed while anyone listened.
     assert replays == [1]
     assert recordings.names == [(model, torch.bfloat16)] * 2 + [(model, torch.float32)] * 2
@@ -171,12 +177,12 @@ def test_short_whole_passes_are_recorded_and_the_first_recycles_zeros(monkeypatc
     slabs = Slabs()
     training = SimpleNamespace(**{**vars(model), "training": True})
     for network, run, each in ((model, whole, longer), (model, slabs, batch), (training, whole, batch)):
-        assert passes(cast(Any, network), run, [each], None, torch.float32) == (run, [each], None, torch.float32)
+        assert runner(cast(Any, network), run, [each], None, torch.float32) == (run, [each], None, torch.float32)
     assert (len(recordings.names), recordings.cleared) == (4, 3)
-    assert passes.records(whole, 4, 128)
-    assert not passes.records(whole, 5, 128)
-    assert not Passes().records(whole, 1, 16)
-    assert not LAUNCHED.clear()
+    assert runner.captures(whole, 4, 128)
+    assert not runner.captures(whole, 5, 128)
+    assert not IterationRunner().captures(whole, 1, 16)
+    assert not EAGER.clear()
 
 
 def test_passes_are_recorded_on_gpus_unless_ranks_share_them_or_the_user_says_no() -> None:
@@ -184,7 +190,7 @@ def test_passes_are_recorded_on_gpus_unless_ranks_share_them_or_the_user_says_no
     assert graphs_unsupported_reason(DEVICE_MODELS["h100"], "off") == "--cuda-graphs is off"
     assert graphs_unsupported_reason(DEVICE_MODELS["cpu"]) == "only NVIDIA GPUs have them"
     assert "exchange data" in str(graphs_unsupported_reason(DEVICE_MODELS["h100"], ranks=2))
-    assert passes_on(torch.device("cpu")) is LAUNCHED
+    assert runner_for(torch.device("cpu")) is EAGER
     assert [bucket_size(count) for count in (1, 16, 17, 65, 127, 129, 257)] == [16, 16, 32, 80, 128, 160, 320]
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from data_pipeline.io.errors import InputError
 from data_pipeline.pipeline import Target, prepare
 from helixfold.benchmark.block import block_flops
+from helixfold.execution.iteration_runner import IterationRunner
 from helixfold.execution.random_inputs import random_batch
-from helixfold.execution.recorded_passes import Passes
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.folding.inside import feature_shapes, module_costs, record_attention, run_block
@@ -118,7 +118,7 @@ def test_no_pass_is_replayed_while_attention_is_recorded(network: AlphaFold) -> 
     torch.manual_seed(1)
     batch = random_batch(R, S, E, T, torch.device("cpu"))
     with record_attention(network, "evoformer.0.row") as maps, torch.no_grad():
-        Passes(Never())(network, Whole(), [batch], None, torch.float32)  # type: ignore[arg-type]
+        IterationRunner(Never())(network, Whole(), [batch], None, torch.float32)  # type: ignore[arg-type]
     assert maps
 
 

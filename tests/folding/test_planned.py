@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from data_pipeline.pipeline import Target, prepare
-from helixfold.execution.recorded_passes import LAUNCHED, Passes
+from helixfold.execution.iteration_runner import EAGER, IterationRunner
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.spilled import Spilled
 from helixfold.execution.stages import Stages
@@ -56,7 +56,9 @@ def simple_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
 def fold(ready: ReadyModel, prediction: Prediction, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Fold:
     """Fold by a plan with a fake network; return the prediction and the printed lines."""
 
-    def folded(attempt: Attempt, plan: PredictionEstimate, passes: Passes = LAUNCHED) -> tuple[Prediction, list[str]]:
+    def folded(
+        attempt: Attempt, plan: PredictionEstimate, runner: IterationRunner = EAGER
+    ) -> tuple[Prediction, list[str]]:
         said: list[str] = []
 
         def fake(_: Any, __: Any, ___: Any, ____: Any, run: Executor, *, stages: Stages, **_____: Any) -> Any:
@@ -66,7 +68,7 @@ def fold(ready: ReadyModel, prediction: Prediction, monkeypatch: pytest.MonkeyPa
 
         monkeypatch.setattr(folding, "fold", fake)
         found = fold_planned(
-            ready, target("one"), plan, OPTIONS, stages=Stages(), spill=tmp_path, say=said.append, passes=passes
+            ready, target("one"), plan, OPTIONS, stages=Stages(), spill=tmp_path, say=said.append, runner=runner
         )
         return found, said
 
@@ -118,7 +120,7 @@ def test_recordings_are_given_up_before_another_executor_is_tried(fold: Fold) ->
     tried = list[Executor]()
     held = [True, False, False]
 
-    class Recorded(Passes):
+    class Recorded(IterationRunner):
         def clear(self) -> bool:
             return held.pop(0)
 

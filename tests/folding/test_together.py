@@ -11,7 +11,7 @@ import torch
 from data_pipeline.features.schema import Features
 from data_pipeline.io.errors import InputError
 from helixfold.execution.graphs import Recordings
-from helixfold.execution.recorded_passes import LAUNCHED, Passes
+from helixfold.execution.iteration_runner import EAGER, IterationRunner
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.stages import Stages
 from helixfold.execution.whole import Whole
@@ -43,8 +43,10 @@ def named(features: Features, name: str) -> Features:
     return replace(features, domain_name=name)
 
 
-def alone(target: FoldingTarget, options: FoldingOptions, model: AlphaFold, passes: Passes = LAUNCHED) -> Prediction:
-    return fold_one(model, Whole(), target.features, PRESET, options, name=target.name, passes=passes)
+def alone(
+    target: FoldingTarget, options: FoldingOptions, model: AlphaFold, runner: IterationRunner = EAGER
+) -> Prediction:
+    return fold_one(model, Whole(), target.features, PRESET, options, name=target.name, runner=runner)
 
 
 def together(
@@ -52,9 +54,9 @@ def together(
     options: FoldingOptions,
     model: AlphaFold,
     run: Executor | None = None,
-    passes: Passes = LAUNCHED,
+    runner: IterationRunner = EAGER,
 ) -> list[Prediction]:
-    return fold(model, PRESET, given, options, run or Whole(), stages=Stages(), passes=passes)
+    return fold(model, PRESET, given, options, run or Whole(), stages=Stages(), runner=runner)
 
 
 def assert_near(found: object, expected: object, name: str, within: float = 1e-5) -> None:
@@ -86,19 +88,19 @@ def test_a_batch_gives_what_each_target_gives_alone(run: Executor, ensemble: int
 def test_recorded_passes_serve_all_targets_of_about_one_size() -> None:
     """Padding to the size of a recording changes nothing, nor do replays; a target may end before the others."""
     model, recorder = tiny_model(), OperatorRecorder()
-    passes, options = Passes(Recordings(recorder)), FoldingOptions(num_recycles=2, logits=True)
+    runner, options = IterationRunner(Recordings(recorder)), FoldingOptions(num_recycles=2, logits=True)
     with forced("reference"):
         for sizes in (((5, 13, 2), (1, 11, 0)), ((3, 9, 1), (14, 14, 2)), ((2, 16, 2), (6, 3, 0))):
             given = targets(*sizes)
-            for target, prediction in zip(given, together(given, options, model, passes=passes), strict=True):
+            for target, prediction in zip(given, together(given, options, model, runner=runner), strict=True):
                 assert_near(prediction, alone(target, options, model), target.name)
         # One by one, nothing is padded; samples of a target have one size.
         for seed in range(2):
             one = replace(options, seed=seed)
-            found, expected = alone(given[0], one, model, passes), alone(given[0], one, model)
+            found, expected = alone(given[0], one, model, runner), alone(given[0], one, model)
             assert (found.protein.atom_positions == expected.protein.atom_positions).all()
             assert_near(found, expected, "alone")
-    assert (recorder.recorded, passes.replays) == (2, 7 + 4)
+    assert (recorder.recorded, runner.replays) == (2, 7 + 4)
 
 
 @pytest.mark.gpu

@@ -1,4 +1,4 @@
-"""Passes that are replayed as CUDA graphs give, bit for bit, what launches give; on a CPU operators are recorded."""
+"""Replayed CUDA graphs give the same recycling iterations, bit for bit; on a CPU operators are captured instead."""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from helixfold.execution.graphs import GraphRecorder, Recorder, Recordings
+from helixfold.execution.iteration_runner import IterationRunner
 from helixfold.execution.nested import tensors
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.execution.recompute import Keep, RecomputeConfig, recompute
-from helixfold.execution.recorded_passes import Passes
 from helixfold.execution.whole import Whole
 from helixfold.losses.config import finetuning
 from helixfold.losses.total import total_loss
@@ -49,14 +49,14 @@ def test_a_replayed_prediction_is_the_launched_one(
     name, *shape = sizes
     on, recordings = torch.device(device), Recordings(recorder(device), say=pytest.fail)
     model = untrained_model(preset(name).model, seed=0).to(on).eval()
-    passes, found, expected = Passes(recordings), list[Recycled](), list[Recycled]()
+    runner, found, expected = IterationRunner(recordings), list[Recycled](), list[Recycled]()
     with arithmetic(device):
         for _ in range(4):
             batch = random_batch(*shape, on)
-            found.append(passes(model, Whole(), [batch], found[-1] if found else None, dtype).recycled())
+            found.append(runner(model, Whole(), [batch], found[-1] if found else None, dtype).recycled())
             before = expected[-1] if expected else None
             expected.append(model.fold(Whole(), [batch], before, dtype).recycled())
-    assert passes.replays == 2
+    assert runner.replays == 2
     for ours, theirs in zip(tensors(found), tensors(expected), strict=True):
         assert ours.isfinite().all()
         assert torch.equal(ours, theirs)

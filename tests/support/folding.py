@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from data_pipeline.features.complexes.feature_set import TargetFeatures
-from helixfold.execution.recorded_passes import LAUNCHED, Passes
+from helixfold.execution.iteration_runner import EAGER, IterationRunner
 from helixfold.execution.stages import Stages
 from helixfold.folding.options import FoldingOptions
 from helixfold.folding.prediction import Prediction
@@ -22,11 +22,11 @@ def fold_one(
     options: FoldingOptions,
     *,
     name: str | None = None,
-    passes: Passes = LAUNCHED,
+    runner: IterationRunner = EAGER,
     initial_guess: Float[np.ndarray, "r 37 3"] | None = None,
     offsets: Int[np.ndarray, "r r"] | None = None,
 ) -> Prediction:
     """Return the prediction of one target by `fold`."""
     target = FoldingTarget(features=features, name=name, initial_guess=initial_guess, offsets=offsets)
-    (prediction,) = fold(model, preset, [target], options, run, stages=Stages(), passes=passes)
+    (prediction,) = fold(model, preset, [target], options, run, stages=Stages(), runner=runner)
     return prediction

@@ -49,7 +49,7 @@ INTEGRATION = (
     "examples",
     "execution/test_bfloat16.py",
     "execution/test_recompute.py",
-    "execution/test_recorded_passes.py",
+    "execution/test_iteration_runner.py",
     "folding",  # whole predictions
     "gpu",  # without a GPU, in Triton's interpreter
     "notebooks",

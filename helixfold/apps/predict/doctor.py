@@ -32,7 +32,7 @@ from helixfold.apps.predict import memory_plan
 from helixfold.apps.predict.relaxation import INSTALL
 from helixfold.execution.available import available_memory, memory_limits
 from helixfold.execution.device import AUTO, pick_device, settled_dtype, untried
-from helixfold.execution.recorded_passes import graphs_unsupported_reason
+from helixfold.execution.iteration_runner import graphs_unsupported_reason
 from helixfold.model.presets import PRESETS
 from helixfold.ops.cpu import loops
 from helixfold.ops.device_properties import DEVICE_MODELS, properties_of

@@ -12,7 +12,7 @@ from data_pipeline.search.plan import SearchPlan
 from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.resume import ResumeStatus
 from helixfold.apps.predict.settings import RunSettings
-from helixfold.execution.recorded_passes import bucket_size
+from helixfold.execution.iteration_runner import bucket_size
 from helixfold.folding.model_input import model_input
 from helixfold.model.presets import Preset
 from helixfold.planning.estimate import Device, PredictionEstimate

@@ -32,7 +32,7 @@ from helixfold.apps.predict.settings import PredictionRequest, RunSettings
 from helixfold.apps.predict.variants import find_variants
 from helixfold.apps.search_plan import recorded_searches
 from helixfold.execution.environment import device_capability, device_name, software_versions
-from helixfold.execution.recorded_passes import LAUNCH_BOUND_RESIDUES
+from helixfold.execution.iteration_runner import LAUNCH_BOUND_RESIDUES
 from helixfold.execution.stages import Stages
 from helixfold.folding.model_input import depends_on_seed, model_input
 from helixfold.folding.planned import fold_planned, fold_together
@@ -115,7 +115,7 @@ def fold_lot(targets: Sequence[tuple[Job, Stages]], settings: RunSettings) -> li
                             stages=target.stages,
                             spill=target.spill,
                             say=target.say_of_next,
-                            passes=settings.passes,
+                            runner=settings.iteration_runner,
                             workers=settings.workers,
                             hides_bar=settings.no_bars,
                         )
@@ -329,7 +329,7 @@ def _fold_together(alike: Sequence[TargetUnderWay], settings: RunSettings) -> li
         stages=[target.stages for target in alike],
         spill=alike[0].spill,
         say=settings.say,
-        passes=settings.passes,
+        runner=settings.iteration_runner,
         hides_bar=settings.no_bars,
     )
 
@@ -360,7 +360,7 @@ def serve_folds(jobs: Sequence[Job], settings: RunSettings) -> None:
                 replace(settings.folding, seed=requested.seed),
                 stages=Stages(settings.device),
                 spill=settings.memory.spill_directory or directory,
-                passes=settings.passes,
+                runner=settings.iteration_runner,
                 workers=settings.workers,
             )
 

@@ -37,7 +37,7 @@ from helixfold.apps.search import (
 )
 from helixfold.execution import allocator
 from helixfold.execution.device import AUTO, common_dtype, limit_threads, settled_dtype, untried
-from helixfold.execution.recorded_passes import passes_on
+from helixfold.execution.iteration_runner import runner_for
 from helixfold.execution.stages import Stages
 from helixfold.model.config import Method
 from helixfold.model.presets import Preset
@@ -167,8 +167,8 @@ def settings_for(
         workers=workers,
         part=part,
     )
-    passes = passes_on(device, options.cuda_graphs, workers.group.size, settings.say)
-    return replace(settings, passes=loaded.setdefault("passes", passes))
+    runner = runner_for(device, options.cuda_graphs, workers.group.size, settings.say)
+    return replace(settings, iteration_runner=loaded.setdefault("iteration_runner", runner))
 
 
 def _entered(stack: ExitStack, settings: RunSettings) -> Claims | None:

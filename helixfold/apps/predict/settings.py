@@ -16,7 +16,7 @@ from helixfold.apps.options import PredictOptions, ToRelax
 from helixfold.apps.presets import PREDICTION_PRESETS
 from helixfold.apps.search_plan import search_identities
 from helixfold.execution.device import DTYPES, cast_trunk
-from helixfold.execution.recorded_passes import LAUNCHED, Passes
+from helixfold.execution.iteration_runner import EAGER, IterationRunner
 from helixfold.folding.options import FoldingOptions
 from helixfold.folding.prediction import PredictionIdentity
 from helixfold.parallel.worker_group import WorkerGroup
@@ -75,7 +75,7 @@ class RunSettings:
     variants: VariantSettings  # of each target's alignment
     to_relax: ToRelax
     workers: WorkerGroup
-    passes: Passes = LAUNCHED
+    iteration_runner: IterationRunner = EAGER
     part: Part | None = None
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 from data_pipeline.io.errors import InputError
 from helixfold.apps.score.options import NetworkOptions
 from helixfold.execution.device import AUTO, DTYPES, cast_trunk, limit_threads, pick_device, settled_dtype, untried
-from helixfold.execution.recorded_passes import LAUNCH_BOUND_RESIDUES, passes_on
+from helixfold.execution.iteration_runner import LAUNCH_BOUND_RESIDUES, runner_for
 from helixfold.execution.stages import Stages
 from helixfold.folding.model_input import model_input
 from helixfold.folding.options import FoldingOptions
@@ -75,7 +75,7 @@ class Network:
             self.model = replace(self.model, preset=replace(self.model.preset, sampling=sampling))
         cast_trunk(self.model.network.to(self.device), DTYPES[dtype])
         self._at_once, self._spill = options.batch_size, spill
-        self._passes = passes_on(self.device, "auto", 1, print_note)
+        self._runner = runner_for(self.device, "auto", 1, print_note)
 
     def at_once(self, residues: int) -> int:
         """Return how many targets of a length are folded in the same passes, if they fit into memory."""
@@ -93,7 +93,7 @@ class Network:
         plans = [self._plan(targets[0])] * len(targets)
         lot = [replace(target, name=self.model.preset.name) for target in targets]
         stages = [Stages(self.device) for _ in lot]
-        how: dict[str, Any] = {"spill": self._spill, "say": print_note, "passes": self._passes}
+        how: dict[str, Any] = {"spill": self._spill, "say": print_note, "runner": self._runner}
         found = fold_together(self.model, lot, plans, self.folding, stages=stages, **how)
         if found is not None:
             return found

@@ -16,7 +16,7 @@ from helixfold.apps.predict.lot import sizes_of_lots
 from helixfold.apps.predict.settings import RunSettings
 from helixfold.cli.main import main
 from helixfold.execution.graphs import Recordings
-from helixfold.execution.recorded_passes import Passes
+from helixfold.execution.iteration_runner import IterationRunner
 from helixfold.folding import planned
 from helixfold.folding.options import FoldingOptions
 from helixfold.model.presets import tiny
@@ -177,14 +177,14 @@ def test_recorded_passes_serve_seeds_and_targets(
 ) -> None:
     recorder, asked = OperatorRecorder(), list[tuple[object, ...]]()
 
-    def recorded(*given: object) -> Passes:
+    def recorded(*given: object) -> IterationRunner:
         asked.append(given[:3])
-        return Passes(Recordings(recorder))
+        return IterationRunner(Recordings(recorder))
 
     with forced("reference"):
         given = ["--num-seeds", 2, "--targets-at-once", at_once, "--num-recycles", 2]
         assert predict(fasta, tmp_path / "launched", *given) == 0
-        monkeypatch.setattr(run, "passes_on", recorded)
+        monkeypatch.setattr(run, "runner_for", recorded)
         assert predict(fasta, tmp_path / "replayed", *given, "--cuda-graphs", "auto") == 0
     assert asked == [(torch.device("cpu"), "auto", 1)]
     for name, expected in structures(tmp_path / "launched").items():

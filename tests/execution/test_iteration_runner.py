@@ -1,4 +1,4 @@
-"""Passes that are replayed are those that are launched, bit for bit."""
+"""Replayed recycling iterations equal eager ones, bit for bit."""
 
 from collections.abc import Callable
 
@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from helixfold.execution.graphs import Recordings
-from helixfold.execution.nested import tensors
-from helixfold.execution.recorded_passes import (
+from helixfold.execution.iteration_runner import (
     LAUNCH_BOUND_RESIDUES,
-    Passes,
+    IterationRunner,
     bucket_size,
     graphs_unsupported_reason,
-    passes_on,
+    runner_for,
 )
+from helixfold.execution.nested import tensors
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
@@ -52,9 +52,9 @@ NETWORKS: dict[str, tuple[Callable[[], AlphaFold], Callable[[int], Batch]]] = {
 def test_replayed_passes_are_those_that_are_launched(name: str, dtype: torch.dtype, members: int) -> None:
     make, draw = NETWORKS[name]
     model, recorder = make().eval(), OperatorRecorder()
-    passes = Passes(Recordings(recorder))
+    runner = IterationRunner(Recordings(recorder))
 
-    def result(through: Passes | None) -> list[torch.Tensor]:
+    def result(through: IterationRunner | None) -> list[torch.Tensor]:
         previous: Recycled | None = None
         for cycle in range(4):
             ensemble = [draw(cycle * members + member) for member in range(members)]
@@ -68,37 +68,37 @@ def test_replayed_passes_are_those_that_are_launched(name: str, dtype: torch.dty
 
     with forced("reference"):
         expected = result(None)
-        found = [result(passes) for _ in range(2)]
+        found = [result(runner) for _ in range(2)]
     for each in found:
         for ours, theirs in zip(each, expected, strict=True):
             assert torch.equal(ours, theirs)
-    assert (recorder.launched, recorder.recorded, passes.replays) == (1, 1, 6)
+    assert (recorder.launched, recorder.recorded, runner.replays) == (1, 1, 6)
 
 
 @torch.no_grad()
 def test_backends_of_replayed_passes_are_those_that_computed_while_they_were_recorded() -> None:
-    model, batch, passes = tiny_model().eval(), random_batch(), Passes(Recordings(OperatorRecorder()))
+    model, batch, runner = tiny_model().eval(), random_batch(), IterationRunner(Recordings(OperatorRecorder()))
     found = []
     for _ in range(3):  # launched, recorded, replayed
         with forced("reference"), recorded_backends() as backends:
-            passes(model, Whole(), [batch], None, torch.float32)
+            runner(model, Whole(), [batch], None, torch.float32)
         found.append(backends)
-    assert passes.replays == 1
+    assert runner.replays == 1
     assert found[0]["self_attention"] == {"reference"}
     assert found[0] == found[1] == found[2]
 
 
 @torch.no_grad()
 def test_each_model_and_dtype_has_its_own_recording() -> None:
-    passes, batch = Passes(Recordings(OperatorRecorder())), random_batch()
+    runner, batch = IterationRunner(Recordings(OperatorRecorder())), random_batch()
     ways = [(tiny_model(seed=seed), dtype) for seed in (0, 1) for dtype in (torch.float32, torch.bfloat16)]
     with forced("reference"):
         for _ in range(3):
             for model, dtype in ways:
-                found = passes(model, Whole(), [batch], None, dtype)
+                found = runner(model, Whole(), [batch], None, dtype)
                 expected = model.fold(Whole(), [batch], None, dtype)
                 assert torch.equal(found.structure.positions, expected.structure.positions)
-    assert passes.replays == len(ways)
+    assert runner.replays == len(ways)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -121,20 +121,20 @@ def test_recycling_nothing_is_recycling_zeros(name: str, dtype: torch.dtype) -> 
 def test_only_short_passes_of_whole_streams_are_recorded() -> None:
     recorder, model = OperatorRecorder(), tiny_model()
     recordings = Recordings(recorder)
-    passes, done = Passes(recordings), []
-    with forced("reference"), passes.reporting(lambda: done.append(1)):
+    runner, done = IterationRunner(recordings), []
+    with forced("reference"), runner.reporting(lambda: done.append(1)):
         for _ in range(3):
-            passes(model, Whole(), [random_batch()], None, torch.float32)
+            runner(model, Whole(), [random_batch()], None, torch.float32)
         assert (len(recordings), len(done)) == (1, 1)
         # Long passes may need the memory.
-        passes(model, Slabs(), [random_batch()], None, torch.float32)
+        runner(model, Slabs(), [random_batch()], None, torch.float32)
         assert (len(recordings), recorder.launched, recorder.cleared) == (0, 1, 1)
     most = LAUNCH_BOUND_RESIDUES
-    assert passes.records(Whole(), 1, most)
-    assert passes.records(Whole(), 4, most // 2)
-    assert not passes.records(Whole(), 1, most + 1)
-    assert not passes.records(Whole(), 5, most // 2)
-    assert not Passes().records(Whole(), 1, 16)
+    assert runner.captures(Whole(), 1, most)
+    assert runner.captures(Whole(), 4, most // 2)
+    assert not runner.captures(Whole(), 1, most + 1)
+    assert not runner.captures(Whole(), 5, most // 2)
+    assert not IterationRunner().captures(Whole(), 1, 16)
 
 
 def test_nothing_is_recorded_where_there_are_no_graphs() -> None:
@@ -142,7 +142,7 @@ def test_nothing_is_recorded_where_there_are_no_graphs() -> None:
     assert graphs_unsupported_reason(DEVICE_MODELS["cpu"]) == "only NVIDIA GPUs have them"
     assert graphs_unsupported_reason(DEVICE_MODELS["h100"], "off") == "--cuda-graphs is off"
     assert "exchange data" in str(graphs_unsupported_reason(DEVICE_MODELS["h100"], ranks=2))
-    assert not passes_on(torch.device("cpu")).records(Whole(), 1, 16)
+    assert not runner_for(torch.device("cpu")).captures(Whole(), 1, 16)
 
 
 def test_sizes_of_recordings_are_few() -> None:

@@ -19,7 +19,7 @@ from helixfold.ops.dispatch import first_reason, is_intercepted
 LAUNCH_BOUND_RESIDUES = 256
 
 
-class Passes:
+class IterationRunner:
     """Function that runs a recycling iteration: eagerly, or with `recordings` as a CUDA graph where shapes repeat.
 
     Only short chains on the executor `Whole` use graphs: slabs are for long chains, and several ranks exchange data
@@ -35,7 +35,7 @@ class Passes:
         """Number of iterations that were replayed so far."""
         return 0 if self._recordings is None else self._recordings.replays
 
-    def records(self, run: Executor, samples: int, residues: int) -> bool:
+    def captures(self, run: Executor, samples: int, residues: int) -> bool:
         """Return whether iterations on batches of this many samples and residues are captured."""
         is_short = samples * residues**2 <= LAUNCH_BOUND_RESIDUES**2
         return self._recordings is not None and is_short and type(run) is Whole
@@ -49,7 +49,7 @@ class Passes:
         """
         # A graph would apply the same dropout in every replay, and operators are not called in one.
         is_plain = not model.training and not is_intercepted()
-        if self._recordings is None or not is_plain or not self.records(run, *ensemble[0].aatype.shape):
+        if self._recordings is None or not is_plain or not self.captures(run, *ensemble[0].aatype.shape):
             self.clear()
             return model.fold(run, ensemble, previous, dtype)
 
@@ -80,7 +80,7 @@ class Passes:
 
 
 # All iterations run eagerly.
-LAUNCHED = Passes()
+EAGER = IterationRunner()
 
 
 def graphs_unsupported_reason(properties: DeviceProperties, option: str = "auto", ranks: int = 1) -> str | None:
@@ -95,16 +95,16 @@ def graphs_unsupported_reason(properties: DeviceProperties, option: str = "auto"
     )
 
 
-def passes_on(
+def runner_for(
     device: torch.device, option: str = "auto", ranks: int = 1, say: Callable[[str], object] = lambda _: None
-) -> Passes:
+) -> IterationRunner:
     """Return a function that runs recycling iterations on a device, with CUDA graphs if the device and option allow it.
 
     `say` is called with the reason if a capture fails.
     """
     if graphs_unsupported_reason(properties_of(device), option, ranks) is not None:
-        return LAUNCHED
-    return Passes(Recordings(GraphRecorder(device), say=say))
+        return EAGER
+    return IterationRunner(Recordings(GraphRecorder(device), say=say))
 
 
 def bucket_size(count: int) -> int:
