@@ -20,7 +20,7 @@ from helixfold.execution import allocator
 from helixfold.execution.allocator import keeping_freed_memory, return_free_memory, returning_freed_memory
 from helixfold.execution.device import pick_device
 from helixfold.execution.environment import device_name, package_version
-from helixfold.execution.graphs import GraphRecorder, Recording
+from helixfold.execution.graphs import CapturedGraph, GraphCapturer
 from helixfold.execution.stages import mean_seconds, peak_memory, reset_peak_memory, synchronize
 from helixfold.ops.cpu.products import mapped
 from helixfold.parallel.neighbours import busy_neighbours
@@ -32,7 +32,7 @@ _LEAST_SECONDS = 5e-3
 # A large product that would take longer on a CPU is not measured.
 _MOST_SECONDS = 1.0
 _LINE_LENGTH = 200
-# Calls before a recording, in which kernels are compiled and libraries allocate what they keep.
+# Calls before a capture, in which kernels are compiled and libraries allocate what they keep.
 _CALLS_BEFORE = 3
 PLAIN, WHOLE = "plain", "whole"
 
@@ -147,7 +147,7 @@ def held_memory(device: torch.device) -> int:
 
 
 def replayed(action: Action, device: torch.device) -> Action:
-    """Return a call that records `action` the first time, and from then on replays it and returns the same tensors.
+    """Return a call that captures `action` the first time, and from then on replays it and returns the same tensors.
 
     The action may compute gradients. It must read and write the same memory at each call: values that are changed in
     place are seen by the next replay. On a CPU there are no graphs, and the action itself is returned.
@@ -156,16 +156,16 @@ def replayed(action: Action, device: torch.device) -> Action:
         return action
 
     @cache
-    def recorded() -> Recording[object]:
-        recorder = GraphRecorder(device)
+    def captured() -> CapturedGraph[object]:
+        capturer = GraphCapturer(device)
         for _ in range(_CALLS_BEFORE):
-            recorder.launch(action)
-        return recorder.record(action)
+            capturer.launch(action)
+        return capturer.capture(action)
 
     def replay() -> object:
-        recording = recorded()
-        recording.replay()
-        return recording.result
+        graph = captured()
+        graph.replay()
+        return graph.result
 
     return replay
 

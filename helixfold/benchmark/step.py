@@ -18,7 +18,7 @@ from helixfold.benchmark.measurement import (
     show,
 )
 from helixfold.benchmark.options import CommonOptions, Size, StepOptions
-from helixfold.execution.graphs import GraphRecorder, Recordings
+from helixfold.execution.graphs import GraphCache, GraphCapturer
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.execution.recompute import RecomputeConfig, recompute
 from helixfold.execution.whole import Whole
@@ -34,7 +34,7 @@ from helixfold.parallel.gradients import GradientReducer
 from helixfold.parallel.mesh import Mesh
 from helixfold.training import presets
 from helixfold.training.config import TrainingConfig
-from helixfold.training.step import RecordedGradients
+from helixfold.training.step import CapturedGradients
 
 # AlphaFold's two stages, or the tiny network on short crops.
 STAGES: dict[Size, Callable[[], TrainingConfig]] = {
@@ -69,17 +69,17 @@ def readings(options: StepOptions, common: CommonOptions, machine: BenchmarkDevi
         said: list[str] = []
         found: dict[str, dict[str, Cost]] = {}
         for way in ways:
-            recordings = Recordings(GraphRecorder(machine.device), say=said.append) if way == REPLAYED else None
-            parts = training_parts(config, kind, machine.device, recycles=options.num_recycles, recordings=recordings)
+            graphs = GraphCache(GraphCapturer(machine.device), say=said.append) if way == REPLAYED else None
+            parts = training_parts(config, kind, machine.device, recycles=options.num_recycles, graphs=graphs)
             try:
                 costs = _measure(parts, machine.device, repeats, plain=way == PLAIN)
-                found[way] = costs if recordings is None else {WHOLE: costs[WHOLE]}
+                found[way] = costs if graphs is None else {WHOLE: costs[WHOLE]}
             except torch.OutOfMemoryError:
                 # Plain PyTorch keeps several times as much; ours that fails is an error.
                 if way != PLAIN:
                     raise
                 said.append(f"{way}: all memory is used up")
-            del parts, recordings
+            del parts, graphs
             settle()
         for part in found["ours"]:
             costs = {way: each[part] for way, each in found.items() if part in each}
@@ -109,7 +109,7 @@ def _measure(
     parts: dict[str, Callable[[], None]], device: torch.device, repeats: int, *, plain: bool
 ) -> dict[str, Cost]:
     with forced("reference") if plain else nullcontext():
-        # The first step compiles kernels, and the second one is recorded.
+        # The first step compiles kernels, and the second one is captured.
         for _ in range(2):
             for part in parts.values():
                 part()
@@ -122,12 +122,12 @@ def training_parts(
     device: torch.device,
     *,
     recycles: int = 0,
-    recordings: Recordings | None = None,
+    graphs: GraphCache | None = None,
 ) -> dict[str, Callable[[], None]]:
     """Return the parts of a training step on a random example, to be called in their order.
 
     The network, sizes and checkpoint policy are those of `config`; losses are those of initial training. `recycles` is
-    the number of recycling iterations before the last one. With `recordings` all iterations are one part.
+    the number of recycling iterations before the last one. With `graphs` all iterations are one part.
     """
     torch.manual_seed(0)
     model = AlphaFold(config.model).to(device).train()
@@ -155,12 +155,12 @@ def training_parts(
         optimizer.collect(last=True)
         optimizer.step(1e-3, micro_batches=1)
 
-    if recordings is not None:
+    if graphs is not None:
         reducer = GradientReducer(optimizer, Mesh.alone(device))
-        recorded = RecordedGradients(model, Whole(), reducer, losses, recordings)
+        step = CapturedGradients(model, Whole(), reducer, losses, graphs)
 
         def passes() -> None:
-            recorded([batch] * (recycles + 1), labels, dtype)
+            step([batch] * (recycles + 1), labels, dtype)
 
         return {"passes": passes, "optimizer": update}
     first: dict[str, Callable[[], None]] = {"recycling": recycle} if recycles else {}

@@ -21,12 +21,12 @@ from helixfold.ops.dispatch import add_recorded_backends, recorded_backends
 Result = TypeVar("Result")
 Inputs = TypeVar("Inputs")
 Value = TypeVar("Value")
-# Each recording has memory for its inputs and results; they share the rest.
-MAX_RECORDINGS = 8
+# Each graph has memory for its inputs and results; they share the rest.
+MAX_GRAPHS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recording(Generic[Result]):
+class CapturedGraph(Generic[Result]):
     """A captured computation: `replay()` runs it again and overwrites the tensors in `result`."""
 
     result: Result
@@ -34,23 +34,23 @@ class Recording(Generic[Result]):
 
 
 @runtime_checkable
-class Recorder(Protocol):
+class Capturer(Protocol):
     """Interface for capturing computations: as CUDA graphs, or as lists of PyTorch operators in tests."""
 
     def launch(self, action: Callable[[], Result]) -> Result:
-        """Return `action()`, run eagerly on the stream on which it would be captured, as preparation for `record`."""
+        """Return `action()`, run eagerly on the stream on which it would be captured, as preparation for `capture`."""
 
-    def record(self, action: Callable[[], Result]) -> Recording[Result]:
+    def capture(self, action: Callable[[], Result]) -> CapturedGraph[Result]:
         """Capture an action that `launch` has run before. Nothing is computed, and random generators do not advance.
 
         Raise RuntimeError if the action cannot be captured or memory is too small.
         """
 
     def clear(self) -> None:
-        """Wait for replays and use a new memory pool from now on; the caller drops all recordings after this."""
+        """Wait for replays and use a new memory pool from now on; the caller drops all graphs after this."""
 
 
-class GraphRecorder:
+class GraphCapturer:
     """Capture of CUDA graphs on one device."""
 
     def __init__(self, device: torch.device) -> None:
@@ -66,7 +66,7 @@ class GraphRecorder:
         torch.cuda.current_stream(self._device).wait_stream(self._stream)
         return result
 
-    def record(self, action: Callable[[], Result]) -> Recording[Result]:
+    def capture(self, action: Callable[[], Result]) -> CapturedGraph[Result]:
         graph = torch.cuda.CUDAGraph()
         # The outer context restores the stream even if the inner one cannot end its capture. Other threads may use CUDA
         # during the capture, such as a data loader's thread that pins memory.
@@ -81,7 +81,7 @@ class GraphRecorder:
             generator = torch.cuda.default_generators[self._stream.device.index]
             generator.graphsafe_set_state(generator.clone_state())
             raise
-        return Recording(result=result, replay=graph.replay)
+        return CapturedGraph(result=result, replay=graph.replay)
 
     def clear(self) -> None:
         # A graph may still be running. A pool whose graphs were dropped cannot be used again.
@@ -89,7 +89,7 @@ class GraphRecorder:
         self._pool = torch.cuda.graph_pool_handle()
 
 
-class Recordings:
+class GraphCache:
     """Cache of captured computations, by the shapes of their inputs.
 
     At most `max_count` are in memory; the least recently used one is dropped. If something cannot be captured, `say` is
@@ -98,9 +98,9 @@ class Recordings:
     """
 
     def __init__(
-        self, recorder: Recorder, *, max_count: int = MAX_RECORDINGS, say: Callable[[str], object] = lambda _: None
+        self, capturer: Capturer, *, max_count: int = MAX_GRAPHS, say: Callable[[str], object] = lambda _: None
     ) -> None:
-        self._recorder, self._max_count, self._say = recorder, max_count, say
+        self._capturer, self._max_count, self._say = capturer, max_count, say
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
         self._eager_keys: OrderedDict[Hashable, None] = OrderedDict()  # keys of the last eager computations
         self._too_large: set[Hashable] = set()
@@ -130,7 +130,7 @@ class Recordings:
         if entry is not None:
             self.replays += 1
         elif key not in self._eager_keys:
-            eager = self._recorder.launch(lambda: action(inputs))
+            eager = self._capturer.launch(lambda: action(inputs))
             _put_last(self._eager_keys, key, None, self._max_count)
             return eager
         else:
@@ -140,16 +140,16 @@ class Recordings:
         _put_last(self._entries, key, entry, self._max_count)
         for static, value in zip(tensors(entry.inputs), tensors(inputs), strict=True):
             static.copy_(value)
-        entry.recording.replay()
+        entry.graph.replay()
         add_recorded_backends(entry.backends)
-        result: Result = with_tensors_changed(Tensor.clone, entry.recording.result)
+        result: Result = with_tensors_changed(Tensor.clone, entry.graph.result)
         return result
 
     def clear(self) -> bool:
         """Drop all captured computations and free their memory; return whether any existed."""
         had_any = len(self) > 0
         if had_any:
-            self._recorder.clear()
+            self._capturer.clear()
         self._entries.clear()
         self._eager_keys.clear()
         return had_any
@@ -159,13 +159,13 @@ class Recordings:
         try:
             static = with_tensors_changed(Tensor.clone, inputs)
             with recorded_backends() as backends:
-                recording = self._recorder.record(lambda: action(static))
-            return _Entry(inputs=static, recording=recording, backends=backends)
+                graph = self._capturer.capture(lambda: action(static))
+            return _Entry(inputs=static, graph=graph, backends=backends)
         except RuntimeError as error:
             is_too_large = any(is_out_of_memory(each) for each in (error, error.__context__) if each is not None)
             problem = f"{type(error).__name__}: {str(error).strip()}"
         # After the `except` block, because the exception keeps the frames alive, and with them the tensors.
-        self._recorder.clear()
+        self._capturer.clear()
         self._entries.clear()
         if is_too_large:
             self._too_large.add(key)
@@ -179,7 +179,7 @@ class Recordings:
 @dataclass(frozen=True, kw_only=True)
 class _Entry:
     inputs: Any  # in the memory that the graph reads
-    recording: Recording[Any]
+    graph: CapturedGraph[Any]
     backends: Mapping[str, Collection[str]]  # backends used during the capture, by operator
 
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
-from helixfold.execution.graphs import GraphRecorder, Recordings
+from helixfold.execution.graphs import GraphCache, GraphCapturer
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.batch import Batch
@@ -20,25 +20,25 @@ LAUNCH_BOUND_RESIDUES = 256
 
 
 class IterationRunner:
-    """Function that runs a recycling iteration: eagerly, or with `recordings` as a CUDA graph where shapes repeat.
+    """Function that runs a recycling iteration: eagerly, or with `graphs` as a CUDA graph where shapes repeat.
 
     Only short chains on the executor `Whole` use graphs: slabs are for long chains, and several ranks exchange data
     within an iteration. Results are the same either way, in memory of their own.
     """
 
-    def __init__(self, recordings: Recordings | None = None) -> None:
-        self._recordings = recordings
+    def __init__(self, graphs: GraphCache | None = None) -> None:
+        self._graphs = graphs
         self._listeners: list[Callable[[], object]] = []
 
     @property
     def replays(self) -> int:
         """Number of iterations that were replayed so far."""
-        return 0 if self._recordings is None else self._recordings.replays
+        return 0 if self._graphs is None else self._graphs.replays
 
     def captures(self, run: Executor, samples: int, residues: int) -> bool:
         """Return whether iterations on batches of this many samples and residues are captured."""
         is_short = samples * residues**2 <= LAUNCH_BOUND_RESIDUES**2
-        return self._recordings is not None and is_short and type(run) is Whole
+        return self._graphs is not None and is_short and type(run) is Whole
 
     def __call__(
         self, model: AlphaFold, run: Executor, ensemble: Sequence[Batch], previous: Recycled | None, dtype: torch.dtype
@@ -49,7 +49,7 @@ class IterationRunner:
         """
         # A graph would apply the same dropout in every replay, and operators are not called in one.
         is_plain = not model.training and not is_intercepted()
-        if self._recordings is None or not is_plain or not self.captures(run, *ensemble[0].aatype.shape):
+        if self._graphs is None or not is_plain or not self.captures(run, *ensemble[0].aatype.shape):
             self.clear()
             return model.fold(run, ensemble, previous, dtype)
 
@@ -59,7 +59,7 @@ class IterationRunner:
         before = self.replays
         # The first iteration recycles zeros, so that one graph serves all iterations.
         inputs = tuple(ensemble), previous or nothing_recycled(run, model.config, ensemble[0].seq_mask, dtype)
-        folded = self._recordings.run((model, dtype), action, inputs)
+        folded = self._graphs.run((model, dtype), action, inputs)
         if self.replays > before:
             for listener in self._listeners:
                 listener()
@@ -76,7 +76,7 @@ class IterationRunner:
 
     def clear(self) -> bool:
         """Free the memory of all graphs; return whether any existed."""
-        return self._recordings is not None and self._recordings.clear()
+        return self._graphs is not None and self._graphs.clear()
 
 
 # All iterations run eagerly.
@@ -104,7 +104,7 @@ def runner_for(
     """
     if graphs_unsupported_reason(properties_of(device), option, ranks) is not None:
         return EAGER
-    return IterationRunner(Recordings(GraphRecorder(device), say=say))
+    return IterationRunner(GraphCache(GraphCapturer(device), say=say))
 
 
 def bucket_size(count: int) -> int:

@@ -88,7 +88,7 @@ def fold_planned(
         release(device)
         if runner.clear():
             release(device)
-            say("out of memory; starting again without the passes that were recorded")
+            say("out of memory; trying again without CUDA graphs")
             plans.appendleft(tried)
         elif plans and plans[0].memory.spilled <= plans[0].device.spill:
             following = "smaller slabs" if plans[0].executor == tried.executor else f"'{plans[0].executor}'"

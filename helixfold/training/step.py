@@ -1,6 +1,6 @@
 """Forward pass and losses of one micro-batch: recycling without gradients, then the iteration that is trained.
 
-In a training step they are launched kernel by kernel, or replayed as recorded before.
+In a training step they run eagerly, or replay captured CUDA graphs.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from data_pipeline.training_sets.chain_sampling import StreamUse, random_stream
 from helixfold.execution.device import dtype_on
-from helixfold.execution.graphs import GraphRecorder, Recordings
+from helixfold.execution.graphs import GraphCache, GraphCapturer
 from helixfold.execution.iteration_runner import graphs_unsupported_reason
 from helixfold.losses.config import LossConfig
 from helixfold.losses.labels import Labels
@@ -55,19 +55,19 @@ def seed_dropout(config: TrainingConfig, batch: TrainingBatch) -> None:
     torch.manual_seed(int(random_stream(config.seed, StreamUse.DROPOUT, batch.step, batch.micro_batch).integers(2**63)))
 
 
-class RecordedGradients:
-    """Recordings of all passes of a micro-batch; the last one adds its gradient to those of the parameters.
+class CapturedGradients:
+    """The recycling iterations of a micro-batch as CUDA graphs; the last one also adds the gradient of the parameters.
 
-    One recording serves all recycling iterations without gradients, another one the last iteration with its losses and
-    gradients. They change nothing else, so that the sum over micro-batches, the exchange between ranks and the update
-    stay outside. Random numbers of dropout follow the seed at every replay.
+    One graph computes each recycling iteration without gradients, another one the last iteration with its losses and
+    gradients. The sum over micro-batches, the exchange between ranks and the update stay outside the graphs. Random
+    numbers of dropout follow the seed at every replay.
     """
 
     def __init__(
-        self, model: AlphaFold, run: Executor, gradients: GradientReducer, loss: LossConfig, recordings: Recordings
+        self, model: AlphaFold, run: Executor, gradients: GradientReducer, loss: LossConfig, graphs: GraphCache
     ) -> None:
         self._model, self._run_updates, self._gradients, self._loss = model, run, gradients, loss
-        self.recordings = recordings
+        self.graphs = graphs
 
     def __call__(self, recycling_inputs: Sequence[Batch], labels: Labels, dtype: torch.dtype) -> dict[str, Tensor]:
         """Return the losses of each sample by name, without gradient. `GradientReducer.collect` must follow."""
@@ -88,15 +88,15 @@ class RecordedGradients:
         previous = nothing_recycled(run, model.config, trained.seq_mask, dtype)
         with torch.no_grad():
             for sample in earlier:
-                previous = self.recordings.run(("recycling", dtype), recycle, (sample, previous))
-        return self.recordings.run(("learning", dtype), learn, (trained, previous, labels))
+                previous = self.graphs.run(("recycling", dtype), recycle, (sample, previous))
+        return self.graphs.run(("learning", dtype), learn, (trained, previous, labels))
 
 
 class MicroBatchStep:
     """Compute the losses of a micro-batch, and add their gradient to the sum over the step.
 
-    With `recordings` all passes are recorded and replayed. Whatever is in the way of that, such as too little memory,
-    ends it, and the rest of the run is launched.
+    With `graphs` all iterations are captured and replayed. If a capture fails, for example because memory is too
+    small, the rest of the run is eager.
     """
 
     def __init__(
@@ -105,52 +105,60 @@ class MicroBatchStep:
         config: TrainingConfig,
         run: Executor,
         gradients: GradientReducer,
-        recordings: Recordings | None = None,
+        graphs: GraphCache | None = None,
     ) -> None:
         self._model, self._config, self._run_updates, self._gradients = model, config, run, gradients
-        self._recorded: RecordedGradients | None = None
-        if recordings is not None:
-            self._recorded = RecordedGradients(model, run, gradients, config.loss, recordings)
+        self._captured: CapturedGradients | None = None
+        if graphs is not None:
+            self._captured = CapturedGradients(model, run, gradients, config.loss, graphs)
 
     def __call__(self, batch: TrainingBatch, *, last: bool) -> dict[str, Tensor]:
         """Return losses and metrics of each sample by name, without gradient.
 
         `last` says that the rank's step ends with this micro-batch.
         """
-        if self._recorded is None:
+        if self._captured is None:
             losses = forward_losses(self._model, batch, self._config, self._run_updates)
             self._gradients.backward(losses.total.mean(), last=last)
             return losses.terms() | losses.metrics
         seed_dropout(self._config, batch)
         dtype = dtype_on(self._config.dtype, properties_of(batch.labels.aatype.device))
-        terms = self._recorded(batch.recycling_inputs, batch.labels, dtype)
+        terms = self._captured(batch.recycling_inputs, batch.labels, dtype)
         self._gradients.collect(last=last)
-        if self._recorded.recordings.has_failed:
+        if self._captured.graphs.has_failed:
             self.clear()
-            self._recorded = None
+            self._captured = None
         return terms
 
     def clear(self) -> None:
-        """Give the memory of all recordings back."""
-        if self._recorded is not None:
-            self._recorded.recordings.clear()
+        """Free the memory of all graphs."""
+        if self._captured is not None:
+            self._captured.graphs.clear()
 
 
-def refusal_of_recording(config: TrainingConfig, properties: DeviceProperties, wanted: str, ranks: int) -> str | None:
-    """Return why training steps are not recorded, on a card and with so many ranks that share a sample."""
-    return graphs_unsupported_reason(properties, wanted, ranks) or first_reason(
-        # A recording would permute the chains of every complex as it did those of the one that was recorded.
+def capture_unsupported_reason(
+    config: TrainingConfig, properties: DeviceProperties, option: str, ranks: int
+) -> str | None:
+    """Return why training steps are not captured as CUDA graphs; None if they are.
+
+    `option` is the value of `--cuda-graphs`, and `ranks` the number of ranks that share a sample.
+    """
+    return graphs_unsupported_reason(properties, option, ranks) or first_reason(
+        # A graph would permute the chains of every complex as it did in the complex of the capture.
         (config.model.method == "multimer", "equal chains of complexes are assigned by the processor"),
         (not config.example.fixed_shapes, "examples have shapes of their own (example.fixed_shapes=false)"),
     )
 
 
-def step_recordings(
-    config: TrainingConfig, mesh: Mesh, wanted: str, say: Callable[[str], object]
-) -> tuple[Recordings | None, list[str]]:
-    """Return new recordings for a run, or None if it launches its steps, and what is to be said of that on a GPU."""
+def step_graph_cache(
+    config: TrainingConfig, mesh: Mesh, option: str, say: Callable[[str], object]
+) -> tuple[GraphCache | None, list[str]]:
+    """Return a cache of CUDA graphs for a run's steps, or None if they are eager, and notes about this on a GPU.
+
+    `option` is the value of `--cuda-graphs`; `say` is called with the reason if a capture fails.
+    """
     properties = properties_of(mesh.device)
-    refusal = refusal_of_recording(config, properties, wanted, mesh.sample.size)
-    told = "recorded as CUDA graphs, and replayed" if refusal is None else f"launched: {refusal}"
-    notes = [f"training steps are {told}"] if properties.kind == "cuda" and wanted != "off" else []
-    return (None, notes) if refusal else (Recordings(GraphRecorder(mesh.device), say=say), notes)
+    reason = capture_unsupported_reason(config, properties, option, mesh.sample.size)
+    way = "captured as CUDA graphs, and replayed" if reason is None else f"not captured as CUDA graphs: {reason}"
+    notes = [f"training steps are {way}"] if properties.kind == "cuda" and option != "off" else []
+    return (None, notes) if reason else (GraphCache(GraphCapturer(mesh.device), say=say), notes)

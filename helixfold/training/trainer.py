@@ -37,7 +37,7 @@ from helixfold.training.outer_sync import CompletedStep, OuterSync, StepStats, s
 from helixfold.training.progress import RunProgress
 from helixfold.training.run_dtype import with_settled_dtype
 from helixfold.training.run_files import RunFiles
-from helixfold.training.step import MicroBatchStep, step_recordings
+from helixfold.training.step import MicroBatchStep, step_graph_cache
 from helixfold.training.stopping import StopRequest
 
 _GIB = 2**30
@@ -115,10 +115,10 @@ class Trainer:
         self.gradients = GradientReducer(
             self.optimizer, self.outer_sync.islands.within, dtype=getattr(torch, config.reduction)
         )
-        recordings, self._notes["graphs"] = step_recordings(
+        graphs, self._notes["graphs"] = step_graph_cache(
             config, mesh, cuda_graphs, lambda text: self.log.event("graphs", text)
         )
-        self.micro_batch_step = MicroBatchStep(self.model, config, self._run_updates, self.gradients, recordings)
+        self.micro_batch_step = MicroBatchStep(self.model, config, self._run_updates, self.gradients, graphs)
         self.checkpoints = Checkpoints(files.checkpoints, keep=config.keep, mesh=mesh)
         first = RunProgress(descends_from=descends_from, began_with=began_with)
         self.progress, self._notes["restore"] = self._restored(first)

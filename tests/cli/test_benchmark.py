@@ -15,7 +15,7 @@ from helixfold.cli.main import main
 from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.ops.dispatch import forced
 from helixfold.training import presets
-from tests.support.operator_graphs import OperatorRecorder
+from tests.support.operator_graphs import OperatorCapturer
 
 ROOT = Path(__file__).parents[2]
 SMALL = {
@@ -101,8 +101,8 @@ def test_a_step_is_measured_with_recycling_and_replayed_where_there_are_graphs(
 ) -> None:
     for module in ("ops.mask_bias", "optim.flat", "benchmark.step"):
         monkeypatch.setattr(f"helixfold.{module}.properties_of", lambda device: DEVICE_MODELS["h100"])
-    recorder = OperatorRecorder()
-    monkeypatch.setattr("helixfold.benchmark.step.GraphRecorder", lambda device: recorder)
+    capturer = OperatorCapturer()
+    monkeypatch.setattr("helixfold.benchmark.step.GraphCapturer", lambda device: capturer)
     with forced("reference"):
         _, rows = measured(tmp_path / "step.json", "step", "--num-recycles", "2")
     parts = ("recycling", "forward", "backward", "optimizer", "whole")
@@ -110,9 +110,9 @@ def test_a_step_is_measured_with_recycling_and_replayed_where_there_are_graphs(
         *((part, by) for part in parts for by in ("plain", "ours")),
         ("whole", "ours, replayed"),
     }
-    assert (recorder.launched, recorder.recorded) == (2, 2)
+    assert (capturer.launched, capturer.captured) == (2, 2)
     # Of two recycling iterations in each of three steps, the first one is launched; so is the first step's last one.
-    assert recorder.replayed == 5 + 2
+    assert capturer.replayed == 5 + 2
     assert all("2 recycling iterations" in row["name"] for row in rows)
     assert not any("capturing one failed" in note for row in rows for note in row["notes"])
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from helixfold.execution.graphs import Recordings
+from helixfold.execution.graphs import GraphCache
 from helixfold.execution.iteration_runner import (
     LAUNCH_BOUND_RESIDUES,
     IterationRunner,
@@ -28,7 +28,7 @@ from tests.support.networks import (
     tiny_multimer_config,
     with_every_parameter_random,
 )
-from tests.support.operator_graphs import OperatorRecorder
+from tests.support.operator_graphs import OperatorCapturer
 
 NETWORKS: dict[str, tuple[Callable[[], AlphaFold], Callable[[int], Batch]]] = {
     "monomer": (tiny_model, lambda seed: random_batch(seed=seed)),
@@ -49,10 +49,10 @@ NETWORKS: dict[str, tuple[Callable[[], AlphaFold], Callable[[int], Batch]]] = {
     ],
 )
 @torch.no_grad()
-def test_replayed_passes_are_those_that_are_launched(name: str, dtype: torch.dtype, members: int) -> None:
+def test_replayed_iterations_equal_eager_ones(name: str, dtype: torch.dtype, members: int) -> None:
     make, draw = NETWORKS[name]
-    model, recorder = make().eval(), OperatorRecorder()
-    runner = IterationRunner(Recordings(recorder))
+    model, capturer = make().eval(), OperatorCapturer()
+    runner = IterationRunner(GraphCache(capturer))
 
     def result(through: IterationRunner | None) -> list[torch.Tensor]:
         previous: Recycled | None = None
@@ -72,14 +72,14 @@ def test_replayed_passes_are_those_that_are_launched(name: str, dtype: torch.dty
     for each in found:
         for ours, theirs in zip(each, expected, strict=True):
             assert torch.equal(ours, theirs)
-    assert (recorder.launched, recorder.recorded, runner.replays) == (1, 1, 6)
+    assert (capturer.launched, capturer.captured, runner.replays) == (1, 1, 6)
 
 
 @torch.no_grad()
-def test_backends_of_replayed_passes_are_those_that_computed_while_they_were_recorded() -> None:
-    model, batch, runner = tiny_model().eval(), random_batch(), IterationRunner(Recordings(OperatorRecorder()))
+def test_backends_of_replayed_iterations_are_the_backends_of_the_capture() -> None:
+    model, batch, runner = tiny_model().eval(), random_batch(), IterationRunner(GraphCache(OperatorCapturer()))
     found = []
-    for _ in range(3):  # launched, recorded, replayed
+    for _ in range(3):  # eager, captured, replayed
         with forced("reference"), recorded_backends() as backends:
             runner(model, Whole(), [batch], None, torch.float32)
         found.append(backends)
@@ -89,8 +89,8 @@ def test_backends_of_replayed_passes_are_those_that_computed_while_they_were_rec
 
 
 @torch.no_grad()
-def test_each_model_and_dtype_has_its_own_recording() -> None:
-    runner, batch = IterationRunner(Recordings(OperatorRecorder())), random_batch()
+def test_each_model_and_dtype_has_its_own_graph() -> None:
+    runner, batch = IterationRunner(GraphCache(OperatorCapturer())), random_batch()
     ways = [(tiny_model(seed=seed), dtype) for seed in (0, 1) for dtype in (torch.float32, torch.bfloat16)]
     with forced("reference"):
         for _ in range(3):
@@ -118,17 +118,17 @@ def test_recycling_nothing_is_recycling_zeros(name: str, dtype: torch.dtype) -> 
 
 
 @torch.no_grad()
-def test_only_short_passes_of_whole_streams_are_recorded() -> None:
-    recorder, model = OperatorRecorder(), tiny_model()
-    recordings = Recordings(recorder)
-    runner, done = IterationRunner(recordings), []
+def test_only_short_iterations_of_whole_streams_are_captured() -> None:
+    capturer, model = OperatorCapturer(), tiny_model()
+    graphs = GraphCache(capturer)
+    runner, done = IterationRunner(graphs), []
     with forced("reference"), runner.reporting(lambda: done.append(1)):
         for _ in range(3):
             runner(model, Whole(), [random_batch()], None, torch.float32)
-        assert (len(recordings), len(done)) == (1, 1)
-        # Long passes may need the memory.
+        assert (len(graphs), len(done)) == (1, 1)
+        # Long iterations may need the memory.
         runner(model, Slabs(), [random_batch()], None, torch.float32)
-        assert (len(recordings), recorder.launched, recorder.cleared) == (0, 1, 1)
+        assert (len(graphs), capturer.launched, capturer.cleared) == (0, 1, 1)
     most = LAUNCH_BOUND_RESIDUES
     assert runner.captures(Whole(), 1, most)
     assert runner.captures(Whole(), 4, most // 2)
@@ -137,7 +137,7 @@ def test_only_short_passes_of_whole_streams_are_recorded() -> None:
     assert not IterationRunner().captures(Whole(), 1, 16)
 
 
-def test_nothing_is_recorded_where_there_are_no_graphs() -> None:
+def test_nothing_is_captured_where_there_are_no_graphs() -> None:
     assert graphs_unsupported_reason(DEVICE_MODELS["h100"]) is None
     assert graphs_unsupported_reason(DEVICE_MODELS["cpu"]) == "only NVIDIA GPUs have them"
     assert graphs_unsupported_reason(DEVICE_MODELS["h100"], "off") == "--cuda-graphs is off"
@@ -145,7 +145,7 @@ def test_nothing_is_recorded_where_there_are_no_graphs() -> None:
     assert not runner_for(torch.device("cpu")).captures(Whole(), 1, 16)
 
 
-def test_sizes_of_recordings_are_few() -> None:
+def test_sizes_of_graphs_are_few() -> None:
     sizes = [bucket_size(count) for count in range(1, 513)]
     assert sizes == sorted(sizes)
     assert len(set(sizes)) == 4 * 4

@@ -1,4 +1,4 @@
-"""What recompute replaces in a network, when passes are recorded, and what nested values and random inputs hold."""
+"""What recompute replaces in a network, when iterations are captured, and what nested values and random inputs hold."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from helixfold.execution import iteration_runner
-from helixfold.execution.graphs import Recordings
+from helixfold.execution.graphs import GraphCache
 from helixfold.execution.iteration_runner import (
     EAGER,
     IterationRunner,
@@ -135,8 +135,8 @@ def test_nothing_is_recomputed_without_gradients() -> None:
     assert (drawn() == 0).all()
 
 
-class Recorded:
-    """In place of recordings: every second computation counts as replayed."""
+class Captured:
+    """Instead of graphs: every second computation counts as replayed."""
 
     def __init__(self) -> None:
         self.names: list[object] = []
@@ -157,10 +157,10 @@ class Recorded:
         return True
 
 
-def test_short_whole_passes_are_recorded_and_the_first_recycles_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_whole_iterations_are_captured_and_the_first_recycles_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(iteration_runner, "nothing_recycled", lambda *_: "zeros")
-    recordings, replays = Recorded(), []
-    runner = IterationRunner(cast(Recordings, recordings))
+    graphs, replays = Captured(), []
+    runner = IterationRunner(cast(GraphCache, graphs))
     model: Any = SimpleNamespace(training=False, config=None, fold=lambda *given: given)
     batch: Any = SimpleNamespace(aatype=torch.zeros(1, 256), seq_mask=None)
     whole = Whole()
@@ -172,20 +172,20 @@ def test_short_whole_passes_are_recorded_and_the_first_recycles_zeros(monkeypatc
     runner(model, whole, [batch], None, torch.float32)
     # Only the second was replayed while anyone listened.
     assert replays == [1]
-    assert recordings.names == [(model, torch.bfloat16)] * 2 + [(model, torch.float32)] * 2
+    assert graphs.names == [(model, torch.bfloat16)] * 2 + [(model, torch.float32)] * 2
     longer: Any = SimpleNamespace(aatype=torch.zeros(1, 257), seq_mask=None)
     slabs = Slabs()
     training = SimpleNamespace(**{**vars(model), "training": True})
     for network, run, each in ((model, whole, longer), (model, slabs, batch), (training, whole, batch)):
         assert runner(cast(Any, network), run, [each], None, torch.float32) == (run, [each], None, torch.float32)
-    assert (len(recordings.names), recordings.cleared) == (4, 3)
+    assert (len(graphs.names), graphs.cleared) == (4, 3)
     assert runner.captures(whole, 4, 128)
     assert not runner.captures(whole, 5, 128)
     assert not IterationRunner().captures(whole, 1, 16)
     assert not EAGER.clear()
 
 
-def test_passes_are_recorded_on_gpus_unless_ranks_share_them_or_the_user_says_no() -> None:
+def test_iterations_are_captured_on_gpus_unless_ranks_share_them_or_the_user_says_no() -> None:
     assert graphs_unsupported_reason(DEVICE_MODELS["h100"]) is None
     assert graphs_unsupported_reason(DEVICE_MODELS["h100"], "off") == "--cuda-graphs is off"
     assert graphs_unsupported_reason(DEVICE_MODELS["cpu"]) == "only NVIDIA GPUs have them"

@@ -116,11 +116,11 @@ def test_out_of_memory_a_target_is_folded_again_with_the_next_executor(fail: Cal
     assert found.measurements["predicted_peak_gib"] == round([*plan.fallbacks][-1].memory.peak / 2**30, 3)
 
 
-def test_recordings_are_given_up_before_another_executor_is_tried(fold: Fold) -> None:
+def test_graphs_are_freed_before_another_executor_is_tried(fold: Fold) -> None:
     tried = list[Executor]()
     held = [True, False, False]
 
-    class Recorded(IterationRunner):
+    class Captured(IterationRunner):
         def clear(self) -> bool:
             return held.pop(0)
 
@@ -129,12 +129,12 @@ def test_recordings_are_given_up_before_another_executor_is_tried(fold: Fold) ->
         if len(tried) < 3:
             gpu()
 
-    found, said = fold(attempt, planned(100, residues=10), Recorded())
+    found, said = fold(attempt, planned(100, residues=10), Captured())
     assert found.provenance is not None
     assert found.provenance.executor == "slabs"
     assert [type(each) for each in tried] == [Whole, Whole, Slabs]
     assert said == [
-        "out of memory; starting again without the passes that were recorded",
+        "out of memory; trying again without CUDA graphs",
         "out of memory with the executor 'whole'; starting again with 'slabs'",
     ]
 

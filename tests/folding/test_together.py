@@ -10,7 +10,7 @@ import torch
 
 from data_pipeline.features.schema import Features
 from data_pipeline.io.errors import InputError
-from helixfold.execution.graphs import Recordings
+from helixfold.execution.graphs import GraphCache
 from helixfold.execution.iteration_runner import EAGER, IterationRunner
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.stages import Stages
@@ -26,7 +26,7 @@ from helixfold.ops.dispatch import forced
 from tests.data_pipeline.sampling.samples import random_features
 from tests.support.folding import fold_one
 from tests.support.networks import tiny_model
-from tests.support.operator_graphs import OperatorRecorder
+from tests.support.operator_graphs import OperatorCapturer
 
 PRESET = replace(tiny(), model=tiny_model().config)
 
@@ -85,10 +85,10 @@ def test_a_batch_gives_what_each_target_gives_alone(run: Executor, ensemble: int
         assert_near(prediction, alone(target, options, model), target.name)
 
 
-def test_recorded_passes_serve_all_targets_of_about_one_size() -> None:
-    """Padding to the size of a recording changes nothing, nor do replays; a target may end before the others."""
-    model, recorder = tiny_model(), OperatorRecorder()
-    runner, options = IterationRunner(Recordings(recorder)), FoldingOptions(num_recycles=2, logits=True)
+def test_captured_graphs_serve_all_targets_of_about_one_size() -> None:
+    """Padding to the size of a graph changes nothing, nor do replays; a target may end before the others."""
+    model, capturer = tiny_model(), OperatorCapturer()
+    runner, options = IterationRunner(GraphCache(capturer)), FoldingOptions(num_recycles=2, logits=True)
     with forced("reference"):
         for sizes in (((5, 13, 2), (1, 11, 0)), ((3, 9, 1), (14, 14, 2)), ((2, 16, 2), (6, 3, 0))):
             given = targets(*sizes)
@@ -100,7 +100,7 @@ def test_recorded_passes_serve_all_targets_of_about_one_size() -> None:
             found, expected = alone(given[0], one, model, runner), alone(given[0], one, model)
             assert (found.protein.atom_positions == expected.protein.atom_positions).all()
             assert_near(found, expected, "alone")
-    assert (recorder.recorded, runner.replays) == (2, 7 + 4)
+    assert (capturer.captured, runner.replays) == (2, 7 + 4)
 
 
 @pytest.mark.gpu

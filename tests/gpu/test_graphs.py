@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from helixfold.execution.graphs import GraphRecorder, Recorder, Recordings
+from helixfold.execution.graphs import Capturer, GraphCache, GraphCapturer
 from helixfold.execution.iteration_runner import IterationRunner
 from helixfold.execution.nested import tensors
 from helixfold.execution.random_inputs import random_batch, random_labels
@@ -23,14 +23,14 @@ from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
 from helixfold.parallel.gradients import GradientReducer
 from helixfold.parallel.mesh import Mesh
-from helixfold.training.step import RecordedGradients
+from helixfold.training.step import CapturedGradients
 from helixfold.weights.untrained import untrained_model
 from tests.gpu.devices import on_devices
-from tests.support.operator_graphs import OperatorRecorder
+from tests.support.operator_graphs import OperatorCapturer
 
 
-def recorder(device: str) -> Recorder:
-    return GraphRecorder(torch.device(device)) if device == "cuda" else OperatorRecorder()
+def capturer(device: str) -> Capturer:
+    return GraphCapturer(torch.device(device)) if device == "cuda" else OperatorCapturer()
 
 
 def arithmetic(device: str) -> AbstractContextManager[object]:
@@ -47,9 +47,9 @@ def test_a_replayed_prediction_is_the_launched_one(
     device: str, sizes: tuple[str, int, int, int, int], dtype: torch.dtype
 ) -> None:
     name, *shape = sizes
-    on, recordings = torch.device(device), Recordings(recorder(device), say=pytest.fail)
+    on, graphs = torch.device(device), GraphCache(capturer(device), say=pytest.fail)
     model = untrained_model(preset(name).model, seed=0).to(on).eval()
-    runner, found, expected = IterationRunner(recordings), list[Recycled](), list[Recycled]()
+    runner, found, expected = IterationRunner(graphs), list[Recycled](), list[Recycled]()
     with arithmetic(device):
         for _ in range(4):
             batch = random_batch(*shape, on)
@@ -81,20 +81,18 @@ def test_a_replayed_training_step_is_the_launched_one(
     batches = [random_batch(*shape, on) for _ in range(4)]
     labels = [random_labels(batch) for batch in batches]
 
-    def trained(recordings: Recordings | None) -> list[Tensor]:
+    def trained(graphs: GraphCache | None) -> list[Tensor]:
         model = untrained_model(config, seed=0).to(on).train()
         recompute(model, RecomputeConfig.everywhere(keep))
         optimizer = FlatOptimizer(model, OptimizerConfig(clipping="sample"), working_dtype=dtype)
         reducer = GradientReducer(optimizer, Mesh.alone(on))
-        recorded = (
-            recordings if recordings is None else RecordedGradients(model, Whole(), reducer, finetuning(), recordings)
-        )
+        captured = graphs if graphs is None else CapturedGradients(model, Whole(), reducer, finetuning(), graphs)
         found = []
         for number, (batch, truth) in enumerate(zip(batches, labels, strict=True)):
             torch.manual_seed(number)
             inputs = [batch] * (1 + number % 2)
-            if recorded is not None:
-                terms = recorded(inputs, truth, dtype)
+            if captured is not None:
+                terms = captured(inputs, truth, dtype)
                 reducer.collect(last=True)
             else:
                 previous = None
@@ -109,9 +107,9 @@ def test_a_replayed_training_step_is_the_launched_one(
         return [*found, optimizer.tensors()["master"]]
 
     with arithmetic(device):
-        recordings = Recordings(recorder(device), say=pytest.fail)
-        found, expected = trained(recordings), trained(None)
-    assert recordings.replays == 2
+        graphs = GraphCache(capturer(device), say=pytest.fail)
+        found, expected = trained(graphs), trained(None)
+    assert graphs.replays == 2
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.isfinite().all()
         assert torch.equal(ours, theirs)

@@ -1,8 +1,8 @@
-"""A recorder that behaves on a CPU as that of CUDA graphs does on a GPU, and catches what would go wrong there.
+"""A capturer that behaves on a CPU as `GraphCapturer` does on a GPU, and catches what would go wrong there.
 
-It records PyTorch's operators in place of kernels. As on a GPU, recording computes nothing: what an action changed in
+It captures PyTorch's operators instead of kernels. As on a GPU, a capture computes nothing: what an action changed in
 place is restored, and all memory that it took is overwritten with NaN. A replay runs the same operators on the same
-memory, never a line of the action, and overwrites its temporaries, which other recordings may use.
+memory, never a line of the action, and overwrites its temporaries, which other graphs may use.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,25 +16,25 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helixfold.benchmark.passes import wait_of_call
-from helixfold.execution.graphs import Recording
+from helixfold.execution.graphs import CapturedGraph
 from helixfold.execution.nested import tensors, with_tensors_changed
 
 Result = TypeVar("Result")
 
 
-class OperatorRecorder:
-    """The recorder; `launched` and `recorded` count the calls. A limit makes recording fail beyond so many bytes."""
+class OperatorCapturer:
+    """The capturer; `launched` and `captured` count the calls. Beyond `limit` bytes a capture fails."""
 
     def __init__(self, limit: int | None = None) -> None:
-        self.launched = self.recorded = self.replayed = self.cleared = 0
+        self.launched = self.captured = self.replayed = self.cleared = 0
         self.limit = limit
 
     def launch(self, action: Callable[[], Result]) -> Result:
         self.launched += 1
         return action()
 
-    def record(self, action: Callable[[], Result]) -> Recording[Result]:
-        self.recorded += 1
+    def capture(self, action: Callable[[], Result]) -> CapturedGraph[Result]:
+        self.captured += 1
         tape = _Tape(self.limit)
         random = torch.get_rng_state()
         try:
@@ -51,7 +51,7 @@ class OperatorRecorder:
             tape.replay()
             tape.overwrite(but=results)
 
-        return Recording(result=result, replay=replay)
+        return CapturedGraph(result=result, replay=replay)
 
     def clear(self) -> None:
         self.cleared += 1
@@ -59,7 +59,7 @@ class OperatorRecorder:
 
 @dataclass(frozen=True, kw_only=True)
 class _Outside:
-    """A tensor in memory that is not the recording's, and that may be freed before a replay."""
+    """A tensor in memory that is not the graph's, and that may be freed before a replay."""
 
     storage: StorageWeakRef
     dtype: torch.dtype
@@ -146,7 +146,7 @@ class _Tape(TorchDispatchMode):
         self.outside = {}
 
     def replay(self) -> None:
-        # As they were recorded: below autograd, which would object to changes of views.
+        # As they were captured: below autograd, which would object to changes of views.
         with torch._C._AutoDispatchBelowAutograd():
             for call in self.calls:
                 args, kwargs = _with_outside([call.args, call.kwargs])
@@ -155,7 +155,7 @@ class _Tape(TorchDispatchMode):
                     place.copy_(value)
 
     def overwrite(self, but: set[int] = frozenset()) -> None:  # type: ignore[assignment]
-        """Fill the recording's own memory with NaN and with numbers that no index may be."""
+        """Fill the graph's own memory with NaN and with numbers that no index may be."""
         for key, tensor in self.own.items():
             if key not in but:
                 _bytes(tensor).fill_(1 if tensor.dtype == torch.bool else 255)

@@ -108,7 +108,7 @@ INTEGRATION = (
     "training/test_loader.py",  # worker processes
     "training/test_memory.py",
     "training/test_overfit_one.py",
-    "training/test_recorded_step.py",
+    "training/test_captured_step.py",
     "training/test_trainer.py",  # whole runs
     "training/test_workload.py",
     "weights/test_interrupted_steps.py",

@@ -15,7 +15,7 @@ from helixfold.apps.predict import lot, run
 from helixfold.apps.predict.lot import sizes_of_lots
 from helixfold.apps.predict.settings import RunSettings
 from helixfold.cli.main import main
-from helixfold.execution.graphs import Recordings
+from helixfold.execution.graphs import GraphCache
 from helixfold.execution.iteration_runner import IterationRunner
 from helixfold.folding import planned
 from helixfold.folding.options import FoldingOptions
@@ -27,7 +27,7 @@ from helixfold.parallel.worker_group import WorkerGroup
 from helixfold.planning.estimate import RESERVE, Device, Prediction, PredictionEstimate, fit_together
 from helixfold.planning.memory import MemoryOptions
 from helixfold.planning.size import PassSize
-from tests.support.operator_graphs import OperatorRecorder
+from tests.support.operator_graphs import OperatorCapturer
 
 pytestmark = pytest.mark.usefixtures("quick")
 # Two lengths that share a lot, and one that does not.
@@ -172,19 +172,19 @@ def test_a_batch_that_fails_is_folded_one_by_one(
 
 
 @pytest.mark.parametrize("at_once", [1, 8])
-def test_recorded_passes_serve_seeds_and_targets(
+def test_captured_graphs_serve_seeds_and_targets(
     at_once: int, fasta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorder, asked = OperatorRecorder(), list[tuple[object, ...]]()
+    capturer, asked = OperatorCapturer(), list[tuple[object, ...]]()
 
-    def recorded(*given: object) -> IterationRunner:
+    def captured(*given: object) -> IterationRunner:
         asked.append(given[:3])
-        return IterationRunner(Recordings(recorder))
+        return IterationRunner(GraphCache(capturer))
 
     with forced("reference"):
         given = ["--num-seeds", 2, "--targets-at-once", at_once, "--num-recycles", 2]
         assert predict(fasta, tmp_path / "launched", *given) == 0
-        monkeypatch.setattr(run, "runner_for", recorded)
+        monkeypatch.setattr(run, "runner_for", captured)
         assert predict(fasta, tmp_path / "replayed", *given, "--cuda-graphs", "auto") == 0
     assert asked == [(torch.device("cpu"), "auto", 1)]
     for name, expected in structures(tmp_path / "launched").items():
@@ -192,7 +192,7 @@ def test_recorded_passes_serve_seeds_and_targets(
     timings = json.loads((tmp_path / "replayed/a/timings.json").read_text())["models"]
     assert [timings[f"tiny_seed_{seed}"]["replayed_passes"] for seed in range(2)] == [1, 3]
     # Alone, two have a length of their own; together, all of a lot are padded alike.
-    assert recorder.recorded == (2 if at_once == 8 else 3)
+    assert capturer.captured == (2 if at_once == 8 else 3)
 
 
 def settings(device: str = "cpu", *, at_once: int | None = None, groups: int = 1) -> RunSettings:

@@ -1,4 +1,4 @@
-"""Training with recorded steps is training, bit for bit; what cannot be recorded is launched, and said once."""
+"""Training with captured steps equals eager training, bit for bit; what cannot be captured is eager, and noted once."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,17 +16,17 @@ from helixfold.results.training_log import read_log
 from helixfold.training import evaluate as evaluation
 from helixfold.training import step
 from helixfold.training.config import TrainingConfig
-from helixfold.training.step import refusal_of_recording
+from helixfold.training.step import capture_unsupported_reason
 from helixfold.training.stopping import StopRequest
 from helixfold.training.trainer import Trainer
 from tests.support.networks import tiny_multimer_config
-from tests.support.operator_graphs import OperatorRecorder
+from tests.support.operator_graphs import OperatorCapturer
 from tests.training.runs import small_config, small_run
 from tests.training.test_trainer import StopAfter, assert_same, events, state
 
 pytestmark = pytest.mark.usefixtures("operators_on_small_tensors")
 
-Record = Callable[[OperatorRecorder], None]
+Capture = Callable[[OperatorCapturer], None]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -39,12 +39,12 @@ def as_on_a_gpu() -> Iterator[None]:
 
 
 @pytest.fixture
-def record(monkeypatch: pytest.MonkeyPatch) -> Record:
-    """Have all trainers from now on record their steps with this recorder."""
+def capture(monkeypatch: pytest.MonkeyPatch) -> Capture:
+    """Have all trainers from now on capture their steps with this capturer."""
 
-    def by(recorder: OperatorRecorder) -> None:
-        monkeypatch.setattr(step, "GraphRecorder", lambda device: recorder)
-        monkeypatch.setattr(step, "refusal_of_recording", lambda *_: None)
+    def by(capturer: OperatorCapturer) -> None:
+        monkeypatch.setattr(step, "GraphCapturer", lambda device: capturer)
+        monkeypatch.setattr(step, "capture_unsupported_reason", lambda *_: None)
 
     return by
 
@@ -94,23 +94,23 @@ def assert_same_log(one: Path, two: Path) -> None:
     ],
     ids=["by sample", "bfloat16", "two at once"],
 )
-def test_recorded_steps_are_launched_steps(tmp_path: Path, record: Record, settings: dict[str, Any]) -> None:
-    given, recorder = config(**settings), OperatorRecorder()
+def test_captured_steps_equal_eager_steps(tmp_path: Path, capture: Capture, settings: dict[str, Any]) -> None:
+    given, capturer = config(**settings), OperatorCapturer()
     launched = finished(tmp_path / "launched", given)
     passes = [launched.dataset.num_passes(step) for step in range(given.steps)]
-    record(recorder)
+    capture(capturer)
     replayed = finished(tmp_path / "replayed", given)
     assert_same(state(replayed), state(launched))
     assert_same_log(tmp_path / "replayed", tmp_path / "launched")
     assert set(passes) == {1, given.example.max_passes}  # with and without recycling
     count = given.micro_batches
-    assert (recorder.launched, recorder.recorded) == (2, 2)
-    assert recorder.replayed == count * sum(passes) - 2
+    assert (capturer.launched, capturer.captured) == (2, 2)
+    assert capturer.replayed == count * sum(passes) - 2
 
 
-def test_a_resumed_run_records_anew(tmp_path: Path, launched: Path, record: Record) -> None:
+def test_a_resumed_run_captures_again(tmp_path: Path, launched: Path, capture: Capture) -> None:
     expected = state(finished(launched, config()))
-    record(OperatorRecorder())
+    capture(OperatorCapturer())
     with forced("reference"):
         assert not small_run(tmp_path / "broken", config()).run(StopAfter(2))
         resumed = small_run(tmp_path / "broken", config())
@@ -119,18 +119,18 @@ def test_a_resumed_run_records_anew(tmp_path: Path, launched: Path, record: Reco
     assert_same(state(resumed), expected)
 
 
-def test_evaluations_find_no_recordings_and_change_nothing(
-    tmp_path: Path, record: Record, monkeypatch: pytest.MonkeyPatch
+def test_evaluations_find_no_graphs_and_change_nothing(
+    tmp_path: Path, capture: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = config(evaluation=replace(config().evaluation, every=2))
     held_out = (small_run(tmp_path / "names").store.entries[0].name,)
     expected = state(finished(tmp_path / "launched", given, held_out=held_out))
-    recorder, held = OperatorRecorder(), list[int]()
-    record(recorder)
+    capturer, held = OperatorCapturer(), list[int]()
+    capture(capturer)
     evaluate = evaluation.evaluate
 
     def watched(*given: Any, **named: Any) -> Any:
-        held.append(recorder.cleared)
+        held.append(capturer.cleared)
         return evaluate(*given, **named)
 
     monkeypatch.setattr(evaluation, "evaluate", watched)
@@ -139,11 +139,11 @@ def test_evaluations_find_no_recordings_and_change_nothing(
 
 
 @pytest.mark.parametrize("obstacle", ["memory", "wait"])
-def test_a_run_goes_on_where_recording_fails(
-    tmp_path: Path, launched: Path, record: Record, monkeypatch: pytest.MonkeyPatch, obstacle: str
+def test_a_run_continues_where_a_capture_fails(
+    tmp_path: Path, launched: Path, capture: Capture, monkeypatch: pytest.MonkeyPatch, obstacle: str
 ) -> None:
     expected = state(finished(launched, config()))
-    record(OperatorRecorder(limit=200_000 if obstacle == "memory" else None))
+    capture(OperatorCapturer(limit=200_000 if obstacle == "memory" else None))
     trainer = small_run(tmp_path / "replayed", config())
     if obstacle == "wait":
 
@@ -159,14 +159,14 @@ def test_a_run_goes_on_where_recording_fails(
     assert ("too little memory" if obstacle == "memory" else "capturing one failed") in told[0]
 
 
-def test_steps_are_launched_where_recordings_would_not_fit_them() -> None:
+def test_steps_are_eager_where_graphs_would_not_fit_them() -> None:
     given, properties = config(), DEVICE_MODELS["h100"]
-    assert refusal_of_recording(given, properties, "auto", ranks=1) is None
-    assert "share a sample" in str(refusal_of_recording(given, properties, "auto", ranks=2))
+    assert capture_unsupported_reason(given, properties, "auto", ranks=1) is None
+    assert "share a sample" in str(capture_unsupported_reason(given, properties, "auto", ranks=2))
     own_shapes = replace(given, example=replace(given.example, fixed_shapes=False))
-    assert "fixed_shapes" in str(refusal_of_recording(own_shapes, properties, "auto", ranks=1))
+    assert "fixed_shapes" in str(capture_unsupported_reason(own_shapes, properties, "auto", ranks=1))
     complexes = replace(given)
     object.__setattr__(complexes, "model", tiny_multimer_config())  # which no setting has so far
-    assert "equal chains" in str(refusal_of_recording(complexes, properties, "auto", ranks=1))
-    assert "off" in str(refusal_of_recording(given, properties, "off", ranks=1))
-    assert "NVIDIA" in str(refusal_of_recording(given, DEVICE_MODELS["cpu"], "auto", ranks=1))
+    assert "equal chains" in str(capture_unsupported_reason(complexes, properties, "auto", ranks=1))
+    assert "off" in str(capture_unsupported_reason(given, properties, "off", ranks=1))
+    assert "NVIDIA" in str(capture_unsupported_reason(given, DEVICE_MODELS["cpu"], "auto", ranks=1))
