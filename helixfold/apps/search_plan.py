@@ -18,7 +18,7 @@ from data_pipeline.search.plan import SearchPlan, TemplateStep, plan_searches
 from data_pipeline.search.process import PACKAGES, find_program
 from helixfold.apps.options import NO_TEMPLATE_TABLE, SearchOptions
 from helixfold.folding.provenance import RecordedSearch, SearchPurpose
-from helixfold.runtime.options import given
+from helixfold.runtime.options import changed_options
 from helixfold.runtime.standard_streams import print_note
 
 # ColabFold's names of modes with a server, and the server's own.
@@ -51,7 +51,7 @@ def with_site_sources(options: Options, targets: Sequence[AnyTarget] = (), *, an
     the targets has an alignment. Options that ask for databases or a server without naming them get these too.
     With `announce`, print which file names what is searched. Options that are already complete are not changed.
     """
-    site, names, mode = site_configuration(), set(given(options)), options.msa_mode
+    site, names, mode = site_configuration(), set(changed_options(options)), options.msa_mode
     asks_server = mode in _SERVER_MODES or options.msa_server is True
     asks_databases = mode == "databases" and not names & {"--databases", "--database"}
     is_open = mode == "auto" and not names & _SOURCES
@@ -147,7 +147,7 @@ def print_complex_notes(options: SearchOptions, targets: Sequence[AnyTarget]) ->
 
 def server_of(options: SearchOptions) -> str | None:
     """Return the URL of the MMseqs2 server to use, if any. Raise `InputError` if --msa-mode excludes other options."""
-    mode, names = options.msa_mode, given(options)
+    mode, names = options.msa_mode, changed_options(options)
     for name in _EXCLUDED.get(mode, ("--databases", "--database") if mode in _SERVER_MODES else ()):
         if name in names:
             raise InputError(

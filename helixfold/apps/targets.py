@@ -29,7 +29,7 @@ from helixfold.report.page import counted
 from helixfold.report.pulldown import PulldownEntry
 from helixfold.results.failures import failures_of_input
 from helixfold.results.file_table import CHAIN_SEARCHES
-from helixfold.runtime.options import given
+from helixfold.runtime.options import changed_options
 
 _LONGEST_NAME = 60  # letters of a protein's name in the name of a directory of searches
 
@@ -123,7 +123,7 @@ def pulldown_targets(options: PredictOptions, problems: InputProblems) -> tuple[
             raise InputError("--pulldown-table names baits and preys of two FASTA files; give them as --pulldown")
         return [], []
     for name in ("--features", "--example", "--records-as-chains", "--chain-ids"):
-        if name in given(options):
+        if name in changed_options(options):
             raise InputError(f"--pulldown and {name} exclude each other; run the command once for each")
     if options.inputs:
         raise InputError(f"--pulldown has its own files; give {options.inputs[0]} to a command of its own")

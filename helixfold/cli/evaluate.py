@@ -9,7 +9,7 @@ from data_pipeline.io.errors import InputError, printable
 from data_pipeline.io.extras import require
 from helixfold.apps.evaluate.options import BenchmarkOptions
 from helixfold.cli.command import Command
-from helixfold.runtime.options import MOST_USED, Output, given
+from helixfold.runtime.options import MOST_USED, Output, changed_options
 from helixfold.runtime.standard_streams import optional_output, print_note, print_summary
 
 _USUAL = BenchmarkOptions()
@@ -67,7 +67,7 @@ def evaluate(
                 "predictions and takes references from its table or --data"
             )
         return _run_benchmark(options.benchmark, output, options, command, all_ranks=all_ranks)
-    if names := given(options):
+    if names := changed_options(options):
         raise InputError(f"{names[0]} requires --benchmark; without it, nothing is predicted")
     if predictions is None or references is None:
         raise InputError("pass PREDICTIONS and REFERENCES, or a --benchmark (see helixfold evaluate --help)")

@@ -9,7 +9,16 @@ from cyclopts import Parameter
 from data_pipeline.io.errors import InputError, input_problems
 from helixfold.apps.options import TARGETS, ComplexOptions, PredictOptions, SearchOptions
 from helixfold.cli.command import Command
-from helixfold.runtime.options import MOST_USED, File, Output, given, option_group, part_of_all, reads, values_of
+from helixfold.runtime.options import (
+    MOST_USED,
+    File,
+    Output,
+    changed_options,
+    option_group,
+    part_of_all,
+    reads,
+    values_of,
+)
 from helixfold.runtime.standard_streams import print_summary
 from helixfold.training.options import StoreOptions
 
@@ -77,12 +86,12 @@ def features(
     """
     pairs = options.pulldown or options.pulldown_table
     if options.from_pickle:
-        if inputs or set(given(options)) - {"--from-pickle", "--output"}:
+        if inputs or set(changed_options(options)) - {"--from-pickle", "--output"}:
             raise InputError("--from-pickle can be combined only with --output")
         from helixfold.apps.search import convert_features
 
         return convert_features(options.from_pickle, options.output)
-    searching = [name for name in given(options, SearchOptions, ComplexOptions) if name != "--threads"]
+    searching = [name for name in changed_options(options, SearchOptions, ComplexOptions) if name != "--threads"]
     if options.from_predictions is not None and options.structures is not None:
         raise InputError("--from-predictions cannot be combined with --structures; pass one of them")
     if options.structures is not None or options.join_shards or options.from_predictions is not None:
@@ -93,7 +102,7 @@ def features(
         from helixfold.training.feature_store import make_store
 
         return make_store(_of_predictions(options), options.output, options.shard)
-    if for_training := given(options, StoreOptions):
+    if for_training := changed_options(options, StoreOptions):
         raise InputError(f"{for_training[0]} is for a training set; pass --structures DIR")
 
     from data_pipeline.parse.fasta import directory_name

@@ -213,7 +213,7 @@ def values_of(options: Any, group: type) -> dict[str, Any]:
     return {field.name: getattr(options, field.name) for field in fields(group) if hasattr(options, field.name)}
 
 
-def given(options: Any, *groups: type) -> list[str]:
+def changed_options(options: Any, *groups: type) -> list[str]:
     """Return the command-line names of options that differ from their defaults, in `groups` or in all groups."""
     defaults = type(options)()
     names = [field.name for group in groups or (type(options),) for field in fields(group)]

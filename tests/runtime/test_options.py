@@ -6,7 +6,7 @@ from datetime import date
 
 import pytest
 
-from helixfold.runtime.options import calendar_date, given, integer, memory_size, number, positive
+from helixfold.runtime.options import calendar_date, changed_options, integer, memory_size, number, positive
 
 
 @pytest.mark.parametrize(
@@ -53,5 +53,5 @@ def test_options_that_were_given_are_named_as_on_the_command_line() -> None:
         max_rows: int = 3
         overwrite: bool = False
 
-    assert given(Options()) == given(Options(max_rows=3)) == []
-    assert given(Options(max_rows=4, overwrite=True)) == ["--max-rows", "--overwrite"]
+    assert changed_options(Options()) == changed_options(Options(max_rows=3)) == []
+    assert changed_options(Options(max_rows=4, overwrite=True)) == ["--max-rows", "--overwrite"]

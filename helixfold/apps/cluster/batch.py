@@ -31,7 +31,7 @@ from helixfold.planning.memory import MemoryOptions
 from helixfold.report.pulldown import PulldownEntry
 from helixfold.results.file_table import FEATURES, RANKING
 from helixfold.results.packed import PackedResults
-from helixfold.runtime.options import DtypeOrAuto, given, values_of
+from helixfold.runtime.options import DtypeOrAuto, changed_options, values_of
 from helixfold.weights.find import find_parameters
 
 # Options that say how one machine divides its work, or whose files concern all targets.
@@ -209,7 +209,7 @@ def read_batch(options: PredictOptions, given_targets: Sequence[AnyTarget] | Non
 
     Raise `InputError` for what cannot be used.
     """
-    for name in given(options):
+    for name in changed_options(options):
         if name in _EXCLUDED:
             raise InputError(f"{name} and --cluster exclude each other; leave one of them out")
     assert options.cluster is not None

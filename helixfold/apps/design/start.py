@@ -19,7 +19,7 @@ from helixfold.apps.design.sources import BinderInput
 from helixfold.results.file_table import REDESIGNED
 from helixfold.results.lock import locked_directory
 from helixfold.results.writing import write_file
-from helixfold.runtime.options import given as options_given
+from helixfold.runtime.options import changed_options
 from helixfold.runtime.standard_streams import print_note, print_summary
 
 
@@ -65,7 +65,7 @@ def run_binders(given: BinderInput, command: BinderCommand) -> int:
 
 def _run_plain(given: BinderInput, lengths: tuple[int, int], command: BinderCommand) -> int:
     """Design binders of one length that are neither redrawn nor filtered."""
-    own = set(options_given(command)) & {f"--{name.replace('_', '-')}" for name in _ONLY_END_TO_END}
+    own = set(changed_options(command)) & {f"--{name.replace('_', '-')}" for name in _ONLY_END_TO_END}
     if lengths[0] != lengths[1] or own:
         what = "a range of lengths" if lengths[0] != lengths[1] else min(own)
         raise InputError(f"{what} is for binders that are filtered; pass --accepted too, the number of binders")

@@ -35,7 +35,7 @@ from helixfold.report.page import counted
 from helixfold.report.pulldown import PulldownEntry
 from helixfold.report.searches import summary
 from helixfold.results.file_table import FEATURES
-from helixfold.runtime.options import given, part_of
+from helixfold.runtime.options import changed_options, part_of
 from helixfold.runtime.standard_streams import print_note
 from helixfold.weights.find import ReadyModel
 
@@ -135,7 +135,12 @@ def read_jobs(options: PredictOptions, given_targets: Sequence[AnyTarget] | None
     Raise `InputError` for wrong input: all errors together or, with --skip-invalid, none of those that concern single
     targets, unless no target is valid.
     """
-    if options.features and not options.inputs and (names := given(options, SearchOptions)) and names != ["--threads"]:
+    if (
+        options.features
+        and not options.inputs
+        and (names := changed_options(options, SearchOptions))
+        and names != ["--threads"]
+    ):
         raise InputError(f"{names[0]} would do nothing: features are ready; give it the sequences")
     plan_of(with_site_sources(options, announce=False), announce=False)  # wrong options are reported before wrong files
     with input_problems(skippable_problems(options.skip_invalid)) as problems:
