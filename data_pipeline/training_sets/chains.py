@@ -25,11 +25,11 @@ class ChainFilter(Checked):
     min_length: Annotated[int, at_least(1)] = 1  # residues of the sequence
     min_observed: Annotated[int, at_least(1)] = 1  # residues with atoms
 
-    def refusal(self, structure: Structure, chain: Chain) -> str | None:
+    def exclusion_reason(self, structure: Structure, chain: Chain) -> str | None:
         """Return the reason for excluding a chain from training, or None if it is accepted."""
-        return self._entry_refusal(structure) or self._chain_refusal(chain)
+        return self._entry_exclusion(structure) or self._chain_exclusion(chain)
 
-    def _entry_refusal(self, structure: Structure) -> str | None:
+    def _entry_exclusion(self, structure: Structure) -> str | None:
         if structure.resolution is not None and structure.resolution >= self.below_resolution:
             return f"its resolution is {structure.resolution:g} A, and it must be below {self.below_resolution:g} A"
         latest, released = self.latest_release, structure.release_date
@@ -39,7 +39,7 @@ class ChainFilter(Checked):
             return f"it was released on {released}, after {latest}"
         return None
 
-    def _chain_refusal(self, chain: Chain) -> str | None:
+    def _chain_exclusion(self, chain: Chain) -> str | None:
         length, observed = len(chain.sequence), int(chain.observed.sum())
         if length < self.min_length:
             return f"its sequence has {length} residues, and {self.min_length} are needed"

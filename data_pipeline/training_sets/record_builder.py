@@ -141,7 +141,7 @@ class RecordBuilder:
             reason = f"its name {problem}" if problem else None
             if self.only is not None and name not in self.only:
                 reason = "it is not one of the chains to take"
-            reason = reason or self.filter.refusal(structure, chain)
+            reason = reason or self.filter.exclusion_reason(structure, chain)
             if reason is None:
                 chains.append(ChainSummary(name=name, chain=chain.name, sequence=chain.sequence))
             else:

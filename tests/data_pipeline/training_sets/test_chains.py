@@ -47,7 +47,7 @@ def structure(**changes: Any) -> Structure:
     ],
 )
 def test_chains_within_alphafolds_limits_are_trained_on(entry: Structure, of_it: Chain) -> None:
-    assert ChainFilter(latest_release=date(2018, 4, 30)).refusal(entry, of_it) is None
+    assert ChainFilter(latest_release=date(2018, 4, 30)).exclusion_reason(entry, of_it) is None
 
 
 @pytest.mark.parametrize(
@@ -64,15 +64,15 @@ def test_chains_within_alphafolds_limits_are_trained_on(entry: Structure, of_it:
 )
 def test_every_refusal_has_a_reason(entry: Structure, of_it: Chain, reason: str) -> None:
     limits = ChainFilter(latest_release=date(2018, 4, 30), min_length=5, min_observed=2)
-    assert limits.refusal(entry, of_it) == reason
+    assert limits.exclusion_reason(entry, of_it) == reason
 
 
 def test_without_a_cut_off_the_date_may_be_unknown() -> None:
-    assert ChainFilter().refusal(structure(release_date=None), chain()) is None
+    assert ChainFilter().exclusion_reason(structure(release_date=None), chain()) is None
 
 
 def test_a_chain_without_any_observed_residue_is_refused() -> None:
-    assert ChainFilter().refusal(structure(), chain(observed=0)) == "0 of its residues were observed, and 1 are needed"
+    assert ChainFilter().exclusion_reason(structure(), chain(observed=0)) == "0 of its residues were observed, and 1 are needed"
 
 
 @pytest.mark.parametrize(
