@@ -70,7 +70,7 @@ class PreparedTarget:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FoundHomologs:
+class Homologs:
     """Alignments of a target by file, with the user's first, and its templates, from files and searches."""
 
     alignments: dict[str, Alignment]
@@ -105,7 +105,7 @@ def prepare(target: Target, plan: SearchPlan | None = None, results: Path | None
     )
 
 
-def template_notes(paths: Sequence[Path], homologs: Iterable[FoundHomologs], *, warn: bool) -> tuple[str, ...]:
+def template_notes(paths: Sequence[Path], homologs: Iterable[Homologs], *, warn: bool) -> tuple[str, ...]:
     """Return a sentence for each template file without a usable template; with `warn`, also issue warnings."""
     results = [each.templates for each in homologs if each.templates is not None]
     notes = unused_files(paths, results)
@@ -114,7 +114,7 @@ def template_notes(paths: Sequence[Path], homologs: Iterable[FoundHomologs], *, 
     return notes
 
 
-def find_homologs(target: Target, plan: SearchPlan | None = None, results: Path | None = None) -> FoundHomologs:
+def find_homologs(target: Target, plan: SearchPlan | None = None, results: Path | None = None) -> Homologs:
     """Read the alignments of a target and run its searches.
 
     Templates are the user's if there are any, else the hits of the template search (AlphaFold 2, Suppl. Sec. 1.2.2 and
@@ -142,7 +142,7 @@ def find_homologs(target: Target, plan: SearchPlan | None = None, results: Path 
         templates = templates_from_files(target.sequence, target.templates, plan.user_templates)
     elif plan.templates is not None and results is not None:
         templates = _templates(target.sequence, plan.templates, searched, rows, ResultFiles(directory=results))
-    return FoundHomologs(alignments=rows, templates=templates)
+    return Homologs(alignments=rows, templates=templates)
 
 
 def search_homologs(sequence: str, step: AlignmentStep, directory: Path) -> tuple[bytes, Alignment]:

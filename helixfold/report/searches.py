@@ -60,9 +60,9 @@ def templates_of(
     if isinstance(prepared, PreparedTarget):
         return None if prepared.templates is None else template_report(prepared.templates, read=read)
     reports = [
-        template_report(found.templates, chain, read)
-        for chain, found in prepared.found.items()
-        if found.templates is not None
+        template_report(homologs.templates, chain, read)
+        for chain, homologs in prepared.homologs.items()
+        if homologs.templates is not None
     ]
     return (
         {key: [entry for each in reports for entry in each[key]] for key in ("used", "rejected")} if reports else None
@@ -79,10 +79,10 @@ def summary(prepared: PreparedTarget | PreparedComplex, read: Collection[str] | 
     if features.entity_id[-1] > 1:
         line += f", {features.paired_rows - 1 or 'none'} of them paired"
     parts = [line]
-    for chain, found in prepared.found.items():
-        templates = _templates(found.templates, chain, read)
-        if found.alignments or templates:
-            parts.append(f"chain {chain}{_sources(found.alignment_rows)}{templates}")
+    for chain, homologs in prepared.homologs.items():
+        templates = _templates(homologs.templates, chain, read)
+        if homologs.alignments or templates:
+            parts.append(f"chain {chain}{_sources(homologs.alignment_rows)}{templates}")
     return "; ".join([*parts, *prepared.notes])
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from data_pipeline.features.complexes.pipeline import PreparedComplex
-from data_pipeline.pipeline import FoundHomologs, PreparedTarget
+from data_pipeline.pipeline import Homologs, PreparedTarget
 from data_pipeline.templates.result import RejectedHit, RejectionReason, TemplateResult, UsedTemplate
 from helixfold.report.searches import summary, template_report, templates_of
 from tests.data_pipeline.sampling.samples import random_features
@@ -49,10 +49,10 @@ def test_templates_of_a_complex_name_their_chains() -> None:
 @pytest.fixture
 def prepared_complex() -> PreparedComplex:
     found = {
-        name: FoundHomologs(alignments={}, templates=templates)
+        name: Homologs(alignments={}, templates=templates)
         for name, templates in (("A", RESULT), ("B", None), ("C", RESULT))
     }
-    return PreparedComplex(features=feature_set("ABA"), found=found, notes=("a note",))
+    return PreparedComplex(features=feature_set("ABA"), homologs=found, notes=("a note",))
 
 
 def test_a_targets_templates_are_those_of_all_chains(prepared_complex: PreparedComplex) -> None:
@@ -64,8 +64,8 @@ def test_a_targets_templates_are_those_of_all_chains(prepared_complex: PreparedC
     assert found is not None
     assert [(each["chain"], each["name"]) for each in found["used"]] == [("C", "1abc_A")]
     assert [each["chain"] for each in found["rejected"]] == ["A", "A", "A", "C", "C"]
-    none = {name: FoundHomologs(alignments={}, templates=None) for name in "AB"}
-    assert templates_of(PreparedComplex(features=prepared_complex.features, found=none)) is None
+    none = {name: Homologs(alignments={}, templates=None) for name in "AB"}
+    assert templates_of(PreparedComplex(features=prepared_complex.features, homologs=none)) is None
 
 
 def test_the_screen_has_rows_by_file_templates_and_notes(prepared_complex: PreparedComplex) -> None:
@@ -85,5 +85,5 @@ def test_the_screen_has_rows_by_file_templates_and_notes(prepared_complex: Prepa
     whole = f"{len(features.msa)} rows in the alignment, {features.paired_rows - 1 or 'none'} of them paired"
     templates = "2 templates (1abc_A, 2xyz_B), 1 hit not used, see templates.json"
     assert summary(prepared_complex) == f"{whole}; chain A; {templates}; chain C; {templates}; a note"
-    same = PreparedComplex(features=feature_set("AA"), found={})
+    same = PreparedComplex(features=feature_set("AA"), homologs={})
     assert summary(same) == f"{len(same.features.multimer.msa)} rows in the alignment"

@@ -16,7 +16,7 @@ from data_pipeline.features.pairing import PairingRows, species_of
 from data_pipeline.parse.a3m import Alignment
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.pipeline import (
-    FoundHomologs,
+    Homologs,
     PreparedTarget,
     find_homologs,
     prepare,
@@ -31,7 +31,7 @@ class PreparedComplex:
     """Features of a complex, with the search results of each sequence by its first chain."""
 
     features: ComplexFeatureSet
-    found: Mapping[str, FoundHomologs]
+    homologs: Mapping[str, Homologs]
     notes: tuple[str, ...] = ()  # about unused templates of the user
 
 
@@ -47,15 +47,15 @@ def prepare_complex(
     plan = plan or SearchPlan()
     entities, chain_plan = complex_input.target.entities, complex_input.needed(plan).of_chains()
     places = [None] * len(entities) if results is None else complex_input.search_directories(results)
-    found = {
+    homologs = {
         entity.chain_ids[0]: find_homologs(complex_input.chain(entity), chain_plan, place)
         for entity, place in zip(entities, places, strict=True)
     }
-    alignments = _with_pairs(complex_input, _alignments(complex_input, found), plan, results)
+    alignments = _with_pairs(complex_input, _alignments(complex_input, homologs), plan, results)
     return PreparedComplex(
         features=ComplexFeatureSet.of(complex_input.target, alignments, complex_input.pair_mode),
-        found=found,
-        notes=template_notes(complex_input.templates, found.values(), warn=results is None),
+        homologs=homologs,
+        notes=template_notes(complex_input.templates, homologs.values(), warn=results is None),
     )
 
 
@@ -73,13 +73,13 @@ def prepare_any(
     return prepare(target, plan, results)
 
 
-def _alignments(complex_input: ComplexInput, found: Mapping[str, FoundHomologs]) -> Iterator[EntityAlignment]:
+def _alignments(complex_input: ComplexInput, homologs: Mapping[str, Homologs]) -> Iterator[EntityAlignment]:
     """Yield the alignments of each sequence of a complex, from its files and its search results."""
     whole: dict[str, EntityAlignment] = {}
     if complex_input.a3m is not None:
         whole = {each.sequence: each for each in read_complex_a3m(complex_input.a3m).entities}
     for entity in complex_input.target.entities:
-        files, own, of_all = complex_input.files_of(entity), found[entity.chain_ids[0]], whole.get(entity.sequence)
+        files, own, of_all = complex_input.files_of(entity), homologs[entity.chain_ids[0]], whole.get(entity.sequence)
         rows = [] if of_all is None or of_all.unpaired is None else [of_all.unpaired]
         paired, uniprot = (
             None if path is None else read_alignment(path, entity.sequence) for path in (files.paired, files.uniprot)

@@ -72,7 +72,10 @@ def test_without_a_cut_off_the_date_may_be_unknown() -> None:
 
 
 def test_a_chain_without_any_observed_residue_is_refused() -> None:
-    assert ChainFilter().exclusion_reason(structure(), chain(observed=0)) == "0 of its residues were observed, and 1 are needed"
+    assert (
+        ChainFilter().exclusion_reason(structure(), chain(observed=0))
+        == "0 of its residues were observed, and 1 are needed"
+    )
 
 
 @pytest.mark.parametrize(

@@ -175,6 +175,6 @@ def test_chains_of_a_users_structure_are_templates_of_the_sequences_that_they_fi
 def templates_by_chain(found: PreparedComplex) -> dict[str, list[str]]:
     return {
         chain: [each.name for each in homologs.templates.used]
-        for chain, homologs in found.found.items()
+        for chain, homologs in found.homologs.items()
         if homologs.templates is not None
     }
