@@ -30,7 +30,7 @@ _SERVER_MODES: dict[str, Mode] = {
     _PAIRS_ENVIRONMENTAL: "env",
 }
 _INSTEAD_OF_SERVER = (
-    "without it, give --msa FILE or --database FASTA, or fold the sequence alone with --msa-mode single_sequence"
+    "without it, pass --msa FILE or --database FASTA, or fold the sequence alone with --msa-mode single_sequence"
 )
 _EXCLUDED = {
     "single_sequence": ("--msa", "--databases", "--database", "--msa-server"),
@@ -78,7 +78,7 @@ def with_site_sources(options: Options, targets: Sequence[AnyTarget] = (), *, an
 def profile_of(options: SearchOptions) -> DatabaseProfile:
     """Return the databases that the options name, which may be none. Raise `InputError` for wrong ones."""
     if options.databases is not None and options.database:
-        raise InputError("--databases and --database exclude each other; put all databases into one profile")
+        raise InputError("--databases and --database cannot be combined; put all databases into one profile")
     reduced = options.db_preset == "reduced_dbs"
     if reduced and (options.databases is None or not options.databases.is_dir()):
         raise InputError("--db-preset is for databases as AlphaFold lays them out; give their --databases DIR")
@@ -97,7 +97,7 @@ def plan_of(options: SearchOptions, *, announce: bool = True, dry_run: bool = Fa
     url = server_of(options)
     if options.templates == () and url is None:
         raise InputError(
-            "--templates alone takes templates from an MMseqs2 server: give --msa-server too, or files or directories "
+            "--templates alone takes templates from an MMseqs2 server: pass --msa-server too, or files or directories "
             f"of structures; {NO_TEMPLATE_TABLE}"
         )
     profile = profile_of(options)
@@ -151,12 +151,12 @@ def server_of(options: SearchOptions) -> str | None:
     for name in _EXCLUDED.get(mode, ("--databases", "--database") if mode in _SERVER_MODES else ()):
         if name in names:
             raise InputError(
-                f"--msa-mode {mode} and {name} exclude each other; leave one of them out "
+                f"--msa-mode {mode} and {name} cannot be combined; leave one of them out "
                 "(--msa-mode auto takes all that is given)"
             )
     if mode == "databases" and not {"--databases", "--database"} & set(names):
         raise InputError(
-            "--msa-mode databases needs to know them; give --databases or --database, or set databases in a "
+            "--msa-mode databases needs to know them; pass --databases or --database, or set databases in a "
             "configuration file"
         )
     if isinstance(options.msa_server, str):

@@ -107,7 +107,7 @@ def _inputs(options: PredictOptions, problems: InputProblems) -> tuple[Path, ...
     last = inputs[-1] if len(inputs) > 1 else None
     if last and not (os.path.exists(last) or last.name.lower().endswith(INPUT_SUFFIXES) or is_sequence(last)):
         # ColabFold takes the output directory last, and it need not exist.
-        problems.add(InputError.at(last, f"there is no such file; to write results there, give --output {last}"))
+        problems.add(InputError.at(last, f"there is no such file; to write results there, pass --output {last}"))
         return inputs[:-1]
     return inputs
 
@@ -124,7 +124,7 @@ def pulldown_targets(options: PredictOptions, problems: InputProblems) -> tuple[
         return [], []
     for name in ("--features", "--example", "--records-as-chains", "--chain-ids"):
         if name in changed_options(options):
-            raise InputError(f"--pulldown and {name} exclude each other; run the command once for each")
+            raise InputError(f"--pulldown and {name} cannot be combined; run the command once for each")
     if options.inputs:
         raise InputError(f"--pulldown has its own files; give {options.inputs[0]} to a command of its own")
     complexes = []

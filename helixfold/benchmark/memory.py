@@ -290,7 +290,7 @@ def run(options: MemoryBenchmarkOptions) -> int:
         if path is not None and not path.parent.is_dir():
             raise InputError(f"{path} cannot be written: {path.parent} is no directory")
     if options.part == DESIGN and ({*options.executors} - {"plain", "whole"} or {*options.ranks} != {1}):
-        raise InputError("a step of a design is computed whole by one process: give --executors whole, and no --ranks")
+        raise InputError("a step of a design is computed whole by one process: pass --executors whole, and no --ranks")
     earlier = [reading for path in options.include for reading in _read(path)]
     limit = None if options.memory_limit is None else int(options.memory_limit * 2**30)
     points = _points(options)

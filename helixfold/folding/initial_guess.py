@@ -33,7 +33,7 @@ def guess_of(path: Path, target: str, *, only: bool) -> Path:
     if path.is_file():
         if only:
             return path
-        problem = "one structure for several targets; give a directory with <target>.cif or <target>.pdb for each"
+        problem = "one structure for several targets; pass a directory with <target>.cif or <target>.pdb for each"
         raise InputError.at(path, problem)
     if not path.is_dir():
         raise InputError.at(path, "there is no such structure file or directory")

@@ -67,7 +67,7 @@ class Journal:
         try:
             earlier = dict(parse_json(first)["settings"])
         except (ValueError, KeyError, TypeError) as error:
-            problem = "its first line is damaged, so nobody knows from what its results are; give --overwrite"
+            problem = "its first line is damaged, so nobody knows from what its results are; pass --overwrite"
             raise InputError.at(self._path, problem) from error
         now = json.loads(json.dumps(settings))
         before, after = (_record({name: each[name] for name in earlier.keys() & now}) for each in (earlier, now))

@@ -43,7 +43,7 @@ def require_same_settings(
     differences: Sequence[str],
     *,
     verb: str = "made",
-    remedy: str = "give --overwrite, or another --output",
+    remedy: str = "pass --overwrite, or another --output",
     error: type[InputError] = InputError,
 ) -> None:
     """Raise `error` if results at `path` were made with other settings; `remedy` says what the user can do."""

@@ -36,7 +36,7 @@ def make_store(options: StoreOptions, output: Path, shard: tuple[int, int] | Non
     if options.join_shards:
         return _join(output, options)
     if options.structures is None:
-        raise InputError("give --structures DIR, the structures to train on")
+        raise InputError("pass --structures DIR, the structures to train on")
     for given, needed, problem in (
         (options.duplicates, options.alignments, "--duplicates needs --alignments DIR, the alignments that are shared"),
         (options.require_alignments, options.alignments, "--require-alignments needs --alignments DIR"),

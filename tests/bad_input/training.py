@@ -43,7 +43,7 @@ FINISHED = {
     "a structure to score that is not there": bad("score no.pdb", {}, "no.pdb", "no such file"),
     "an empty directory to score": bad("score d", {"d": Path.mkdir}, "d", "it has no structures"),
     "two structures of one name to score": bad("score d/x.pdb d", {"d/x.pdb": PDB}, "x.pdb", "rename one of them"),
-    "an output of a program to score as decoys": bad("score d", {"d/ranked_0.pdb": PDB}, "d", "give --rescore"),
+    "an output of a program to score as decoys": bad("score d", {"d/ranked_0.pdb": PDB}, "d", "pass --rescore"),
     "scores into a file": bad("score x.pdb --output y", {"x.pdb": PDB, "y": b"precious"}, "y"),
     "nothing to scan": bad("scan", {}, "required", "FILE"),
     "a position that is not there": bad("scan MKTAYIAKQR --positions 11", {}, "position 11 is outside"),

@@ -138,7 +138,7 @@ def test_a_step_of_a_design_has_gradients_and_its_own_forecast(
     assert alone < once < again
     capsys.readouterr()
     assert run("--part", "design") == 2
-    assert "computed whole by one process: give --executors whole" in capsys.readouterr().err
+    assert "computed whole by one process: pass --executors whole" in capsys.readouterr().err
 
 
 def test_ranks_hold_their_parts_and_the_worst_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,7 +184,7 @@ def test_templates_and_the_fate_of_every_hit_are_written(fasta: Path, tmp_path: 
         (["FASTA", "--alignments", "."], "--alignments is for a training set; pass --structures DIR"),
         (["FASTA", "--max-resolution", "3"], "--max-resolution is for a training set"),
         (["--structures", ".", "--database", "x.fasta"], "--database is for targets to fold, not for a training set"),
-        (["FASTA", "--databases", "a.toml", "--database", "b.fasta"], "exclude each other"),
+        (["FASTA", "--databases", "a.toml", "--database", "b.fasta"], "cannot be combined"),
         (["FASTA", "--database", "nothing.fasta"], "no such database file"),
         (["FASTA", "--templates", "nothing.cif"], "no such structure file"),
         (["FASTA", "--templates", "FASTA"], "neither mmCIF (data_) nor PDB"),

@@ -57,6 +57,6 @@ def test_error_names_what_differs_and_what_to_do() -> None:
     with pytest.raises(InputError) as caught:
         require_same_settings(Path("out"), ["another sequence", "seed 0, now 1"])
     sentence = "out: made before with other settings (another sequence; seed 0, now 1); "
-    assert str(caught.value) == sentence + "give --overwrite, or another --output"
+    assert str(caught.value) == sentence + "pass --overwrite, or another --output"
     with pytest.raises(ConfigError, match=r"^out: begun before with other settings \(seed\); repeat them$"):
         require_same_settings(Path("out"), ["seed"], verb="begun", remedy="repeat them", error=ConfigError)

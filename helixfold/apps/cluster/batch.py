@@ -211,7 +211,7 @@ def read_batch(options: PredictOptions, given_targets: Sequence[AnyTarget] | Non
     """
     for name in changed_options(options):
         if name in _EXCLUDED:
-            raise InputError(f"{name} and --cluster exclude each other; leave one of them out")
+            raise InputError(f"{name} and --cluster cannot be combined; leave one of them out")
     assert options.cluster is not None
     site = read_site(options.cluster)
     models, folding = folding_of(options)

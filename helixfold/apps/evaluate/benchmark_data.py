@@ -172,13 +172,13 @@ class _DataFiles:
         if alignments:
             return [read_alignment(alignments[0]).query]
         if max(len(references), len(row.references)) > 1:  # each may be a part of it
-            raise MissingDataError("its sequence is not there; give a FASTA file that has it by --data")
+            raise MissingDataError("its sequence is not there; pass a FASTA file that has it with --data")
         chains = read_structure(references[0].path).chains
         wanted = next((match.chain for match in by_name(name, references)), None)
         named = [chain for chain in chains if wanted in (None, chain.name)] or list(chains)
         if wanted is not None and len(named) != 1:
             raise MissingDataError(
                 f"its sequence is not there, and {references[0].path.name} has {len(chains)} chains, none of them "
-                f"{printable(wanted)}; give a FASTA file that has it by --data"
+                f"{printable(wanted)}; pass a FASTA file that has it with --data"
             )
         return [chain.sequence for chain in named]

@@ -31,7 +31,7 @@ def processes(devices: str | None, device: str, ranks_per_target: int) -> Proces
     if "TORCHELASTIC_RUN_ID" in os.environ:
         raise InputError("torchrun has started the processes and each takes its own device; leave --devices out")
     if device not in ("auto", "cpu", "cuda"):
-        raise InputError(f"--device {device} and --devices exclude each other; name all devices with --devices")
+        raise InputError(f"--device {device} and --devices cannot be combined; name all devices with --devices")
     there = 0 if device == "cpu" else torch.cuda.device_count()
     if device == "cuda" and not there:
         raise InputError("there is no CUDA device; choose --device cpu")

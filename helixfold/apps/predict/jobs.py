@@ -141,7 +141,7 @@ def read_jobs(options: PredictOptions, given_targets: Sequence[AnyTarget] | None
         and (names := changed_options(options, SearchOptions))
         and names != ["--threads"]
     ):
-        raise InputError(f"{names[0]} would do nothing: features are ready; give it the sequences")
+        raise InputError(f"{names[0]} would do nothing: features are ready; pass it the sequences instead")
     plan_of(with_site_sources(options, announce=False), announce=False)  # wrong options are reported before wrong files
     with input_problems(skippable_problems(options.skip_invalid)) as problems:
         targets, pulldown = requested_targets(options, given_targets, announce=announce, problems=problems)

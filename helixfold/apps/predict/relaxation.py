@@ -154,7 +154,7 @@ def relax_files(
     structures = {path: read_structure(path) for path in targets}
     for path, structure in structures.items():
         if not structure.chains:
-            raise InputError.at(path, "it holds no protein; give a structure with at least one chain of amino acids")
+            raise InputError.at(path, "it holds no protein; pass a structure with at least one chain of amino acids")
         if len(structure.chains) > MAX_CHAINS:
             raise InputError.at(path, f"it holds {len(structure.chains):,} chains, and {MAX_CHAINS:,} can be named")
     failed = 0

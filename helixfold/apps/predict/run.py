@@ -79,7 +79,7 @@ def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = Non
     allocator.keep_few_kernels()
     limit_threads()
     if options.zip and options.output_format == "packed":
-        raise InputError("--zip and --output-format packed exclude each other; leave one of them out")
+        raise InputError("--zip and --output-format packed cannot be combined; leave one of them out")
     try:
         with (
             logged_screen(options.log_file),

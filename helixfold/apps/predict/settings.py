@@ -161,7 +161,7 @@ def folding_of(options: PredictOptions) -> tuple[Sequence[str], FoldingOptions]:
     if preset is not None and not options.models and options.weights is not None and options.weights.is_file():
         raise InputError(
             f"{options.weights} is one file of parameters and --preset names {', '.join(preset.models)}; "
-            "give --models, or a directory of weights"
+            "pass --models, or a directory of weights"
         )
     # Options of the same name are the same; None leaves an option to the preset, and then to the default.
     same = {field.name: getattr(options, field.name, None) for field in fields(FoldingOptions)}

@@ -46,7 +46,7 @@ def variant_settings(options: ConformationOptions) -> VariantSettings:
         if not options.cluster_msa and getattr(options, name) != getattr(usual, name):
             raise InputError(f"--{name.replace('_', '-')} is about --cluster-msa; give that too, or leave it out")
     if options.mask_with != usual.mask_with and not (options.mask_columns or options.mask_window):
-        raise InputError("--mask-with is about --mask-columns and --mask-window; give one of them, or leave it out")
+        raise InputError("--mask-with is about --mask-columns and --mask-window; pass one of them, or leave it out")
     clusters = ClusterSettings(
         eps=options.cluster_eps, min_samples=options.cluster_min_samples, max_gaps=options.cluster_max_gaps
     )

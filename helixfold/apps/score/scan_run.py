@@ -423,7 +423,7 @@ def _mutants(targets: Sequence[TargetChains], options: MutationOptions) -> dict[
     if options.table is None:
         return {chains.target: mutants_at(chains, options.positions, options.to) for chains in targets}
     if options.positions:
-        raise InputError("--positions and --table exclude each other; put all mutations into the table")
+        raise InputError("--positions and --table cannot be combined; put all mutations into the table")
     return mutants_in_table(options.table, targets)
 
 

@@ -185,7 +185,7 @@ def require_templates(preset: Preset) -> None:
         readers = [name for name, make in PRESETS.items() if make().model.template is not None]
         known = [name for name in readers if name.endswith(("_ptm", "_v3"))]
         raise InputError(
-            f"--protocol template: {preset.name} reads no templates; give --protocol initial_guess, or a --model that "
+            f"--protocol template: {preset.name} reads no templates; pass --protocol initial_guess, or a --model that "
             f"reads them: {', '.join(known)}"
         )
 

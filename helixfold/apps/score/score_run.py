@@ -325,7 +325,7 @@ def score(options: ScoreOptions) -> int:
     require("evaluate", "biotite", action="helixfold score")
     output = options.output
     if output.exists() and not output.is_dir():
-        raise InputError.at(output, "is a file; give --output a directory")
+        raise InputError.at(output, "is a file; pass --output a directory")
     if options.binder_chains and not options.binders:
         raise InputError("--binder-chains is for --binders, which screens complexes of a binder and its target")
     if options.binders and options.protocol != "auto":

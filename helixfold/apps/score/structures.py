@@ -130,7 +130,7 @@ def _plain(path: Path) -> list[ScoredFile]:
     if not found:
         raise InputError.at(path, f"it has no structures: no file ends in {', '.join(STRUCTURE_SUFFIXES)}")
     if ranked := next(filter(None, map(best_structure, directories)), None):
-        problem = "it is the output of a prediction program, whose files hold each model more than once; give --rescore"
+        problem = "it is the output of a prediction program, whose files hold each model more than once; pass --rescore"
         raise InputError.at(ranked.parent, problem)
     return found
 
@@ -155,7 +155,7 @@ def read_scored(path: Path) -> ScoredStructure:
     structure = read_structure(path)
     chains = [chain for chain in structure.chains if (chain.atom_mask[:, _CA] > 0).any()]
     if not chains:
-        raise InputError.at(path, "it holds no protein with C-alpha atoms; give a structure of at least one chain")
+        raise InputError.at(path, "it holds no protein with C-alpha atoms; pass a structure with at least one chain")
     residues = sum(len(chain.sequence) for chain in chains)
     problem = unknown_residues_problem("".join(chain.sequence for chain in chains))
     if residues > MAX_RESIDUES:

@@ -44,7 +44,7 @@ def job_options(given: Mapping[str, Any] | None = None) -> dict[str, Any]:
     if unknown := given.keys() - OFFERS.keys():
         name = min(map(str, unknown))
         choices = f"{', '.join(OFFERS)}{did_you_mean(name, OFFERS)}"
-        raise InputError(f"there is no option '{printable(name, 40)}'; options: {choices}")
+        raise InputError(f"unknown option '{printable(name, 40)}'; options: {choices}")
     for name, value in given.items():
         if (problem := _problem(OFFERS[name], value)) is not None:
             raise InputError(f"{name} {problem}")

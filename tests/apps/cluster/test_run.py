@@ -117,8 +117,8 @@ def test_a_training_is_submitted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("pools", "word", "problem"),
     [
-        ("[fold.a]\nmemory = '2GiB'", "--device cpu", "--device and --cluster exclude each other"),
-        ("[fold.a]\nmemory = '2GiB'", "--overwrite", "--overwrite and --cluster exclude each other"),
+        ("[fold.a]\nmemory = '2GiB'", "--device cpu", "--device and --cluster cannot be combined"),
+        ("[fold.a]\nmemory = '2GiB'", "--overwrite", "--overwrite and --cluster cannot be combined"),
         ("[search]", "", "site.toml: there is no pool of folding nodes"),
         ("[fold.a]\nmemory = '2GiB'", "--database batch.fasta", "and there is no table [search]"),
         ("[fold.a]\nmemory = '1GiB'", "", "record 't0000': no pool has a GPU, and none of their nodes has the memory"),

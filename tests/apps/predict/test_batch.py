@@ -327,10 +327,10 @@ def test_presets_are_defaults_for_what_is_not_given() -> None:
     [
         (
             ["--msa-mode", "single_sequence", "--msa", "x.a3m"],
-            "--msa-mode single_sequence and --msa exclude each other",
+            "--msa-mode single_sequence and --msa cannot be combined",
         ),
-        (["--msa-mode", "single_sequence", "--msa-server"], "exclude each other"),
-        (["--msa-mode", "databases"], "give --databases or --database"),
+        (["--msa-mode", "single_sequence", "--msa-server"], "cannot be combined"),
+        (["--msa-mode", "databases"], "pass --databases or --database"),
         (["--msa-mode", "mmseqs2_uniref", "--database", "x"], "--msa-mode mmseqs2_uniref and --database exclude"),
         (["--db-preset", "reduced_dbs"], "give their --databases DIR"),
         (["--preset", "quick"], "has no parameters of model_1_ptm"),

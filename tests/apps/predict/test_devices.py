@@ -190,7 +190,7 @@ def test_processes_share_what_memory_a_machine_has(tmp_path: Path, monkeypatch: 
     [
         (["--devices", "0,0"], "each once; there are 0 to 2, got '0,0'"),
         (["--devices", "0,3"], "there are 0 to 2"),
-        (["--devices", "2", "--device", "cuda:1"], "exclude each other"),
+        (["--devices", "2", "--device", "cuda:1"], "cannot be combined"),
         (
             ["--devices", "two", "--device", "cpu"],
             "how many processes to start, such as 2; it must be a whole number from 1 to 1,024, got 'two'",

@@ -229,7 +229,7 @@ def test_packing_that_fails_stops_nothing(five: Path, runs: Runs, monkeypatch: p
 def test_a_zip_of_each_target_and_archives_exclude_each_other(fasta: Path, runs: Runs) -> None:
     runs(fasta, *PACKED, "--zip")
     assert runs.code == 2
-    assert "--zip and --output-format packed exclude each other" in runs.err
+    assert "--zip and --output-format packed cannot be combined" in runs.err
     assert not runs.output.exists()
 
 

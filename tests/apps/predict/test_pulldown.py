@@ -144,8 +144,8 @@ def test_features_of_a_pulldown_have_no_other_targets(
     ("options", "problem"),
     [
         (["x.fasta"], "--pulldown has its own files; give x.fasta to a command of its own"),
-        (["--example"], "--pulldown and --example exclude each other"),
-        (["--chain-ids", "H"], "--pulldown and --chain-ids exclude each other"),
+        (["--example"], "--pulldown and --example cannot be combined"),
+        (["--chain-ids", "H"], "--pulldown and --chain-ids cannot be combined"),
         (["--pulldown-table", "none.csv"], "none.csv"),
         (["--msa", "one.a3m"], "one alignment for several targets"),
     ],

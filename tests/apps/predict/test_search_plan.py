@@ -106,7 +106,7 @@ def test_without_a_configured_server_it_is_the_public_one(site_file: Path) -> No
 
 
 def test_databases_mode_without_any_databases_is_an_error(site_file: Path) -> None:
-    with pytest.raises(InputError, match="give --databases or --database, or set databases in a configuration file"):
+    with pytest.raises(InputError, match="pass --databases or --database, or set databases in a configuration file"):
         plan_of(with_site_sources(SearchOptions(msa_mode="databases"), [ALONE]))
 
 

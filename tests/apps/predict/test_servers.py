@@ -138,7 +138,7 @@ def test_a_dead_server_ends_searches_and_not_the_run(server: MockServer, batch: 
     assert failures["victim"] == failures["third"]
     assert failures["victim"].startswith("ServerUnavailableError: MMseqs2 server http://127.0.0.1")
     assert failures["victim"].endswith(
-        "no answer within 5 s: too many requests (RATELIMIT); without it, give --msa FILE or --database FASTA, "
+        "no answer within 5 s: too many requests (RATELIMIT); without it, pass --msa FILE or --database FASTA, "
         "or fold the sequence alone with --msa-mode single_sequence"
     )
     assert (batch.output / "other" / "ranked_0.pdb").is_file()

@@ -178,7 +178,7 @@ def test_the_heat_map_has_every_single_mutant_in_its_cell() -> None:
     ("words", "problem"),
     [
         ("--positions 99", "target 'one': position 99 is outside the sequence, which has residues 1 to 12"),
-        ("--positions 3 --table m.tsv", "--positions and --table exclude each other"),
+        ("--positions 3 --table m.tsv", "--positions and --table cannot be combined"),
         ("--to B", "--to names amino acids"),
         ("--table m.tsv", "m.tsv, line 2, record 'W2A': target 'one': residue 2 is K, not W"),
     ],

@@ -407,7 +407,7 @@ def replaced(prediction: Prediction, positions: np.ndarray) -> Prediction:
     [
         (
             "--protocol template --weights NONE",
-            "reads no templates; give --protocol initial_guess, or a --model",
+            "reads no templates; pass --protocol initial_guess, or a --model",
         ),
         ("--binder-chains A", "--binder-chains is for --binders"),
         ("--binders --protocol template", "leave out --protocol"),

@@ -276,7 +276,7 @@ def test_protocols_are_those_that_the_model_and_the_kind_allow(
     [
         (["--binder-chains", "A"], "--binder-chains is for --binders"),
         (["--binders", "--protocol", "template"], "--binders has a protocol of its own"),
-        (["--output", "FILE"], "is a file; give --output a directory"),
+        (["--output", "FILE"], "is a file; pass --output a directory"),
     ],
 )
 def test_options_that_exclude_each_other_write_nothing(

@@ -39,7 +39,7 @@ def test_ranked_models_are_those_of_each_program(tmp_path: Path) -> None:
     assert keys(tmp_path / "theirs", rescore=True) == ["u/rank_0", "u/rank_1"]
     found = ["t/ours_rank_0", "t/ours_rank_1", "u/theirs_rank_0", "u/theirs_rank_1"]
     assert keys(tmp_path / "ours", tmp_path / "theirs", rescore=True) == found
-    with pytest.raises(InputError, match=r"is the output of a prediction program.*give --rescore"):
+    with pytest.raises(InputError, match=r"is the output of a prediction program.*pass --rescore"):
         keys(tmp_path / "ours")
     with pytest.raises(InputError, match="has no structures"):
         keys(tmp_path / "none")

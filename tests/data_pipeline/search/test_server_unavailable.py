@@ -67,8 +67,8 @@ def closed_port() -> Iterator[str]:
 
 def test_a_server_that_is_not_there_costs_a_run_one_short_wait() -> None:
     with closed_port() as url:
-        run = Run(url, instead="give --msa")
-        problem = f"MMseqs2 server {url}: 3 attempts failed: the connection was refused; give --msa"
+        run = Run(url, instead="pass --msa")
+        problem = f"MMseqs2 server {url}: 3 attempts failed: the connection was refused; pass --msa"
         assert run.fails() == problem
         assert (len(run.time.pauses), run.time.now < 15) == (2, True)
         assert run.is_given_up()
