@@ -37,7 +37,7 @@ def pick_device(name: str = "auto") -> torch.device:
     return device
 
 
-def untried(properties: DeviceProperties) -> str | None:
+def untested_warning(properties: DeviceProperties) -> str | None:
     """Return a warning if helixfold has never been tested on this kind of device, else None."""
     if properties.kind != "rocm":
         return None

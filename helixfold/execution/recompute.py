@@ -111,7 +111,7 @@ def recompute(model: AlphaFold, config: RecomputeConfig) -> None:
             if keep in ("inputs", "block"):
                 for update in block.modules():
                     if isinstance(update, Update) and update.dropout_rate > 0:
-                        replace_method(update, "dropout_mask", DrawnOnce)
+                        replace_method(update, "dropout_mask", ReusedDropoutMask)
 
     structure = model.structure_module
     if config.structure == "block":
@@ -161,7 +161,7 @@ class RecomputedUpdate(Recomputed):
     in_runs = ("replaced", "kept")
 
 
-class DrawnOnce(MethodReplacement):
+class ReusedDropoutMask(MethodReplacement):
     """Replacement of an update's `dropout_mask` that returns the first run's mask in the second run.
 
     A mask is shared by all rows or columns of a stream, so it takes little memory. Restoring the state of the random

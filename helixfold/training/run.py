@@ -12,7 +12,7 @@ from data_pipeline.io.errors import printable
 from data_pipeline.io.extras import require
 from data_pipeline.io.files import unmoved_directory
 from data_pipeline.training_sets.store import FeatureStore
-from helixfold.execution.device import limit_threads, untried
+from helixfold.execution.device import limit_threads, untested_warning
 from helixfold.ops.device_properties import properties_of
 from helixfold.parallel.mesh import TIMEOUT, Mesh, join, leave, make_mesh
 from helixfold.parallel.watchdog import LostRankError, report_lost_ranks
@@ -69,7 +69,7 @@ def train(
     def work() -> int:
         has_checkpoints = bool(checkpoint_steps(files.checkpoints))
         mesh = join(device, None if layout == AUTO_LAYOUT else layout, timeout, any_dp=has_checkpoints)
-        if mesh.is_first and (warning := untried(properties_of(mesh.device))) is not None:
+        if mesh.is_first and (warning := untested_warning(properties_of(mesh.device))) is not None:
             print_message(warning)
         if layout == AUTO_LAYOUT and mesh.size > 1:
             of_a_step = workload(with_settled_dtype(config, mesh, files.checkpoints), properties_of(mesh.device))

@@ -203,7 +203,9 @@ def test_a_device_that_was_never_tried_is_said_to_be(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "precision   float32 by default" in doctor(capsys)
-    monkeypatch.setattr("helixfold.apps.predict.doctor.untried", lambda properties: "nobody has tried this device")
+    monkeypatch.setattr(
+        "helixfold.apps.predict.doctor.untested_warning", lambda properties: "nobody has tried this device"
+    )
     assert "nobody has tried this device\n" in doctor(capsys)
 
 

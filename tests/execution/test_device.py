@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from data_pipeline.io.errors import InputError
-from helixfold.execution.device import pick_device, untried
+from helixfold.execution.device import pick_device, untested_warning
 from helixfold.ops import device_properties
 from helixfold.ops.device_properties import DEVICE_MODELS, DeviceProperties
 
@@ -51,10 +51,10 @@ def rocm(monkeypatch: pytest.MonkeyPatch) -> DeviceProperties:
 def test_a_gpu_of_amd_is_no_cuda_card_and_said_to_be_untried(rocm: DeviceProperties) -> None:
     assert (rocm.kind, rocm.capability, rocm.shared_memory, rocm.memory) == ("rocm", None, 0, 192 * 2**30)
     assert rocm.has_own_memory
-    said = untried(rocm)
+    said = untested_warning(rocm)
     assert said is not None
     assert said.startswith("MI300X is an AMD GPU (ROCm 6.4.2), on which helixfold has never been tested")
-    assert not any(untried(each) for each in DEVICE_MODELS.values())
+    assert not any(untested_warning(each) for each in DEVICE_MODELS.values())
 
 
 @pytest.mark.gpu

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from helixfold.execution import recompute as subject
-from helixfold.execution.recompute import DrawnOnce, RecomputeConfig, recompute
+from helixfold.execution.recompute import RecomputeConfig, ReusedDropoutMask, recompute
 from helixfold.execution.whole import Whole
 from helixfold.losses.config import finetuning
 from helixfold.model.alphafold import AlphaFold
@@ -102,7 +102,7 @@ def test_losses_and_gradients_are_those_without_recompute_bit_for_bit(variant: s
 
 @pytest.mark.parametrize("variant", ["inputs of template", "default"])
 def test_another_dropout_in_the_second_run_would_be_noticed(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DrawnOnce, "__call__", lambda drawn, *given, **named: drawn.method(*given, **named))
+    monkeypatch.setattr(ReusedDropoutMask, "__call__", lambda drawn, *given, **named: drawn.method(*given, **named))
     model = tiny_model().train()
     recompute(model, VARIANTS[variant])
     assert differing(train(model, "float32"), "float32")

@@ -21,10 +21,10 @@ from helixfold.execution.iteration_runner import (
 from helixfold.execution.nested import tensors, with_tensors_changed
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.execution.recompute import (
-    DrawnOnce,
     EachUpdate,
     RecomputeConfig,
     Recomputed,
+    ReusedDropoutMask,
     WithRecomputingOperators,
     is_recomputing,
     recompute,
@@ -126,7 +126,7 @@ def test_nothing_is_recomputed_without_gradients() -> None:
         module(torch.ones(2))
     assert runs == [True]
     first, second = Recomputed(lambda: None)._both_runs()
-    drawn = DrawnOnce(iter([torch.ones(1), None, torch.zeros(1)]).__next__)
+    drawn = ReusedDropoutMask(iter([torch.ones(1), None, torch.zeros(1)]).__next__)
     with first:
         masks = [drawn(), drawn()]
     with second:

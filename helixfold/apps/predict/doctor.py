@@ -31,7 +31,7 @@ from data_pipeline.search.profile_search import PYHMMER_VERSION
 from helixfold.apps.predict import memory_plan
 from helixfold.apps.predict.relaxation import INSTALL
 from helixfold.execution.available import available_memory, memory_limits
-from helixfold.execution.device import AUTO, pick_device, settled_dtype, untried
+from helixfold.execution.device import AUTO, pick_device, settled_dtype, untested_warning
 from helixfold.execution.iteration_runner import graphs_unsupported_reason
 from helixfold.model.presets import PRESETS
 from helixfold.ops.cpu import loops
@@ -186,7 +186,7 @@ def _machine() -> Facts:
         "dtype": settled_dtype(AUTO, properties),
         "cuda_graphs": graphs_unsupported_reason(properties),
         "compiled_loops": loops.unsupported_reason(),
-        "warning": untried(properties),
+        "warning": untested_warning(properties),
         "processors": available_processors(),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "has_downloaded_parameters": bool(own),

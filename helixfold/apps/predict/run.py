@@ -36,7 +36,7 @@ from helixfold.apps.search import (
     written_directories,
 )
 from helixfold.execution import allocator
-from helixfold.execution.device import AUTO, common_dtype, limit_threads, settled_dtype, untried
+from helixfold.execution.device import AUTO, common_dtype, limit_threads, settled_dtype, untested_warning
 from helixfold.execution.iteration_runner import runner_for
 from helixfold.execution.stages import Stages
 from helixfold.model.config import Method
@@ -276,7 +276,7 @@ def _print_notes(jobs: Sequence[Job], settings: RunSettings) -> None:
     is_demonstration = settings.models[0].provenance == "demonstration"
     if is_demonstration and not folding_of(settings.options)[0] and settings.options.weights is None:
         print_warning(_NO_WEIGHTS.format(targets=counted(len(jobs), "target")), is_json=settings.prints_json)
-    if (warning := untried(properties_of(settings.device))) is not None:
+    if (warning := untested_warning(properties_of(settings.device))) is not None:
         print_note(warning)
     for note in dict.fromkeys(note for job in jobs for note in job.notes(settings.models)):
         print_note(note)

@@ -7,7 +7,15 @@ from typing import Any
 
 from data_pipeline.io.errors import InputError
 from helixfold.apps.score.options import NetworkOptions
-from helixfold.execution.device import AUTO, DTYPES, cast_trunk, limit_threads, pick_device, settled_dtype, untried
+from helixfold.execution.device import (
+    AUTO,
+    DTYPES,
+    cast_trunk,
+    limit_threads,
+    pick_device,
+    settled_dtype,
+    untested_warning,
+)
 from helixfold.execution.iteration_runner import LAUNCH_BOUND_RESIDUES, runner_for
 from helixfold.execution.stages import Stages
 from helixfold.folding.model_input import model_input
@@ -60,7 +68,7 @@ class Network:
     ) -> None:
         limit_threads()
         self.device = pick_device(options.device)
-        if (warning := untried(properties_of(self.device))) is not None:
+        if (warning := untested_warning(properties_of(self.device))) is not None:
             print_note(warning)
         dtype = settled_dtype(folding.dtype, properties_of(self.device)) if folding.dtype == AUTO else folding.dtype
         self.folding = replace(folding, dtype=dtype)

@@ -25,7 +25,7 @@ def test_a_run_that_began_on_a_gpu_goes_on_elsewhere_as_it_began(
     began = "computes in bfloat16, in which earlier targets of this run were predicted"
     with monkeypatch.context() as on_gpu:
         on_gpu.setattr(run, "properties_of", lambda device: DEVICE_MODELS["h200"])
-        on_gpu.setattr(run, "untried", lambda properties: f"{properties.name} was never tried")
+        on_gpu.setattr(run, "untested_warning", lambda properties: f"{properties.name} was never tried")
         assert runs(one) == ["tiny"]
         assert began not in runs.err
         assert "helixfold: NVIDIA H200 was never tried\n" in runs.err
