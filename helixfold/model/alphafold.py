@@ -18,6 +18,7 @@ from helixfold.model.layers import Linear
 from helixfold.model.multimer import MultimerPointAttention, MultimerTemplateEmbedder, multimer_input_embedder
 from helixfold.model.outputs import Folded, Outputs, Recycled, Representations
 from helixfold.model.point_attention import InvariantPointAttention, PointAttention
+from helixfold.model.restraints import RestraintEmbedder
 from helixfold.model.structure_module import StructureModule
 from helixfold.model.template_frames import start_from_template
 from helixfold.model.templates import TemplateEmbedder
@@ -59,6 +60,7 @@ class AlphaFold(nn.Module):
         self.template_embedder = modules.template_embedder(config.template, c_m, c_z) if config.template else None
         self.extra_msa_embedder = ExtraMSAEmbedder(c_e)
         self.extra_msa_stack = EvoformerStack(config.extra_msa, c_z, global_columns=True)
+        self.restraint_embedder = RestraintEmbedder(config.restraints, c_z) if config.restraints else None
         self.evoformer = EvoformerStack(config.evoformer, c_z)
         self.single = Linear(c_m, config.c_s)
         self.structure_module = StructureModule(config.structure, config.c_s, c_z, attention=modules.point_attention)
@@ -135,6 +137,8 @@ class AlphaFold(nn.Module):
         if self.template_embedder is not None and batch.template_mask.shape[1] > 0:
             pair = self.template_embedder(run, batch, pair, pair_mask)
         pair = self._with_extra_msa(run, batch, pair, pair_mask)
+        if (embedder := self.restraint_embedder) is not None:
+            pair = run.replace_rows(lambda rows, edges: embedder.pair_rows(batch.restraints, rows, edges), pair)
         # Differs from AlphaFold: the MSA is embedded here, so that it takes no memory during the extra-MSA stack.
         msa, msa_mask = self._first_msa(run, batch, previous, dtype)
         msa, pair = self.evoformer(run, msa, pair, msa_mask, pair_mask)

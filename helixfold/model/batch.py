@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from data_pipeline.features.sample import SAMPLE_AXES, Sample
+from helixfold.model.restraints import Restraints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,8 @@ class Batch:
     offsets: Int[Tensor, "b r r"] | None = None
     # Probabilities of the residue types of templates, instead of `template_aatype`.
     template_types: Float[Tensor, "b t r 22"] | None = None
+    # Distance restraints, for a batch of one target.
+    restraints: Restraints | None = None
 
     @classmethod
     def from_samples(

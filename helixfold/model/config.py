@@ -14,6 +14,7 @@ from data_pipeline.io.config import (
     at_most,
     between,
 )
+from data_pipeline.parse.restraints import RestraintKind
 
 __all__ = ["Config", "ConfigError"]
 
@@ -134,7 +135,8 @@ class ModelConfig(Config):
 
     `method` selects the modules in which AlphaFold-Multimer differs from AlphaFold 2. `triangle_projections` does not
     change the network: with "fused", DeepMind's and OpenFold's files have one array for the projections to both
-    operands of a triangle multiplication, as in AlphaFold-Multimer v3.
+    operands of a triangle multiplication, as in AlphaFold-Multimer v3. With `restraints`, the network reads distance
+    restraints of this kind, as AlphaLink's do.
     """
 
     c_z: Channels = 128
@@ -146,6 +148,7 @@ class ModelConfig(Config):
     heads: HeadsConfig = field(default_factory=HeadsConfig)
     method: Method = added_setting("monomer")
     triangle_projections: TriangleProjections = added_setting("separate")
+    restraints: RestraintKind | None = added_setting(None)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -9,8 +9,16 @@ from typing import Annotated, Any
 
 from data_pipeline.io.config import MAX_RECYCLES, Bound, Config, ConfigError, added_setting, at_least, at_most
 from data_pipeline.io.errors import did_you_mean, printable
+from data_pipeline.parse.restraints import RestraintKind
 from data_pipeline.sampling.sample import SamplingConfig
-from helixfold.model.config import MSA_LETTERS, HeadsConfig, ModelConfig, StackConfig, StructureConfig, TemplateConfig
+from helixfold.model.config import (
+    MSA_LETTERS,
+    HeadsConfig,
+    ModelConfig,
+    StackConfig,
+    StructureConfig,
+    TemplateConfig,
+)
 
 # Angstrom, unit of translations in the structure module of AlphaFold-Multimer.
 MULTIMER_POSITION_SCALE = 20.0
@@ -92,6 +100,12 @@ def _multimer(index: int, release: str) -> Preset:
         num_recycles=20 if latest else 3,
         recycle_tolerance=0.5 if latest else 0.0,
     )
+
+
+def _alphalink(restraints: RestraintKind) -> Preset:
+    """Return the settings of AlphaLink's networks, which are `model_5_ptm` with distance restraints."""
+    monomer = _alphafold("model_5_ptm")
+    return replace(monomer, name=f"alphalink_{restraints}", model=replace(monomer.model, restraints=restraints))
 
 
 def tiny() -> Preset:
@@ -185,6 +199,8 @@ PRESETS: dict[str, Callable[[], Preset]] = {
         for release in ("_v3", "_v2", "")
         for number in range(1, 6)
     },
+    "alphalink_contacts": partial(_alphalink, "contacts"),
+    "alphalink_distances": partial(_alphalink, "distances"),
     "small": small,
     "tiny": tiny,
     "tiny_multimer": tiny_multimer,

@@ -31,8 +31,15 @@ _OLD_NAMES = (
     (re.compile(r"^(template_pair_embedder|template_pair_stack|template_pointwise_att)\."), r"template_embedder.\1."),
     (re.compile(r"\.core\.(msa_transition|outer_product_mean)\."), r".\1."),
     (re.compile(r"\.core\.(tri_\w+|pair_transition)\."), r".pair_stack.\1."),
+    # Names in AlphaLink's version.
+    (re.compile(r"^extra_msa_stack\.stack\."), "extra_msa_stack."),
+    (
+        re.compile(r"^((?:extra_msa_stack|evoformer)\.blocks\.\d+)\.(tri_\w+|pair_transition)\."),
+        r"\1.pair_stack.\2.",
+    ),
     (re.compile(r"\.ipa\.(linear_q_points|linear_kv_points)\.(weight|bias)$"), r".ipa.\1.linear.\2"),
 )
+_RESTRAINTS = "xl_embedder.linear.weight"  # only AlphaLink has it
 # Errors that torch.load raises on damaged or hostile files.
 _DAMAGE = (
     pickle.UnpicklingError,
@@ -108,6 +115,9 @@ def read_pt(path: str | os.PathLike[str]) -> dict[str, Tensor]:
         if name in tensors:
             raise InputError.at(path, f"has '{printable(name)}' twice")
         tensors[name] = tensor
+    if _RESTRAINTS in tensors:
+        # AlphaLink's checkpoints have template modules, which its networks never run.
+        return {name: tensor for name, tensor in tensors.items() if not name.startswith("template_embedder.")}
     return tensors
 
 

@@ -361,6 +361,12 @@ def table(config: ModelConfig) -> tuple[ParameterNames, ...]:
     rows = [*_embedders(root, method), *_structure_module(root, config, method), *_heads(root, config)]
     if config.template:
         rows += method.templates(root, config.template, config.triangle_projections)
+    if config.restraints:  # DeepMind's networks have none; OpenFold's names are AlphaLink's
+        rows += linears(
+            root.child("restraint_embedder", "evoformer", ""),
+            ("value", "restraint_value", "xl_embedder.linear"),
+            ("group", "restraint_group", "xl_grouping_embedder.linear"),
+        )
     for name, alphafold, stack, global_columns in (
         ("extra_msa_stack", "extra_msa_stack", config.extra_msa, True),
         ("evoformer", "evoformer_iteration", config.evoformer, False),

@@ -2,6 +2,7 @@ import pickle
 import re
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from data_pipeline.io.errors import InputError
+from data_pipeline.parse.restraints import RestraintKind
 from helixfold.model.presets import preset
 from helixfold.weights import alphafold, openfold
 from helixfold.weights.load import load_weights
@@ -54,6 +56,21 @@ def test_a_network_of_complexes_is_written_and_read_bit_equal() -> None:
     for theirs, ours in (("tri_mul_out", "triangle_outgoing.left"), ("tri_mul_in", "triangle_incoming.right")):
         fused = tensors[f"{pair}.{theirs}.linear_ab_p.weight"]
         assert torch.equal(fused.chunk(2)[0], state[f"evoformer.blocks.1.{ours}.weight"])
+
+
+@pytest.mark.parametrize("kind", ["contacts", "distances"])
+def test_alphalinks_checkpoints_are_read(kind: RestraintKind, tmp_path: Path) -> None:
+    config = replace(TINY, template=None, restraints=kind)
+    state = untrained_model(config, seed=3).state_dict()
+    # Its version of OpenFold has other names, and template modules that its networks do not use.
+    tensors = {"template_angle_embedder.linear_1.weight": torch.ones(2, 2)}
+    for name, tensor in openfold.from_state_dict(state, config).items():
+        tensors[name.replace(".pair_stack", "").replace("extra_msa_stack.", "extra_msa_stack.stack.")] = tensor
+    write_pt(tmp_path / "alphalink.pt", tensors)
+    assert_equal(openfold.to_state_dict(read_pt(tmp_path / "alphalink.pt"), config), state)
+    weight = state["restraint_embedder.value.weight"]
+    assert torch.equal(tensors["xl_embedder.linear.weight"], weight)
+    assert weight.shape[1] == {"contacts": 1, "distances": 128}[kind]
 
 
 def test_incoming_edges_keep_the_papers_names_there_and_deepminds_here(tensors: dict[str, Tensor]) -> None:

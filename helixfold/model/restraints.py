@@ -1,0 +1,58 @@
+"""Embedding of distance restraints, with which AlphaLink extends AlphaFold 2 (Stahl et al. 2023)."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from data_pipeline.parse.restraints import RestraintKind
+from helixfold.model.layers import Linear
+
+# Numbers that describe a restraint: the probability of a contact, or the probabilities of 128 distance bins, which
+# AlphaLink multiplies by 1,000.
+VALUES: dict[RestraintKind, int] = {"contacts": 1, "distances": 128}
+_SCALE: dict[RestraintKind, float] = {"contacts": 1.0, "distances": 1000.0}
+
+
+@dataclass(frozen=True)
+class Restraints:
+    """Restraints of one target as the network reads them: a row for each pair of residues, which are indices from 0."""
+
+    pairs: Int[Tensor, "n 2"]
+    values: Float[Tensor, "n v"]
+
+
+class RestraintEmbedder(nn.Module):
+    """Adds restraints to the pair stream before the Evoformer.
+
+    AlphaLink's program reads a matrix of all residue pairs, which is zero for pairs without a restraint: these receive
+    the biases only. A contact also has its number in the list. The distance network has parameters for the number, too,
+    and does not use them.
+    """
+
+    def __init__(self, kind: RestraintKind, c_z: int) -> None:
+        super().__init__()
+        self.kind = kind
+        self.value = Linear(VALUES[kind], c_z)
+        self.group = Linear(1, c_z)
+
+    def pair_rows(
+        self, restraints: Restraints | None, rows: slice, pair: Float[Tensor, "b i j c_z"]
+    ) -> Float[Tensor, "b i j c_z"]:
+        """Return the edges of the residues in `rows` with the embedded restraints; None stands for no restraints."""
+        has_groups, dtype = self.kind == "contacts", pair.dtype
+        bias = self.value.bias + self.group.bias if has_groups else self.value.bias
+        pair = pair + bias.to(dtype)
+        if restraints is None:
+            return pair
+        added = nn.functional.linear(restraints.values * _SCALE[self.kind], self.value.weight)
+        if has_groups:
+            numbers = torch.arange(1, len(added) + 1, device=added.device, dtype=added.dtype)
+            added = added + nn.functional.linear(numbers[:, None], self.group.weight)
+        # Both edges of a pair. Rows outside this slice add zeros, so that no shape depends on the restraints' places.
+        row, column = torch.cat([restraints.pairs, restraints.pairs.flip(1)]).T
+        here = (row >= rows.start) & (row < rows.stop)
+        row = (row - rows.start).clamp(0, pair.shape[1] - 1)
+        added = torch.cat([added, added]) * here[:, None]
+        return pair.index_put((torch.zeros_like(row), row, column), added.to(dtype), accumulate=True)
