@@ -105,7 +105,7 @@ def test_the_tiny_preset_has_every_part_of_the_large_one() -> None:
 def test_names_are_those_of_deepminds_files() -> None:
     suffixes = ("", "_ptm", "_multimer", "_multimer_v2", "_multimer_v3")
     expected = {f"model_{number}{suffix}" for number in range(1, 6) for suffix in suffixes}
-    assert set(PRESETS) == expected | {"small", "tiny", "tiny_multimer"}
+    assert set(PRESETS) == expected | {"alphalink_contacts", "alphalink_distances", "small", "tiny", "tiny_multimer"}
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
