@@ -380,6 +380,10 @@ class ComputeOptions:
     initial_guess: Annotated[Path | None, Parameter(metavar="PATH"), Traits(recorded="inputs")] = None
     """Structure (mmCIF or PDB) to start recycling from, instead of the first iteration's atoms. For several targets: a
     directory with <target>.cif or <target>.pdb."""
+    restraints: Annotated[Path | None, Parameter(metavar="PATH"), Traits(recorded="inputs")] = None
+    """Distance restraints for the models alphalink_contacts and alphalink_distances: two residues a line, and a false
+    discovery rate, a cross-linker or a distribution. For several targets: a directory with <target>.csv, .tsv or
+    .txt."""
     num_ensemble: Annotated[
         int | None,
         reads(whole_number(1, MAX_ENSEMBLE), "N"),

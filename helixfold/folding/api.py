@@ -22,6 +22,7 @@ from data_pipeline.features.complexes.target_files import read_targets, typed_ta
 from data_pipeline.features.schema import Features
 from data_pipeline.io.errors import InputError
 from data_pipeline.parse.fasta import directory_name
+from data_pipeline.parse.restraints import read_restraints
 from helixfold._deprecated import moved_names
 from helixfold.execution.device import AUTO, cast_trunk, dtype_on, pick_device
 from helixfold.execution.iteration_runner import runner_for
@@ -80,6 +81,7 @@ def predict(
     cuda_graphs: CudaGraphs = "auto",
     initial_guess: str | Path | None = None,
     offsets: Int[np.ndarray, "r r"] | None = None,
+    restraints: str | Path | None = None,
     adapters: WeightedAdapter | Sequence[WeightedAdapter] = (),
     progress: bool | None = None,
     num_recycles: int | None = None,
@@ -125,6 +127,8 @@ def predict(
     offsets
         Whole numbers (r, r) that replace the distances i - j of residues along the chain, in the order of the
         predictions' residues.
+    restraints
+        File of distance restraints for AlphaLink's networks, in the formats of `--restraints`.
     adapters
         Adapters of `helixfold finetune` that are added to the parameters.
     progress
@@ -180,7 +184,8 @@ def predict(
     predictions: list[Prediction] = []
     runner = runner_for(where, cuda_graphs)
     guess = None if initial_guess is None else guessed_positions(Path(initial_guess), features)
-    given = FoldingTarget(features=features, initial_guess=guess, offsets=offsets)
+    restrained = None if restraints is None else read_restraints(Path(restraints), features.sequence)
+    given = FoldingTarget(features=features, initial_guess=guess, offsets=offsets, restraints=restrained)
     for each in of_seeds:
         for model, plan in zip(ready, plans, strict=True):
             same = next((made for made in predictions if made.identity.weights == model.digest), None)

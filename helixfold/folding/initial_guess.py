@@ -12,37 +12,14 @@ from jaxtyping import Float
 from data_pipeline.features.complexes.chain_ids import ONLY_CHAIN
 from data_pipeline.features.complexes.feature_set import ComplexFeatureSet, TargetFeatures
 from data_pipeline.io.errors import InputError, printable
-from data_pipeline.parse.fasta import file_names
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.structure import Chain
 from data_pipeline.templates.pairwise_alignment import PairAlignment, align
 from data_pipeline.templates.result import UnusableHitError
 
-SUFFIXES = (".cif", ".mmcif", ".pdb", ".cif.gz", ".pdb.gz")
 # Chains with less identity, over the shorter of both, are other proteins.
 _MIN_IDENTITY = 0.3
-
-
-def guess_of(path: Path, target: str, *, only: bool) -> Path:
-    """Return the structure file of a target: `path` itself if it is the `only` target, or that of its name in a
-    directory.
-
-    Raise `InputError` if there is no such file.
-    """
-    if path.is_file():
-        if only:
-            return path
-        problem = "one structure for several targets; pass a directory with <target>.cif or <target>.pdb for each"
-        raise InputError.at(path, problem)
-    if not path.is_dir():
-        raise InputError.at(path, "there is no such structure file or directory")
-    files = (path / f"{name}{suffix}" for name in file_names(target) for suffix in SUFFIXES)
-    found = next((file for file in files if file.is_file()), None)
-    if found is None:
-        problem = f"no structure of this target is here, such as {printable(target)}.cif"
-        raise InputError.at(path, problem, record=target)
-    return found
 
 
 def guessed_positions(path: Path, features: TargetFeatures) -> Float[np.ndarray, "r 37 3"]:

@@ -14,6 +14,8 @@ from data_pipeline.features.complexes.chain_ids import ONLY_CHAIN
 from data_pipeline.features.complexes.feature_set import ComplexFeatureSet, TargetFeatures, as_complex
 from data_pipeline.features.sample import SAMPLE_AXES, Sample
 from data_pipeline.features.schema import Features
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.parse.restraints import DistanceRestraints
 from data_pipeline.sampling import complex_sample
 from data_pipeline.sampling.sample import draw_sample
 from helixfold.folding.residue_offsets import check_offsets, offsets_with_rings, rings_of
@@ -27,6 +29,7 @@ _RESIDUE_GAP_NOTE: Final = (
     "with missing residues; how it places chains beside each other is often wrong, so look at ipTM and at the errors "
     "between chains, or use a model of complexes, such as model_1_multimer_v3"
 )
+_NO_RESTRAINTS_NOTE: Final = "NO RESTRAINTS: '{model}' reads distance restraints, and the target has none"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +44,7 @@ class ModelInput:
     rings: tuple[int, ...] = ()  # places in `chain_ids` of the chains whose ends are bonded
     # How far residues are apart along the chain, where that is not the difference of their numbers.
     offsets: Int[np.ndarray, "r r"] | None = None
+    restraints: DistanceRestraints | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -50,13 +54,15 @@ def model_input(
     *,
     cyclic: Sequence[str] | None = None,
     offsets: Int[np.ndarray, "r r"] | None = None,
+    restraints: DistanceRestraints | None = None,
 ) -> ModelInput:
     """Return what the model of a preset reads of a target.
 
     A model of complexes reads a single chain as a complex of one, and a model of single chains reads a complex as one
     chain in which residue numbers jump. `cyclic` names the chains whose ends are bonded, all of them without a name.
     `offsets` says how far residues are apart along the chain, in place of their numbers and of rings. Raise
-    `InputError` if the target lacks a chain, or for offsets of another shape.
+    `InputError` if the target lacks a chain, for offsets of another shape, or for restraints that the model does not
+    read.
     """
     given = _as_read(features, preset)
     rings = rings_of(given.chain_ids, cyclic, given.name)
@@ -64,7 +70,21 @@ def model_input(
         check_offsets(offsets, len(given.chain_index))
     elif rings:
         offsets = offsets_with_rings(given.features.residue_index, given.chain_index, rings)
-    return replace(given, rings=rings, offsets=offsets)
+    if (problem := restraints_problem(preset, restraints, len(given.chain_ids))) is not None:
+        raise InputError(f"'{printable(given.name)}': {problem}")
+    notes = input_notes(preset, len(given.chain_ids), restrained=restraints is not None)
+    return replace(given, rings=rings, offsets=offsets, restraints=restraints, notes=notes)
+
+
+def restraints_problem(preset: Preset, restraints: DistanceRestraints | None, chains: int) -> str | None:
+    """Return why the model of a preset cannot read restraints of a target with so many chains; None if it can."""
+    if restraints is None or (restraints.kind == preset.model.restraints and chains == 1):
+        return None
+    if chains > 1:
+        return f"restraints are for targets of one chain, and it has {chains}"
+    reads = "does not read restraints" if preset.model.restraints is None else f"reads {preset.model.restraints}"
+    advice = f"pass --models alphalink_{restraints.kind} and its --weights"
+    return f"its restraints are {restraints.kind}, and '{preset.name}' {reads}; {advice}"
 
 
 def _as_read(features: TargetFeatures, preset: Preset) -> ModelInput:
@@ -85,14 +105,15 @@ def _as_read(features: TargetFeatures, preset: Preset) -> ModelInput:
         chain_ids=multimer.chain_names,
         chain_index=multimer.asym_id - 1,
         residue_number=multimer.residue_index + 1,
-        notes=input_notes(preset, len(multimer.chain_names)),
     )
 
 
-def input_notes(preset: Preset, chains: int) -> tuple[str, ...]:
+def input_notes(preset: Preset, chains: int, *, restrained: bool) -> tuple[str, ...]:
     """Return notes about what a prediction of so many chains by the model of a preset is worth."""
     by_gap = preset.model.method == "monomer" and chains > 1
-    return (_RESIDUE_GAP_NOTE.format(model=preset.name),) if by_gap else ()
+    templates = [_RESIDUE_GAP_NOTE] if by_gap else []
+    templates += [_NO_RESTRAINTS_NOTE] if preset.model.restraints and not restrained else []
+    return tuple(template.format(model=preset.name) for template in templates)
 
 
 def depends_on_seed(features: TargetFeatures, preset: Preset, *, dropout: bool) -> bool:
@@ -120,6 +141,7 @@ def batch_of(
     preset: Preset,
     device: torch.device | str = "cpu",
     offsets: Int[np.ndarray, "r r"] | None = None,
+    restraints: DistanceRestraints | None = None,
     *,
     residues: int | None = None,
     round_rows: Callable[[int], int] = lambda rows: rows,
@@ -127,8 +149,8 @@ def batch_of(
 ) -> Batch:
     """Return the batch of samples that the model of a preset takes; see `Batch.from_samples` for the padding.
 
-    A batch of one sample has the sample's `offsets`, if it has any. With `merge_slots`, empty template slots of
-    complexes are one slot that counts as all of them; the caller must not fill it.
+    A batch of one sample has the sample's `offsets` and `restraints`, if it has any. With `merge_slots`, empty template
+    slots of complexes are one slot that counts as all of them; the caller must not fill it.
     """
     method, merged = preset.model.method, 1
     if merge_slots and method == "multimer":
@@ -138,6 +160,9 @@ def batch_of(
         slots = torch.ones_like(batch.template_mask)
         slots[:, -1] = merged
         batch = replace(batch, template_slots=slots)
+    if restraints is not None:
+        pairs, values = (torch.from_numpy(each).to(device) for each in (restraints.pairs, restraints.values))
+        batch = replace(batch, restrained_pairs=pairs, restraint_values=values)
     if offsets is None:
         return batch
     # Embeddings tell no offsets beyond 32 apart; a byte for each pair of residues is little memory.

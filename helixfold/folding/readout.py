@@ -9,6 +9,7 @@ from torch import Tensor
 
 from data_pipeline.io.errors import InputError
 from data_pipeline.protein import Protein
+from data_pipeline.residues import ATOM_ORDER
 from helixfold.folding.model_input import ModelInput
 from helixfold.folding.options import FoldingOptions
 from helixfold.folding.prediction import Distances, Prediction, PredictionIdentity
@@ -94,7 +95,7 @@ def prediction_of(
         distances=Distances(expected=distances.expected[0].cpu().numpy(), contact=distances.contact[0].cpu().numpy()),
         logits=None if logits is None else logits.arrays(),
         representations=representations or None,
-        notes=(*model.notes, *given.notes),
+        notes=(*model.notes, *given.notes, *_restraint_notes(given, protein)),
         chain_ids=given.chain_ids,
     )
 
@@ -113,6 +114,14 @@ def predicted_protein(model: AlphaFold, folded: Folded, given: ModelInput) -> Pr
         b_factors=plddt[:, None] * atom_mask,
         cyclic_chains=frozenset(given.rings),
     )
+
+
+def _restraint_notes(given: ModelInput, protein: Protein) -> tuple[str, ...]:
+    """Return a note on how many restraints the structure satisfies; nothing for a target without restraints."""
+    if (restraints := given.restraints) is None:
+        return ()
+    satisfied = restraints.count_satisfied(protein.atom_positions[:, ATOM_ORDER["CA"]])
+    return (f"RESTRAINTS: the structure satisfies {satisfied} of {len(restraints.pairs)}",)
 
 
 def representation(run: Executor, folded: Folded, name: RepresentationName) -> np.ndarray:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from data_pipeline.features.complexes.feature_set import TargetFeatures
 from data_pipeline.features.sample import Sample
+from data_pipeline.parse.restraints import DistanceRestraints
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER
 from helixfold.execution.device import dtype_on
@@ -40,13 +41,14 @@ class FoldingTarget:
 
     `name` is the prediction's; None is the model's. The first iteration recycles the atoms of `initial_guess`
     (Angstrom), or nothing; see `helixfold.folding.initial_guess`. `offsets` are the distances of residues along the
-    chain; see `helixfold.folding.residue_offsets`.
+    chain; see `helixfold.folding.residue_offsets`. `restraints` are for AlphaLink's networks.
     """
 
     features: TargetFeatures
     name: str | None = None
     initial_guess: Float[np.ndarray, "r 37 3"] | None = None
     offsets: Int[np.ndarray, "r r"] | None = None
+    restraints: DistanceRestraints | None = None
 
 
 @torch.no_grad()
@@ -74,7 +76,12 @@ def fold(
     if len(targets) > 1 and not can_share_passes(targets, options, dtype):
         alone = [fold(model, preset, [target], options, run, stages=stages, runner=runner) for target in targets]
         return [prediction for (prediction,) in alone]
-    inputs = [model_input(target.features, preset, cyclic=options.cyclic, offsets=target.offsets) for target in targets]
+    inputs = [
+        model_input(
+            target.features, preset, cyclic=options.cyclic, offsets=target.offsets, restraints=target.restraints
+        )
+        for target in targets
+    ]
     draws = _Draws(inputs, preset, options, device, is_captured=_is_captured(inputs, run, runner))
     names = [target.name or preset.name for target in targets]
     prefix = f"{names[0]}: " if len(targets) == 1 else ""
@@ -133,9 +140,12 @@ def fold(
 def can_share_passes(targets: Sequence[FoldingTarget], options: FoldingOptions, dtype: torch.dtype) -> bool:
     """Return whether several targets can be one batch; `dtype` is the trunk's precision."""
     # Padding produces the network's largest numbers, which float16 cannot hold. Dropout would be the same for all
-    # targets of a batch. Structures of all passes are kept for one target only, and so are offsets of residue pairs.
-    has_offsets = options.cyclic is not None or any(target.offsets is not None for target in targets)
-    return not (dtype == torch.float16 or options.dropout or options.save_passes or has_offsets)
+    # targets of a batch. Structures of all passes are kept for one target only, and so are offsets and
+    # restraints of residue pairs.
+    has_pairs = options.cyclic is not None or any(
+        target.offsets is not None or target.restraints is not None for target in targets
+    )
+    return not (dtype == torch.float16 or options.dropout or options.save_passes or has_pairs)
 
 
 def _is_captured(inputs: Sequence[ModelInput], run: Executor, runner: IterationRunner) -> bool:
@@ -185,6 +195,7 @@ class _Draws:
                 self._preset,
                 self._device,
                 self._inputs[0].offsets,
+                self._inputs[0].restraints,
                 residues=self.residues,
                 round_rows=bucket_size if self._is_captured else int,
                 merge_slots=True,

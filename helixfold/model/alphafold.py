@@ -138,7 +138,7 @@ class AlphaFold(nn.Module):
             pair = self.template_embedder(run, batch, pair, pair_mask)
         pair = self._with_extra_msa(run, batch, pair, pair_mask)
         if (embedder := self.restraint_embedder) is not None:
-            pair = run.replace_rows(lambda rows, edges: embedder.pair_rows(batch.restraints, rows, edges), pair)
+            pair = run.replace_rows(lambda rows, edges: embedder.pair_rows(batch, rows, edges), pair)
         # Differs from AlphaFold: the MSA is embedded here, so that it takes no memory during the extra-MSA stack.
         msa, msa_mask = self._first_msa(run, batch, previous, dtype)
         msa, pair = self.evoformer(run, msa, pair, msa_mask, pair_mask)

@@ -9,7 +9,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from data_pipeline.features.sample import SAMPLE_AXES, Sample
-from helixfold.model.restraints import Restraints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +39,9 @@ class Batch:
     offsets: Int[Tensor, "b r r"] | None = None
     # Probabilities of the residue types of templates, instead of `template_aatype`.
     template_types: Float[Tensor, "b t r 22"] | None = None
-    # Distance restraints, for a batch of one target.
-    restraints: Restraints | None = None
+    # Distance restraints of a batch of one target: residue indices, and for each pair the numbers that describe it.
+    restrained_pairs: Int[Tensor, "n 2"] | None = None
+    restraint_values: Float[Tensor, "n v"] | None = None
 
     @classmethod
     def from_samples(

@@ -1,26 +1,17 @@
 """Embedding of distance restraints, with which AlphaLink extends AlphaFold 2 (Stahl et al. 2023)."""
 
-from dataclasses import dataclass
-
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from data_pipeline.parse.restraints import RestraintKind
+from helixfold.model.batch import Batch
 from helixfold.model.layers import Linear
 
 # Numbers that describe a restraint: the probability of a contact, or the probabilities of 128 distance bins, which
 # AlphaLink multiplies by 1,000.
 VALUES: dict[RestraintKind, int] = {"contacts": 1, "distances": 128}
 _SCALE: dict[RestraintKind, float] = {"contacts": 1.0, "distances": 1000.0}
-
-
-@dataclass(frozen=True)
-class Restraints:
-    """Restraints of one target as the network reads them: a row for each pair of residues, which are indices from 0."""
-
-    pairs: Int[Tensor, "n 2"]
-    values: Float[Tensor, "n v"]
 
 
 class RestraintEmbedder(nn.Module):
@@ -37,21 +28,20 @@ class RestraintEmbedder(nn.Module):
         self.value = Linear(VALUES[kind], c_z)
         self.group = Linear(1, c_z)
 
-    def pair_rows(
-        self, restraints: Restraints | None, rows: slice, pair: Float[Tensor, "b i j c_z"]
-    ) -> Float[Tensor, "b i j c_z"]:
-        """Return the edges of the residues in `rows` with the embedded restraints; None stands for no restraints."""
+    def pair_rows(self, batch: Batch, rows: slice, pair: Float[Tensor, "b i j c_z"]) -> Float[Tensor, "b i j c_z"]:
+        """Return the edges of the residues in `rows` with the embedded restraints of the batch, if it has any."""
         has_groups, dtype = self.kind == "contacts", pair.dtype
         bias = self.value.bias + self.group.bias if has_groups else self.value.bias
         pair = pair + bias.to(dtype)
-        if restraints is None:
+        pairs, values = batch.restrained_pairs, batch.restraint_values
+        if pairs is None or values is None:
             return pair
-        added = nn.functional.linear(restraints.values * _SCALE[self.kind], self.value.weight)
+        added = nn.functional.linear(values * _SCALE[self.kind], self.value.weight)
         if has_groups:
             numbers = torch.arange(1, len(added) + 1, device=added.device, dtype=added.dtype)
             added = added + nn.functional.linear(numbers[:, None], self.group.weight)
         # Both edges of a pair. Rows outside this slice add zeros, so that no shape depends on the restraints' places.
-        row, column = torch.cat([restraints.pairs, restraints.pairs.flip(1)]).T
+        row, column = torch.cat([pairs, pairs.flip(1)]).T
         here = (row >= rows.start) & (row < rows.stop)
         row = (row - rows.start).clamp(0, pair.shape[1] - 1)
         added = torch.cat([added, added]) * here[:, None]

@@ -17,11 +17,12 @@ from helixfold.execution.spilled import Spilled
 from helixfold.execution.stages import Stages
 from helixfold.execution.whole import Whole
 from helixfold.folding.api import predict
-from helixfold.folding.initial_guess import guess_of, guessed_positions
+from helixfold.folding.initial_guess import guessed_positions
 from helixfold.folding.model_input import draw, model_input
 from helixfold.folding.options import FoldingOptions
 from helixfold.folding.prediction import Prediction
 from helixfold.folding.recycling import FoldingTarget, fold
+from helixfold.folding.target_files import STRUCTURES, file_of_target
 from helixfold.model.batch import Batch
 from helixfold.model.outputs import Recycled
 from helixfold.model.presets import tiny
@@ -128,14 +129,15 @@ def test_another_protein_is_refused(tmp_path: Path) -> None:
 def test_files_are_found_by_target(tmp_path: Path) -> None:
     file = tmp_path / "one.cif"
     file.touch()
-    assert guess_of(file, "anything", only=True) == guess_of(tmp_path, "one", only=False) == file
+    assert file_of_target(file, "anything", STRUCTURES, only=True) == file
+    assert file_of_target(tmp_path, "one", STRUCTURES, only=False) == file
     for path, only, problem in (
-        (file, False, "one structure for several targets; give a directory"),
-        (tmp_path / "none", True, "there is no such structure file or directory"),
-        (tmp_path, False, r"no structure of this target is here, such as two\.cif"),
+        (file, False, "is one file for several targets; pass a directory"),
+        (tmp_path / "none", True, "no such file or directory"),
+        (tmp_path, False, r"has no file of this target, such as two\.cif"),
     ):
         with pytest.raises(InputError, match=problem):
-            guess_of(path, "two", only=only)
+            file_of_target(path, "two", STRUCTURES, only=only)
 
 
 def test_a_prediction_starts_from_an_earlier_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

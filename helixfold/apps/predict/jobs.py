@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from data_pipeline.features.complexes.feature_set import ComplexFeatureSet, Targ
 from data_pipeline.features.complexes.target_files import TargetNames, directory_in
 from data_pipeline.io.errors import InputError, InputProblems, did_you_mean, input_problems, printable
 from data_pipeline.parse.fasta import directory_name
+from data_pipeline.parse.restraints import DistanceRestraints, read_restraints
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.search.plan import SearchPlan
 from helixfold.apps.options import PredictOptions, SearchOptions
@@ -28,8 +30,10 @@ from helixfold.apps.search import (
 )
 from helixfold.apps.search_plan import plan_of, with_site_sources
 from helixfold.apps.targets import left_out_failures, requested_targets, skippable_problems
-from helixfold.folding.initial_guess import guess_of, guessed_positions
+from helixfold.folding.initial_guess import guessed_positions
 from helixfold.folding.model_input import input_notes
+from helixfold.folding.recycling import FoldingTarget
+from helixfold.folding.target_files import RESTRAINTS, STRUCTURES, file_of_target
 from helixfold.folding.templates import templates_read as templates_read_by
 from helixfold.report.page import counted
 from helixfold.report.pulldown import PulldownEntry
@@ -48,6 +52,7 @@ class Job:
     features: TargetFeatures | None = None
     directory: str | None = None  # its name, where an earlier version made it; None: `directory_name` gives it
     initial_guess: Path | None = None  # a structure file, whose atoms the first pass recycles
+    restraints: Path | None = None  # a file of distance restraints
 
     @property
     def name(self) -> str:
@@ -90,7 +95,9 @@ class Job:
 
     def notes(self, models: Sequence[ReadyModel]) -> tuple[str, ...]:
         """Return what every reader of its results by these models must know."""
-        own = (note for model in models for note in (*model.notes, *input_notes(model.preset, self.chains)))
+        restrained = self.restraints is not None
+        of_input = (input_notes(model.preset, self.chains, restrained=restrained) for model in models)
+        own = (note for model, notes in zip(models, of_input, strict=True) for note in (*model.notes, *notes))
         return tuple(dict.fromkeys(own))
 
     def prepare(self, directory: Path, settings: RunSettings, templates_read: Collection[str] = ()) -> TargetFeatures:
@@ -111,6 +118,17 @@ class Job:
     def guessed_positions(self, features: TargetFeatures) -> Float[np.ndarray, "r 37 3"] | None:
         """Return the atoms that the first pass recycles, in the order of the features; None for nothing."""
         return None if self.initial_guess is None else guessed_positions(self.initial_guess, features)
+
+    def folding_target(
+        self, features: TargetFeatures, name: str, guess: Float[np.ndarray, "r 37 3"] | None
+    ) -> FoldingTarget:
+        """Return what the prediction of this name is made from."""
+        return FoldingTarget(features=features, name=name, initial_guess=guess, restraints=self.distance_restraints)
+
+    @cached_property
+    def distance_restraints(self) -> DistanceRestraints | None:
+        """Return the restraints of the target; raise `InputError` for a file that cannot be read."""
+        return None if self.restraints is None else read_restraints(self.restraints, self.sequence)
 
     @property
     def given_features(self) -> TargetFeatures:
@@ -180,8 +198,13 @@ def _checked(jobs: Sequence[Job], files: Sequence[Path], options: PredictOptions
     for job, file in zip(jobs, files, strict=True):
         with problems.collected(job.title):
             names.add(job.title, file)
-            guess = options.initial_guess
-            found.append(job if guess is None else replace(job, initial_guess=guess_of(guess, job.title, only=only)))
+            guess = restraints = None
+            if options.initial_guess is not None:
+                guess = file_of_target(options.initial_guess, job.title, STRUCTURES, only=only)
+            if options.restraints is not None:
+                restraints = file_of_target(options.restraints, job.title, RESTRAINTS, only=only)
+            found.append(replace(job, initial_guess=guess, restraints=restraints))
+            _ = found[-1].distance_restraints  # so that errors in the files of all targets are listed together
     return found
 
 

@@ -184,7 +184,7 @@ class TargetUnderWay:
         """Return what the next prediction is made from."""
         requested, _ = self.missing[0]
         features = requested.alignment.of(self.features)
-        return FoldingTarget(features=features, name=requested.name, initial_guess=self._guess)
+        return self.job.folding_target(features, requested.name, self._guess)
 
     @property
     def kind(self) -> tuple[object, ...]:
@@ -352,7 +352,7 @@ def serve_folds(jobs: Sequence[Job], settings: RunSettings) -> None:
                 requested = predictions[tuple(asked["prediction"])]
                 plan = plans[list(predictions).index(requested.key)]
                 varied = requested.alignment.of(features)
-                target = FoldingTarget(features=varied, name=asked["name"], initial_guess=guess)
+                target = job.folding_target(varied, asked["name"], guess)
             fold_planned(
                 requested.model,
                 target,

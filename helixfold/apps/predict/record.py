@@ -190,6 +190,8 @@ def record_for(
             inputs["latest template"] = latest.isoformat()
     if job.initial_guess is not None:
         inputs["initial guess"] = _file(job.initial_guess)
+    if job.restraints is not None:
+        inputs["restraints"] = _file(job.restraints)
     return TargetRecord(
         inputs=inputs,
         options={

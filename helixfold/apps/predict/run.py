@@ -3,6 +3,7 @@
 Read the targets, search, and of each target make the features, fold, write and report; or forecast what that takes.
 """
 
+import itertools
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, nullcontext
@@ -14,7 +15,7 @@ from tqdm import tqdm
 
 from data_pipeline.features.complexes.complex_input import AnyTarget
 from data_pipeline.io.claims import Claims
-from data_pipeline.io.errors import InputError, input_problems
+from data_pipeline.io.errors import InputError, input_problems, printable
 from data_pipeline.io.files import remove_partial_files
 from data_pipeline.search.plan import SearchPlan
 from helixfold.apps.options import MemoryLimits, Order, PredictOptions
@@ -39,6 +40,7 @@ from helixfold.execution import allocator
 from helixfold.execution.device import AUTO, common_dtype, limit_threads, settled_dtype, untested_warning
 from helixfold.execution.iteration_runner import runner_for
 from helixfold.execution.stages import Stages
+from helixfold.folding.model_input import restraints_problem
 from helixfold.model.config import Method
 from helixfold.model.presets import Preset
 from helixfold.ops.device_properties import properties_of
@@ -152,6 +154,7 @@ def settings_for(
     for model in models:
         model.network.to(device)
     _check_ranking(jobs, [model.preset for model in models])
+    _check_restraints(jobs, [model.preset for model in models])
     trained = all(model.provenance == "trained" for model in models)
     to_relax, remark = relaxation.chosen(options.models_to_relax, trained=trained)
     if remark is not None and workers.mesh.is_first:
@@ -169,6 +172,14 @@ def settings_for(
     )
     runner = runner_for(device, options.cuda_graphs, workers.group.size, settings.say)
     return replace(settings, iteration_runner=loaded.setdefault("iteration_runner", runner))
+
+
+def _check_restraints(jobs: Sequence[Job], presets: Sequence[Preset]) -> None:
+    """Raise `InputError` for each target with restraints that a model does not read."""
+    with input_problems() as problems:
+        for job, preset in itertools.product(jobs, presets):
+            if (problem := restraints_problem(preset, job.distance_restraints, job.chains)) is not None:
+                problems.add(InputError(f"'{printable(job.title)}': {problem}"))
 
 
 def _entered(stack: ExitStack, settings: RunSettings) -> Claims | None:

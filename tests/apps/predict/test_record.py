@@ -31,6 +31,7 @@ def changed_options(folder: Path) -> dict[str, Any]:
     (folder / "database.fasta").write_text(f">row\n{SEQUENCE * 3}\n")
     (folder / "profile.toml").write_text('[[alignments]]\nname = "mine"\ntool = "jackhmmer"\npath = "database.fasta"\n')
     prepare(Target(name="two", sequence=SEQUENCE)).features.save(folder / "features.npz")
+    (folder / "restraints.csv").write_text("2 5\n")
     network = find_models(["tiny"], None, seed=5)[0].network
     save_checkpoint(folder / "params_tiny.safetensors", network.state_dict(), tiny().model.to_dict())
     return {
@@ -94,6 +95,7 @@ def changed_options(folder: Path) -> dict[str, Any]:
         "save_representations": ("single",),
         "representations_format": "safetensors",
         "initial_guess": STRUCTURES / "helix_short.pdb",
+        "restraints": folder / "restraints.csv",
         "dtype": "bfloat16",
         "device": "cpu",
         "devices": "0,1",

@@ -1,0 +1,28 @@
+"""Find the file of each target of a batch, such as the structure that its recycling starts from."""
+
+from pathlib import Path
+
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.parse.fasta import file_names
+
+STRUCTURES = (".cif", ".mmcif", ".pdb", ".cif.gz", ".pdb.gz")
+RESTRAINTS = (".csv", ".tsv", ".txt")
+
+
+def file_of_target(path: Path, target: str, suffixes: tuple[str, ...], *, only: bool) -> Path:
+    """Return the file of a target: `path` if it is the `only` target, or the file of its name in that directory.
+
+    Raise `InputError` if no such file exists.
+    """
+    example = f"{printable(target)}{suffixes[0]}"
+    if path.is_file():
+        if only:
+            return path
+        raise InputError.at(path, f"is one file for several targets; pass a directory with {example} and so on")
+    if not path.is_dir():
+        raise InputError.at(path, "no such file or directory")
+    files = (path / f"{name}{suffix}" for name in file_names(target) for suffix in suffixes)
+    found = next((file for file in files if file.is_file()), None)
+    if found is None:
+        raise InputError.at(path, f"has no file of this target, such as {example}", record=target)
+    return found
