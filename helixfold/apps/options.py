@@ -426,6 +426,9 @@ class ComputeOptions:
         ),
     ] = None
     """Predictions to relax with OpenMM."""
+    foldseek: Annotated[Path | None, Parameter(metavar="DATABASE")] = None
+    """Search for known structures like the best prediction, with the program foldseek: a database of Foldseek, or a
+    directory of structures."""
     save_logits: bool = False
     """Also write the logits of all heads to logits_<model>.npz. Takes 512 x N x N bytes more memory for N residues."""
     save_recycles: bool = False

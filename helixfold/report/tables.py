@@ -1,5 +1,7 @@
 """Make the words and tables of a report: warnings, templates, relaxation, times, settings and files."""
 
+import csv
+import itertools
 import re
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
@@ -14,7 +16,7 @@ from helixfold.folding.prediction import CONFIDENCE_BANDS, ConfidenceBand
 from helixfold.report.files import TargetFiles, structures_of
 from helixfold.report.page import counted
 from helixfold.report.structures import MOST_BYTES
-from helixfold.results.file_table import FILES, RANKING, REPORT, kind_of
+from helixfold.results.file_table import FILES, RANKING, REPORT, SIMILAR, kind_of
 from helixfold.results.json_object import JsonObject
 from helixfold.results.prediction import natural_key
 
@@ -28,6 +30,7 @@ _HEADINGS = {
 # AlphaFold's accuracy falls where an alignment has fewer than about 30 sequences (Jumper et al. 2021, Fig. 5a).
 _SHALLOW = 30
 _MOST_REJECTED = 100
+_MOST_SIMILAR = 20
 _MOST_STAGES = 150
 _UNITS = {"_gib": ", GiB", "_kcal_per_mol": ", kcal/mol", "_angstrom": ", Å"}
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -132,6 +135,16 @@ def relaxation_results(target: TargetFiles) -> Iterator[tuple[str, JsonObject]]:
         for prediction in target.predictions:
             if isinstance(target.relaxation.content.get(prediction.name), dict):
                 yield prediction.name, target.relaxation.child(prediction.name)
+
+
+def similar_structures_of(target: TargetFiles) -> list[dict[str, str]]:
+    """Return Foldseek's first hits, each by the names of the table's columns."""
+    path = SIMILAR.path(target.directory)
+    if not path.is_file():
+        return []
+    with path.open(newline="") as file:
+        rows = csv.DictReader((line for line in file if not line.startswith("#")), delimiter="\t")
+        return list(itertools.islice(rows, _MOST_SIMILAR))
 
 
 def templates_of(target: TargetFiles) -> dict[str, Any] | None:

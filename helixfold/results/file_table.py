@@ -1,7 +1,6 @@
 """The table of the files of a run's directory: how each is named, what it is for, and who writes and reads it.
 
 Resuming, slimming, archives, the report's list of files, ColabFold's names and docs/reference/outputs.md work from it.
-Names of result files are composed and parsed here alone.
 """
 
 import re
@@ -23,8 +22,7 @@ _NUMBERS = ("rank", "seed", "part", "parts", "index", "number")
 class FileKind:
     """A kind of file, whose names are made of a pattern and one of several suffixes; a directory's pattern ends in /.
 
-    `writer` and `readers` are modules. Whether a prediction or a whole target has the file depends on the fields of the
-    pattern.
+    `writer` and `readers` are modules. A pattern with the field `prediction` is of a file of each prediction.
     """
 
     pattern: str  # with fields in braces, such as "confidence_{prediction}"
@@ -73,7 +71,6 @@ class FileKind:
         return re.compile(f"{''.join(parts)}(?P<suffix>{'|'.join(map(re.escape, self.suffixes))})")
 
 
-# In the order in which people look for them.
 REPORT: Final = FileKind(
     pattern="report",
     suffixes=(".html",),
@@ -310,6 +307,14 @@ MSA_TABLE: Final = FileKind(
     purpose="the alignment as a table of nf-core/proteinfold",
     writer="helixfold.report.plot_files",
     since="0.1",
+)
+SIMILAR: Final = FileKind(
+    pattern="similar_structures.tsv",
+    purpose="with `--foldseek`: known structures that resemble the best prediction, by Foldseek",
+    writer="helixfold.apps.predict.similar_structures",
+    readers=("helixfold.report.tables",),
+    is_slim=True,
+    since="0.4",
 )
 INTERFACES_TABLE: Final = FileKind(
     pattern="{target}_interfaces",
@@ -662,7 +667,7 @@ DESIGNS_SEQUENCES: Final = FileKind(
     writer="helixfold.report.designs",
 )
 
-FILES: Final = tuple(value for value in [*globals().values()] if isinstance(value, FileKind))  # in the order above
+FILES: Final = tuple(value for value in [*globals().values()] if isinstance(value, FileKind))  # in the order in which people look for them
 
 
 def kind_of(name: str, place: Place = "target") -> FileKind | None:

@@ -98,7 +98,7 @@ def test_no_two_kinds_have_one_name() -> None:
 @pytest.mark.parametrize("kind", FILES, ids=lambda kind: kind.pattern)
 def test_facts_of_a_kind(kind: FileKind) -> None:
     assert all(importlib.util.find_spec(module) is not None for module in (kind.writer, *kind.readers))
-    assert re.fullmatch(r"0\.[123]", kind.since)
+    assert re.fullmatch(r"0\.[1234]", kind.since)
     assert kind.purpose
     assert not kind.purpose.endswith(".")
     assert not kind.option or kind.option in FoldingOptions.__dataclass_fields__

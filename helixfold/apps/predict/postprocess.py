@@ -12,6 +12,7 @@ from helixfold.apps.predict import relaxation
 from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.record import model_origin, read_record
 from helixfold.apps.predict.settings import RunSettings
+from helixfold.apps.predict.similar_structures import is_searched, write_similar_structures
 from helixfold.execution.stages import Stages
 from helixfold.folding.prediction import Prediction
 from helixfold.report.ensemble import remove_ensemble, write_ensemble
@@ -76,6 +77,16 @@ def _write_ensemble(target: PredictedTarget, order: list[Prediction]) -> None:
         remove_ensemble(target.directory)
 
 
+def _search_similar_structures(target: PredictedTarget, order: list[Prediction]) -> None:
+    options = target.settings.options
+    if options.foldseek is None or is_searched(target.directory, options.foldseek):
+        return
+    if "pdb" in order[0].kinds:
+        write_similar_structures(target.directory, options.foldseek, options.threads)
+    else:
+        target.say("not searched with Foldseek, because it has no PDB file")
+
+
 def _write_colabfold(target: PredictedTarget, order: list[Prediction]) -> None:
     record = read_record(target.directory)
     if target.settings.options.output_format == "colabfold" and record is not None:
@@ -88,6 +99,7 @@ def _write_colabfold(target: PredictedTarget, order: list[Prediction]) -> None:
 STEPS: tuple[tuple[str, Callable[[PredictedTarget, list[Prediction]], None]], ...] = (
     ("relaxation", _relax),
     ("ranking", lambda target, order: write_ranked(target.directory, order)),
+    ("similar structures", _search_similar_structures),
     ("plots", lambda target, order: write_plots(target.directory, order)),
     ("tables", lambda target, order: write_tables(target.directory, order)),
     ("timings", _write_times),
@@ -110,7 +122,9 @@ def is_postprocessed(directory: Path, predictions: Sequence[Prediction], setting
         for kind in prediction.kinds
     )
     has_format = settings.options.output_format != "colabfold" or done_file(directory.resolve()).is_file()
-    return is_ranked and has_format and relaxation.is_done(directory, predictions, settings.to_relax)
+    foldseek = settings.options.foldseek
+    has_hits = foldseek is None or is_searched(directory, foldseek)
+    return is_ranked and has_format and has_hits and relaxation.is_done(directory, predictions, settings.to_relax)
 
 
 def postprocess(target: PredictedTarget) -> list[Prediction]:

@@ -28,6 +28,7 @@ from helixfold.apps.predict.postprocess import colabfold_run
 from helixfold.apps.predict.resume import ResumeStatus, begun_dtype, resume_status
 from helixfold.apps.predict.runner import BatchRunner, archive_finished, close, close_part
 from helixfold.apps.predict.settings import Part, RunSettings, folding_of
+from helixfold.apps.predict.similar_structures import require_foldseek
 from helixfold.apps.predict.variants import variant_settings
 from helixfold.apps.search import (
     check_earlier,
@@ -82,6 +83,8 @@ def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = Non
     limit_threads()
     if options.zip and options.output_format == "packed":
         raise InputError("--zip and --output-format packed cannot be combined; leave one of them out")
+    if options.foldseek is not None:
+        require_foldseek(options.foldseek)
     try:
         with (
             logged_screen(options.log_file),

@@ -88,6 +88,7 @@ def changed_options(folder: Path) -> dict[str, Any]:
         "recycle_tolerance": 0.7,
         "num_ensemble": 7,
         "models_to_relax": "all",
+        "foldseek": folder / "foldseek",
         "save_logits": True,
         "save_recycles": True,
         "dropout": True,
