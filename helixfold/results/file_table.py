@@ -667,7 +667,7 @@ DESIGNS_SEQUENCES: Final = FileKind(
     writer="helixfold.report.designs",
 )
 
-FILES: Final = tuple(value for value in [*globals().values()] if isinstance(value, FileKind))  # in the order in which people look for them
+FILES: Final = tuple(value for value in [*globals().values()] if isinstance(value, FileKind))  # in the order above
 
 
 def kind_of(name: str, place: Place = "target") -> FileKind | None:
