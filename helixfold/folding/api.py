@@ -1,4 +1,4 @@
-"""The Python API: fold one target with models that are found or were loaded, in memory that is planned for."""
+"""The Python API: load models and fold one target with them, within planned memory."""
 
 import os
 import re
@@ -44,7 +44,7 @@ from helixfold.runtime.screen import hides_bars
 from helixfold.weights.adapters import WeightedAdapter
 from helixfold.weights.find import ReadyModel, find_models
 
-Paths = str | Path | Sequence[str | Path]  # one, or several
+Paths = str | Path | Sequence[str | Path]  # one path or several
 AnyModel = str | Path | ReadyModel
 
 
@@ -56,11 +56,12 @@ def load_model(
     device: str = "auto",
     adapters: WeightedAdapter | Sequence[WeightedAdapter] = (),
 ) -> ReadyModel:
-    """Load one model onto a device; `predict` can fold any number of targets with it.
+    """Load one model onto a device, for any number of calls of `predict`.
 
-    `name` is a model's, or the path of a parameter file. Models and weights are found as `helixfold predict` finds
-    them; of several, this is the first. The model `tiny` has random parameters, made from `seed`. The changes of
-    `adapters` are added to the parameters. Raise `InputError` for parameters that are missing or do not fit.
+    `name` is the name of a model, or the path of a parameter file. Without it, the first model that `helixfold predict`
+    would use is loaded. `weights` is a parameter file or a directory of them. The model `tiny` has random parameters,
+    drawn with `seed`. `adapters` are applied to the parameters. Raise `InputError` for parameters that are missing or
+    do not fit.
     """
     names = [] if name is None else [name]
     return _loaded(names, weights, seed=seed, method="monomer", device=device, adapters=adapters)[0]
@@ -96,48 +97,48 @@ def predict(
     stop_at_score: float | None = None,
     cyclic: str | tuple[str, ...] | None = None,
 ) -> list[Prediction]:
-    """Fold one target as `helixfold predict` does, without searches and files; return its predictions, best first.
+    """Fold one target, like `helixfold predict` without searches and files; return its predictions, best first.
 
     Parameters
     ----------
     target
-        The sequence, with colons between the chains of a complex; a FASTA or a3m file with one target, or the text of
-        one; features, or their file (.npz); a `Target` or a `ComplexInput`.
+        The sequence, with colons between the chains of a complex; a FASTA or a3m file with one target, or its text;
+        features, or a feature file (.npz); a `Target` or a `ComplexInput`.
     models
-        Names of models, parameter files, or models that `load_model` has loaded, which stay on their device. Without
-        models and weights, they are found as by the command, and the demonstration model may stand in.
+        Names of models, parameter files, or models from `load_model`, which stay on their device. Without models and
+        weights, those of `helixfold predict` are used, which may be the demonstration model.
     weights
         Parameter file, or directory of parameter files.
     options
-        The options that follow `progress`, as one `FoldingOptions`, which describes them.
+        The arguments after `progress` as one object; see `FoldingOptions` for their meaning.
     msa, templates
         Alignments (files, or the text of an a3m) and template structures (mmCIF or PDB files, or directories of them).
     as_protein
         Read every letter as a residue, even if the sequence looks like DNA, RNA or three-letter codes.
     seeds
-        Seeds of the predictions of each model, in place of `seed`.
+        Seeds of several predictions by each model, instead of `seed`.
     device
         "cpu", "cuda", "cuda:1" or "mps"; by default the best one.
     memory
-        How much memory to plan for, and which executor to use; by default what is free.
+        The memory to plan for and the executor to use; by default all free memory.
     cuda_graphs
-        "auto": an NVIDIA GPU captures CUDA graphs of short targets; "off": it launches every kernel.
+        "auto": an NVIDIA GPU captures CUDA graphs for short targets; "off": it launches every kernel.
     initial_guess
-        Structure file from whose atoms recycling starts.
+        Structure file from whose atom positions recycling starts.
     offsets
-        Whole numbers (r, r) that replace the distances i - j of residues along the chain, in the order of the
-        predictions' residues.
+        Integers (r, r) that replace the sequence offsets i - j of residue pairs, in the order of the predictions'
+        residues.
     restraints
         File of distance restraints for AlphaLink's networks, in the formats of `--restraints`.
     adapters
-        Adapters of `helixfold finetune` that are added to the parameters.
+        Adapters from `helixfold finetune` to apply to the parameters.
     progress
         Show a bar of recycling iterations after two seconds: True always, False never, None on a terminal and in
         notebooks.
 
-    `notes` of the predictions name what every reader must know, such as the demonstration model, templates that are not
-    used, and seeds that make no difference. Each note is also a Python warning. Raise `InputError` for wrong input and
-    `NotEnoughMemoryError` if a model does not fit.
+    The `notes` of predictions have what every reader must know, such as the demonstration model, templates that are not
+    used, and seeds that make no difference. Each note is also issued as a Python warning. Raise `InputError` for wrong
+    input and `NotEnoughMemoryError` if a model does not fit.
     """
     single = FoldingOptions(
         num_recycles=num_recycles,
@@ -157,11 +158,13 @@ def predict(
     options, memory = options or single, memory or MemoryOptions()
     of_seeds = [replace(options, seed=each) for each in (_several(seeds) or [options.seed])]
     if len({each.seed for each in of_seeds}) < len(of_seeds):
-        raise InputError(f"each seed can be given once, got {seeds}")
+        raise InputError(f"seeds must be different, got {seeds}")
     features, notes = _features(target, _several(msa), _several(templates), as_protein=as_protein)
     loaded = [model for model in _several(models) if isinstance(model, ReadyModel)]
     if loaded and (len(loaded) < len(_several(models)) or weights is not None or device is not None or adapters):
-        raise InputError("models that are loaded have their weights, adapters and device; give only such models")
+        raise InputError(
+            "loaded models cannot be combined with model names, weights, device or adapters; pass only loaded models"
+        )
     if not loaded:
         names = [name for name in _several(models) if not isinstance(name, ReadyModel)]
         method: Method = "multimer" if CHAIN_SEPARATOR in features.sequence else "monomer"
@@ -185,35 +188,43 @@ def predict(
     runner = runner_for(where, cuda_graphs)
     guess = None if initial_guess is None else guessed_positions(Path(initial_guess), features)
     restrained = None if restraints is None else read_restraints(Path(restraints), features.sequence)
-    given = FoldingTarget(features=features, initial_guess=guess, offsets=offsets, restraints=restrained)
+    folding_target = FoldingTarget(features=features, initial_guess=guess, offsets=offsets, restraints=restrained)
     for each in of_seeds:
         for model, plan in zip(ready, plans, strict=True):
-            same = next((made for made in predictions if made.identity.weights == model.digest), None)
+            same = next((other for other in predictions if other.identity.weights == model.digest), None)
             if same is not None and not depends_on_seed(features, model.preset, dropout=each.dropout):
                 note = f"'{model.preset.name}' gives the same prediction with every seed, because nothing is drawn"
-                made = replace(same, notes=tuple(dict.fromkeys((*same.notes, note))))
+                prediction = replace(same, notes=tuple(dict.fromkeys((*same.notes, note))))
             else:
-                made = fold_planned(
-                    model, given, plan, each, stages=stages, spill=spill, runner=runner, hides_bar=hides_bars(progress)
+                prediction = fold_planned(
+                    model,
+                    folding_target,
+                    plan,
+                    each,
+                    stages=stages,
+                    spill=spill,
+                    runner=runner,
+                    hides_bar=hides_bars(progress),
                 )
-                made = replace(made, notes=(*made.notes, *notes, *_unread(features, model.preset)), features=features)
-            name = f"{model.preset.name}_seed_{each.seed}" if len(of_seeds) > 1 else made.name
-            predictions.append(replace(made, name=name, identity=replace(made.identity, seed=each.seed)))
-            if options.stop_at_score is not None and made.plddt.mean() >= options.stop_at_score:
+                all_notes = (*prediction.notes, *notes, *_unused_template_notes(features, model.preset))
+                prediction = replace(prediction, notes=all_notes, features=features)
+            name = f"{model.preset.name}_seed_{each.seed}" if len(of_seeds) > 1 else prediction.name
+            predictions.append(replace(prediction, name=name, identity=replace(prediction.identity, seed=each.seed)))
+            if options.stop_at_score is not None and prediction.plddt.mean() >= options.stop_at_score:
                 return _ranked(predictions, notes)
     return _ranked(predictions, notes)
 
 
-def _ranked(predictions: list[Prediction], known: Sequence[str]) -> list[Prediction]:
-    """Return predictions, best first, and issue their notes as warnings, without those that are `known`."""
-    for note in dict.fromkeys(note for prediction in predictions for note in prediction.notes if note not in known):
+def _ranked(predictions: list[Prediction], old_notes: Sequence[str]) -> list[Prediction]:
+    """Return predictions, best first, and issue their notes as warnings, except the `old_notes`."""
+    for note in dict.fromkeys(note for prediction in predictions for note in prediction.notes if note not in old_notes):
         warnings.warn(note, stacklevel=3)
     return sorted(predictions, key=lambda prediction: -prediction.ranking_confidence)
 
 
-def _several(given: Any) -> list[Any]:
-    """Return the items of a list; what is not a list, such as a string, is one item."""
-    return list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+def _several(value: Any) -> list[Any]:
+    """Return the items of an iterable as a list; a string, and anything else that is not iterable, is one item."""
+    return list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
 
 
 def _loaded(
@@ -225,81 +236,81 @@ def _loaded(
     device: str,
     adapters: WeightedAdapter | Sequence[WeightedAdapter],
 ) -> list[ReadyModel]:
-    """Return models, given by their names or as files of parameters, on a device."""
+    """Load models onto a device; `names` are names of models or paths of parameter files."""
     files = [Path(name) for name in names if isinstance(name, Path) or (name not in PRESETS and os.path.exists(name))]
     if files and (weights is not None or len(files) < len(names)):
         raise InputError("pass names of models with weights, or parameter files as models, not both")
-    places: Sequence[Path | None] = files or [None if weights is None else Path(weights)]
-    found = [
+    paths: Sequence[Path | None] = files or [None if weights is None else Path(weights)]
+    models = [
         model
-        for path in places
+        for path in paths
         for model in find_models(
             [] if files else [*map(str, names)], path, seed=seed, method=method, adapters=_several(adapters)
         )
     ]
-    for model in found:
+    for model in models:
         model.network.to(pick_device(device))
-    return found
+    return models
 
 
 def _features(
-    given: AnyTarget | TargetFeatures | str | Path,
+    source: AnyTarget | TargetFeatures | str | Path,
     msa: Sequence[str | Path],
     templates: Sequence[str | Path],
     *,
     as_protein: bool,
 ) -> tuple[TargetFeatures, tuple[str, ...]]:
-    """Return the features of whatever `predict` takes as its target, and notes about templates that are not used."""
-    if isinstance(given, str | Path) and str(given).endswith(".npz"):
-        given = load_features(given)
-    if isinstance(given, Features | ComplexFeatureSet):
+    """Return the features of a target in any form that `predict` accepts, and notes about unused templates."""
+    if isinstance(source, str | Path) and str(source).endswith(".npz"):
+        source = load_features(source)
+    if isinstance(source, Features | ComplexFeatureSet):
         if msa or templates:
             raise InputError("features have their MSA and templates; pass the sequence together with msa and templates")
-        return given, ()
-    # Text of alignments is read as the files that it could stand in.
+        return source, ()
+    # The text of an alignment is written to a file, because readers take files.
     with tempfile.TemporaryDirectory() as directory:
         files = [_file(each, Path(directory, str(index)).with_suffix(".a3m")) for index, each in enumerate(msa)]
-        target = _target(given, Path(directory), as_protein=as_protein)
+        target = _target(source, Path(directory), as_protein=as_protein)
         (target,) = with_search_files([target], files, list(map(Path, templates)))
         prepared = prepare_any(target)
     return prepared.features, prepared.notes
 
 
-def _target(given: AnyTarget | str | Path, directory: Path, *, as_protein: bool) -> AnyTarget:
-    """Return a target that is given as itself, as a sequence, as the text of a file, or as a file of one."""
-    if not isinstance(given, str | Path):
-        return given
-    letters = "".join(str(given).split())
-    if isinstance(given, str) and re.fullmatch(r"[A-Za-z0-9:*]+", letters) and not os.path.exists(given):
+def _target(source: AnyTarget | str | Path, directory: Path, *, as_protein: bool) -> AnyTarget:
+    """Return the target from a target, a sequence, a FASTA or a3m file, or the text of such a file."""
+    if not isinstance(source, str | Path):
+        return source
+    letters = "".join(str(source).split())
+    if isinstance(source, str) and re.fullmatch(r"[A-Za-z0-9:*]+", letters) and not os.path.exists(source):
         return replace(typed_target(letters.upper(), as_protein=as_protein), as_protein=as_protein)
-    header = re.search(r"^>\s*(\S+)", str(given), re.MULTILINE)
-    # A record alone is not an alignment, in which lower case stands for insertions.
-    suffix = "a3m" if str(given).count(">") > 1 else "fasta"
-    path = _file(given, directory / f"{directory_name(header[1]) if header else 'target'}.{suffix}")
+    header = re.search(r"^>\s*(\S+)", str(source), re.MULTILINE)
+    # A single record is read as FASTA, because in an a3m lower case means insertions.
+    suffix = "a3m" if str(source).count(">") > 1 else "fasta"
+    path = _file(source, directory / f"{directory_name(header[1]) if header else 'target'}.{suffix}")
     targets = read_targets([path], as_protein=as_protein)
     if len(targets) > 1:
-        raise InputError.at(path, f"holds {len(targets)} targets, and one call folds one of them")
+        raise InputError.at(path, f"the file has {len(targets)} targets; expected one, call predict once for each")
     return targets[0]
 
 
-def _file(given: str | Path, path: Path) -> Path:
-    """Return a file that is given by its name, or `path` with the text that is given."""
-    if isinstance(given, str) and given.lstrip().startswith((">", "#")):
-        path.write_text(f"{given.strip()}\n")
+def _file(source: str | Path, path: Path) -> Path:
+    """Return the path `source`, or `path` after writing `source` to it if that is the text of a file."""
+    if isinstance(source, str) and source.lstrip().startswith((">", "#")):
+        path.write_text(f"{source.strip()}\n")
         return path
-    return Path(given)
+    return Path(source)
 
 
 def _cast(model: ReadyModel, dtype: torch.dtype) -> None:
-    """Cast the trunk of a model; raise `InputError` if an earlier call has rounded it to less."""
+    """Cast the trunk of a model; raise `InputError` if an earlier call has rounded it to a lower precision."""
     before = next(model.network.evoformer.parameters()).dtype
     if before not in (torch.float32, dtype):
-        raise InputError(f"this model was used in {dtype_name(before)}, which has rounded it; load it again")
+        raise InputError(f"an earlier call has rounded the parameters to {dtype_name(before)}; load the model again")
     cast_trunk(model.network, dtype)
 
 
-def _unread(features: TargetFeatures, preset: Preset) -> tuple[str, ...]:
-    """Return a note if a target has templates that the model of a preset does not read."""
+def _unused_template_notes(features: TargetFeatures, preset: Preset) -> tuple[str, ...]:
+    """Return a note if a target has templates but the model of a preset reads none."""
     if templates_read(features, preset) or not templates_in(alignment_of(features)):
         return ()
     return (f"'{preset.name}' reads no templates, so the templates of '{features.domain_name}' are not used",)

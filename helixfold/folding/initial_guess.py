@@ -18,32 +18,32 @@ from data_pipeline.structure import Chain
 from data_pipeline.templates.pairwise_alignment import PairAlignment, align
 from data_pipeline.templates.result import UnusableHitError
 
-# Chains with less identity, over the shorter of both, are other proteins.
+# Minimum sequence identity, relative to the shorter chain, for two chains to be the same protein.
 _MIN_IDENTITY = 0.3
 
 
 def guessed_positions(path: Path, features: TargetFeatures) -> Float[np.ndarray, "r 37 3"]:
-    """Return a structure's atoms for the residues of a target, in Angstrom; those that it lacks are at the origin.
+    """Read a structure and return its atom positions for the residues of a target (Å); missing atoms are at the origin.
 
-    Each chain of the target takes the structure's chain of its name if the sequences are alike (30 % of equal
-    residues), else the one that is most like it. A residue without C-beta, such as glycine where the target has
-    alanine, has it at its C-alpha, which is where recycling looks for it. Raise `InputError` if the file cannot be
-    read, or if a chain has no counterpart in it.
+    Each chain of the target takes the structure's chain of the same name if at least 30 % of the residues are equal,
+    else the chain with the highest identity. A residue without C-beta, such as a glycine aligned to an alanine, gets
+    one at its C-alpha, because recycling reads C-beta. Raise `InputError` if the file cannot be read, or if a chain has
+    no counterpart in it.
     """
-    left = list(read_structure(path).chains)
+    unused_chains = list(read_structure(path).chains)
     chains = [(ONLY_CHAIN, features.sequence)]
     if isinstance(features, ComplexFeatureSet):
         chains = list(zip(features.multimer.chain_names, features.chain_sequences, strict=True))
     positions = []
     for name, sequence in chains:
-        chain, alignment = _counterpart(path, name, sequence, left)
-        left.remove(chain)
+        chain, alignment = _counterpart(path, name, sequence, unused_chains)
+        unused_chains.remove(chain)
         positions.append(_atoms(chain, alignment))
     return np.concatenate(positions)
 
 
 def _counterpart(path: Path, name: str, sequence: str, chains: list[Chain]) -> tuple[Chain, PairAlignment]:
-    """Return the chain of a structure that stands for a target's chain, and the target's alignment to it."""
+    """Return the structure's chain that matches a target's chain, and the target's alignment to it."""
     best: tuple[float, Chain, PairAlignment] | None = None
     # The chain of the target's name comes first, the others in file order.
     for chain in sorted(chains, key=lambda chain: chain.name != name):
@@ -57,16 +57,16 @@ def _counterpart(path: Path, name: str, sequence: str, chains: list[Chain]) -> t
         if chain.name == name and best is not None:
             break
     if best is None:
-        raise InputError.at(path, f"no chain of the structure is like chain {printable(name)} of the target")
+        raise InputError.at(path, f"no chain of the structure is similar to chain {printable(name)} of the target")
     return best[1], best[2]
 
 
 def recycled_atoms(
     positions: Float[np.ndarray, "r 37 3"], mask: Float[np.ndarray, "r 37"]
 ) -> Float[np.ndarray, "r 37 3"]:
-    """Return atoms of a structure as recycling reads them: a residue without C-beta has it at its C-alpha.
+    """Return atom positions as recycling reads them: C-beta is put at C-alpha in residues that lack it.
 
-    Positions are in Angstrom, and atoms that are not known (mask 0) at the origin.
+    Positions are in Å; atoms with mask 0 are at the origin.
     """
     alpha, beta = ATOM_ORDER["CA"], ATOM_ORDER["CB"]
     atoms = positions.copy()
@@ -76,6 +76,6 @@ def recycled_atoms(
 
 
 def _atoms(chain: Chain, alignment: PairAlignment) -> Float[np.ndarray, "r 37 3"]:
-    """Return the atoms of the residues to which a target's residues are aligned."""
+    """Return the atom positions of the residues to which a target's residues are aligned; zeros for unaligned ones."""
     atoms, partner = recycled_atoms(chain.atom_positions, chain.atom_mask), alignment.partner
     return np.where((partner >= 0)[:, None, None], atoms[partner], 0.0).astype(np.float32)

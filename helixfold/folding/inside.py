@@ -1,4 +1,4 @@
-"""Look inside the network: attention weights, one block, parameters and FLOPs by module, and shapes of features."""
+"""Inspect the network: attention weights, one block, parameters and FLOPs by module, and shapes of features."""
 
 import re
 from collections.abc import Iterator
@@ -25,13 +25,13 @@ from helixfold.model.presets import preset
 from helixfold.ops.dispatch import Op, forced, intercepted
 from helixfold.weights.find import ReadyModel
 
-# Operators whose references call the two that have attention weights.
-_AROUND_ATTENTION = ("self_attention", "global_attention", "point_attention")
+# Operators whose reference implementations call the operators `attention` and `invariant_point_attention`.
+_CALLERS_OF_ATTENTION = ("self_attention", "global_attention", "point_attention")
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under the names of columns, which are printed as a table."""
+    """Table of rows with named columns, whose `repr` is aligned text."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
@@ -46,28 +46,29 @@ class Table:
 def record_attention(
     model: ReadyModel | AlphaFold, pattern: str = "*", *, average_rows: bool = False
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Record the attention weights of the modules whose names match a pattern, such as "evoformer.*.row".
+    """Context that records the attention weights of the modules whose names match a pattern, such as "evoformer.*.row".
 
-    Yield a dict that has an array (n, h, q, k), float32, for each name when the context ends: the weights with which
-    query q attends to key k in head h and row n of the first sample. Rows are MSA rows for "row", residues for "column"
-    and the first residue of a pair for "starting" and "ending"; with `average_rows`, arrays are (h, q, k), the means
-    over rows. "structure_module.attention" has (h, r, r). Weights are from the last recycling iteration, the last
-    template, and the last iteration of the structure module. All rows of a large target take much memory. Only the
-    recorded modules compute by their plain references. Raise `InputError` if no name matches.
+    Yield a dict, which is filled when the context ends. For each matching name it has a float32 array (n, h, q, k): the
+    weight with which query q attends to key k, in head h and row n of the first sample. Rows are MSA rows for "row",
+    residues for "column", and the first residue of a pair for "starting" and "ending". With `average_rows`, arrays are
+    (h, q, k), the mean over rows, which saves much memory for a large target. "structure_module.attention" has shape
+    (h, r, r). Weights are from the last recycling iteration, the last template and the last iteration of the structure
+    module. Recorded modules use the reference implementations of their operators. Raise `InputError` if no name
+    matches.
     """
     network = model.network if isinstance(model, ReadyModel) else model
     names = {_attention_name(path): path for path, module in network.named_modules() if _has_weights(module)}
-    chosen = {name: path for name, path in names.items() if fnmatchcase(name, pattern)}
-    if not chosen:
+    matches = {name: path for name, path in names.items() if fnmatchcase(name, pattern)}
+    if not matches:
         raise InputError(f"no attention is named {pattern!r}; the names are {', '.join(names)}")
     maps: dict[str, np.ndarray] = {}
-    parts: dict[str, list[np.ndarray]] = {name: [] for name in chosen}
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in matches}
     inside: list[str] = []
 
     def interceptor(operator: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not inside or args[0].is_meta:
             return operator.run(*args, **kwargs)
-        if operator.name in _AROUND_ATTENTION:
+        if operator.name in _CALLERS_OF_ATTENTION:
             if operator.name == "point_attention" and args[-1] == 0:  # the first rows of an iteration
                 parts[inside[-1]].clear()
             return operator.reference(*args, **kwargs)
@@ -79,13 +80,13 @@ def record_attention(
 
     with ExitStack() as stack:
         stack.enter_context(intercepted(interceptor))
-        for name, path in chosen.items():
+        for name, path in matches.items():
             module = network.get_submodule(path)
             stack.enter_context(module.register_forward_pre_hook(lambda *_, name=name: inside.append(name)))
             stack.enter_context(module.register_forward_hook(lambda *_: inside.clear(), always_call=True))
             if (block := re.match(r".*\.blocks\.\d+", path)) is not None:
-                found = network.get_submodule(block[0])
-                stack.enter_context(found.register_forward_pre_hook(lambda *_, name=name: parts[name].clear()))
+                parent = network.get_submodule(block[0])
+                stack.enter_context(parent.register_forward_pre_hook(lambda *_, name=name: parts[name].clear()))
         yield maps
     for name, slabs in parts.items():
         if not slabs:
@@ -94,10 +95,10 @@ def record_attention(
         if name.startswith("structure_module"):
             maps[name] = joined.swapaxes(0, 1)
             continue
-        if isinstance(network.get_submodule(chosen[name]), MSAGlobalColumnAttention):
-            joined = joined.swapaxes(1, 2)  # it has one query for each head
+        if isinstance(network.get_submodule(matches[name]), MSAGlobalColumnAttention):
+            joined = joined.swapaxes(1, 2)  # global attention has one query per head
         total = joined.sum(0)
-        # The weights of a query sum to 1, and so to the number of rows here.
+        # The weights of a query sum to 1 in each row; the division by their total gives the mean.
         maps[name] = total / total.sum(-1, keepdims=True) if average_rows else joined
 
 
@@ -106,12 +107,12 @@ def _has_weights(module: nn.Module) -> bool:
 
 
 def _attention_name(path: str) -> str:
-    """Return the short name of an attention, such as evoformer.0.row for evoformer.blocks.0.row_attention.attention."""
+    """Return a module's short name, such as evoformer.0.row for evoformer.blocks.0.row_attention.attention."""
     return re.sub(r"(?<=\d\.)(triangle_)?([a-z]+)(_attention)?(\.attention)?$", r"\2", path.replace(".blocks.", "."))
 
 
 def _weights(operator: Op[..., Any], query: Tensor, key: Tensor, value: Tensor, *others: Any) -> np.ndarray:
-    """Return the weights (n h q k) of attention, or (i h j) of points: what it returns for unit vectors as values."""
+    """Return attention weights (n h q k), or (i h j) of point attention: its results for unit vectors as values."""
     ones = torch.eye(key.shape[-2], device=key.device)
     if operator.name == "attention":
         weights = operator.reference(query, key, ones.expand(*value.shape[:-2], -1, -1), *others[:2])[0]
@@ -119,17 +120,17 @@ def _weights(operator: Op[..., Any], query: Tensor, key: Tensor, value: Tensor, 
         query_points, key_points, value_points, *rest = others
         points = nn.functional.pad(ones, (0, -len(ones) % 3)).unflatten(-1, (-1, 3))
         values = points.expand(*value_points.shape[:-3], -1, -1, -1)
-        found = operator.reference(query, key, value, query_points, key_points, values, *rest)[1]
-        weights = found[0].flatten(-2)[..., : len(ones)].transpose(0, 1)
+        results = operator.reference(query, key, value, query_points, key_points, values, *rest)[1]
+        weights = results[0].flatten(-2)[..., : len(ones)].transpose(0, 1)
     return np.asarray(weights.float().cpu())
 
 
 def run_block(
     model: ReadyModel | AlphaFold, *, block: int = 0, residues: int = 64, rows: int = 32, seed: int = 0
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Run one Evoformer block (from 0) on normally distributed random numbers; return its inputs and its outputs.
+    """Run the Evoformer block with index `block` on random numbers; return its inputs and its outputs.
 
-    Both are an MSA (1, rows, residues, c_m) and pairs (1, residues, residues, c_z).
+    Both are an MSA stream (1, rows, residues, c_m) and a pair stream (1, residues, residues, c_z).
     """
     network = model.network if isinstance(model, ReadyModel) else model
     of_block = network.evoformer.blocks[block]
@@ -144,16 +145,16 @@ def run_block(
 def module_costs(
     model: str | ReadyModel, *, residues: int = 256, rows: int = 512, extra_rows: int = 1024, templates: int = 4
 ) -> Table:
-    """Return a table of the parameters and the FLOPs of each module in one recycling iteration of one target.
+    """Return a table of the parameters and FLOPs of each module for one recycling iteration of one target.
 
-    The blocks of a stack are one line together (*). A multiply-add counts as two operations, and only matrix products
-    are counted. FLOPs are "-" for modules whose products are counted with the network alone, and an update's context is
-    counted with its stack. Nothing is computed, so
-    any size is possible. `rows` are MSA rows, and `extra_rows` are rows of the extra MSA.
+    All blocks of a stack share a line (*). Only matrix products are counted, with two operations per multiply-add.
+    FLOPs are "-" for modules whose products are only counted in the total, and an update's context is counted in its
+    stack. Nothing is computed, so any size is possible. `rows` and `extra_rows` are the numbers of rows of the MSA and
+    the extra MSA.
     """
     config = (model.preset if isinstance(model, ReadyModel) else preset(model)).model
     meta = torch.device("meta")
-    # One block of the Evoformer stands for all of them, which takes a tenth of the time.
+    # Only one Evoformer block is counted, and multiplied by their number, which takes a tenth of the time.
     blocks = config.evoformer.blocks
     with meta:
         network = AlphaFold(replace(config, evoformer=replace(config.evoformer, blocks=1))).eval()
@@ -175,14 +176,15 @@ def module_costs(
     return Table(("module", "parameters", "FLOPs"), lines)
 
 
-def feature_shapes(given: Prediction | TargetFeatures) -> Table:
-    """Return a table of the MSA and template features of a target by name, with shapes and dtypes.
+def feature_shapes(source: Prediction | TargetFeatures) -> Table:
+    """Return a table of the MSA and template features of a target, with names, shapes and dtypes.
 
-    For r residues, n MSA rows and t templates. `features.msa` and so on are the arrays.
+    The arrays themselves are attributes of the features, such as `features.msa`. Raise `InputError` for a prediction
+    that was read without its features.
     """
-    features = given.features if isinstance(given, Prediction) else given
+    features = source.features if isinstance(source, Prediction) else source
     if features is None:
-        raise InputError(f"the features of {given!r} were not read with it")
+        raise InputError(f"the features of {source!r} were not read with it")
     arrays = {name: each for name, each in vars(alignment_of(features)).items() if isinstance(each, np.ndarray)}
     rows = tuple((name, each.shape, str(each.dtype)) for name, each in arrays.items())
     return Table(("feature", "shape", "dtype"), rows)

@@ -1,4 +1,4 @@
-"""Choose what a model reads of a target: a model of complexes and a model of single chains have different features."""
+"""Convert a target's features to the input of one model: multimer and monomer models read different features."""
 
 import zlib
 from collections.abc import Callable, Sequence
@@ -34,16 +34,15 @@ _NO_RESTRAINTS_NOTE: Final = "NO RESTRAINTS: '{model}' reads distance restraints
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInput:
-    """Features of a target as one model reads them, its chains, and notes about what a prediction is worth."""
+    """Features of a target as one model reads them, its chains, and notes about how reliable a prediction is."""
 
-    name: str  # the target's
+    name: str  # of the target
     features: Features | ComplexFeatures
     chain_ids: tuple[str, ...]
-    chain_index: Int[np.ndarray, "r"]  # the chain's place in `chain_ids`
+    chain_index: Int[np.ndarray, "r"]  # index in `chain_ids`
     residue_number: Int[np.ndarray, "r"]  # from 1 in each chain
-    rings: tuple[int, ...] = ()  # places in `chain_ids` of the chains whose ends are bonded
-    # How far residues are apart along the chain, where that is not the difference of their numbers.
-    offsets: Int[np.ndarray, "r r"] | None = None
+    rings: tuple[int, ...] = ()  # indices in `chain_ids` of the cyclic chains
+    offsets: Int[np.ndarray, "r r"] | None = None  # sequence offsets; None: differences of residue numbers
     restraints: DistanceRestraints | None = None
     notes: tuple[str, ...] = ()
 
@@ -56,28 +55,27 @@ def model_input(
     offsets: Int[np.ndarray, "r r"] | None = None,
     restraints: DistanceRestraints | None = None,
 ) -> ModelInput:
-    """Return what the model of a preset reads of a target.
+    """Return the input of the model of a preset for a target.
 
-    A model of complexes reads a single chain as a complex of one, and a model of single chains reads a complex as one
-    chain in which residue numbers jump. `cyclic` names the chains whose ends are bonded, all of them without a name.
-    `offsets` says how far residues are apart along the chain, in place of their numbers and of rings. Raise
-    `InputError` if the target lacks a chain, for offsets of another shape, or for restraints that the model does not
-    read.
+    A multimer model reads a single chain as a complex of one chain. A monomer model reads a complex as one chain, with
+    a gap in the residue numbers between chains. `cyclic` names the chains whose ends are bonded; an empty sequence
+    means all of them. `offsets` replaces the sequence offsets of residue pairs. Raise `InputError` if the target does
+    not have one of the cyclic chains, if the shape of `offsets` is wrong, or if the model does not read `restraints`.
     """
-    given = _as_read(features, preset)
-    rings = rings_of(given.chain_ids, cyclic, given.name)
+    inputs = _linear_input(features, preset)
+    rings = rings_of(inputs.chain_ids, cyclic, inputs.name)
     if offsets is not None:
-        check_offsets(offsets, len(given.chain_index))
+        check_offsets(offsets, len(inputs.chain_index))
     elif rings:
-        offsets = offsets_with_rings(given.features.residue_index, given.chain_index, rings)
-    if (problem := restraints_problem(preset, restraints, len(given.chain_ids))) is not None:
-        raise InputError(f"'{printable(given.name)}': {problem}")
-    notes = input_notes(preset, len(given.chain_ids), restrained=restraints is not None)
-    return replace(given, rings=rings, offsets=offsets, restraints=restraints, notes=notes)
+        offsets = offsets_with_rings(inputs.features.residue_index, inputs.chain_index, rings)
+    if (problem := restraints_problem(preset, restraints, len(inputs.chain_ids))) is not None:
+        raise InputError(f"'{printable(inputs.name)}': {problem}")
+    notes = input_notes(preset, len(inputs.chain_ids), restrained=restraints is not None)
+    return replace(inputs, rings=rings, offsets=offsets, restraints=restraints, notes=notes)
 
 
 def restraints_problem(preset: Preset, restraints: DistanceRestraints | None, chains: int) -> str | None:
-    """Return why the model of a preset cannot read restraints of a target with so many chains; None if it can."""
+    """Return why the model of a preset cannot read restraints of a target with this number of chains, or None."""
     if restraints is None or (restraints.kind == preset.model.restraints and chains == 1):
         return None
     if chains > 1:
@@ -87,8 +85,8 @@ def restraints_problem(preset: Preset, restraints: DistanceRestraints | None, ch
     return f"its restraints are {restraints.kind}, and '{preset.name}' {reads}; {advice}"
 
 
-def _as_read(features: TargetFeatures, preset: Preset) -> ModelInput:
-    """Return what the model of a preset reads of a target whose chains have ends."""
+def _linear_input(features: TargetFeatures, preset: Preset) -> ModelInput:
+    """Return the input of the model of a preset for a target without cyclic chains."""
     is_multimer = preset.model.method == "multimer"
     if not isinstance(features, ComplexFeatureSet):
         return ModelInput(
@@ -109,7 +107,10 @@ def _as_read(features: TargetFeatures, preset: Preset) -> ModelInput:
 
 
 def input_notes(preset: Preset, chains: int, *, restrained: bool) -> tuple[str, ...]:
-    """Return notes about what a prediction of so many chains by the model of a preset is worth."""
+    """Return warnings about predictions of a target with this number of chains by the model of a preset.
+
+    There is one for complexes that are predicted by a monomer model, and one for a missing file of restraints.
+    """
     by_gap = preset.model.method == "monomer" and chains > 1
     templates = [_RESIDUE_GAP_NOTE] if by_gap else []
     templates += [_NO_RESTRAINTS_NOTE] if preset.model.restraints and not restrained else []
@@ -117,23 +118,29 @@ def input_notes(preset: Preset, chains: int, *, restrained: bool) -> tuple[str, 
 
 
 def depends_on_seed(features: TargetFeatures, preset: Preset, *, dropout: bool) -> bool:
-    """Return whether the model of a preset predicts something else with another seed."""
-    rows = len(_as_read(features, preset).features.msa)
+    """Return whether predictions of a target by the model of a preset depend on the seed.
+
+    They do with dropout, and if MSA rows are drawn at random because there are more than the model reads.
+    """
+    rows = len(_linear_input(features, preset).features.msa)
     return dropout or preset.sampling.depends_on_chance(rows)
 
 
-def draw(given: ModelInput, preset: Preset, position: Sequence[int]) -> Sample:
-    """Draw one sample; its random stream depends on the target, the model and the position, never on earlier draws."""
-    rng, sampling = generator(given.name, preset, position), preset.sampling
-    if isinstance(given.features, Features):
-        return draw_sample(given.features, sampling, rng)
-    choices = complex_sample.draw(given.features, sampling, rng)
-    return complex_sample.complex_sample(given.features, sampling, choices)
+def draw(inputs: ModelInput, preset: Preset, key: Sequence[int]) -> Sample:
+    """Draw one random sample of a target's features.
+
+    It depends on the target, the model and `key` (seed, iteration and ensemble member), but not on earlier draws.
+    """
+    rng, sampling = generator(inputs.name, preset, key), preset.sampling
+    if isinstance(inputs.features, Features):
+        return draw_sample(inputs.features, sampling, rng)
+    choices = complex_sample.draw(inputs.features, sampling, rng)
+    return complex_sample.complex_sample(inputs.features, sampling, choices)
 
 
-def generator(target: str, preset: Preset, position: Sequence[int]) -> np.random.Generator:
-    """Return the random stream of a target, a model and a position, such as a seed and a number of an iteration."""
-    return np.random.default_rng([*(zlib.crc32(name.encode()) for name in (target, preset.name)), *position])
+def generator(target: str, preset: Preset, key: Sequence[int]) -> np.random.Generator:
+    """Return the random number generator for a target, a model and a key of integers, such as seed and iteration."""
+    return np.random.default_rng([*(zlib.crc32(name.encode()) for name in (target, preset.name)), *key])
 
 
 def batch_of(
@@ -147,10 +154,10 @@ def batch_of(
     round_rows: Callable[[int], int] = lambda rows: rows,
     merge_slots: bool = False,
 ) -> Batch:
-    """Return the batch of samples that the model of a preset takes; see `Batch.from_samples` for the padding.
+    """Return samples as a batch for the model of a preset; see `Batch.from_samples` for `residues` and `round_rows`.
 
-    A batch of one sample has the sample's `offsets` and `restraints`, if it has any. With `merge_slots`, empty template
-    slots of complexes are one slot that counts as all of them; the caller must not fill it.
+    `offsets` and `restraints` are for a batch of one sample. With `merge_slots`, the empty template slots of complexes
+    are merged into one, which has the weight of all of them; the caller must not fill it.
     """
     method, merged = preset.model.method, 1
     if merge_slots and method == "multimer":
@@ -165,22 +172,24 @@ def batch_of(
         batch = replace(batch, restrained_pairs=pairs, restraint_values=values)
     if offsets is None:
         return batch
-    # Embeddings tell no offsets beyond 32 apart; a byte for each pair of residues is little memory.
-    least, most = np.iinfo(np.int8).min, np.iinfo(np.int8).max
-    return replace(batch, offsets=torch.from_numpy(offsets.clip(least, most).astype(np.int8))[None].to(device))
+    # The embedding clips offsets at 32, so int8 suffices and saves memory.
+    limits = np.iinfo(np.int8)
+    clipped = offsets.clip(limits.min, limits.max).astype(np.int8)
+    return replace(batch, offsets=torch.from_numpy(clipped)[None].to(device))
 
 
 def _with_merged_slots(samples: Sequence[Sample]) -> tuple[list[Sample], int]:
-    """Return samples of which at most the last template slot is empty, and how many slots it stands for.
+    """Return samples in which at most the last template slot is empty, and the number of slots that it represents.
 
     AlphaFold-Multimer averages over four slots, whether they hold templates or not. Equal slots are embedded once.
     """
     slots = len(samples[0].template_mask)
-    last = 0
+    filled = 0
     for each in samples:
-        holds = each.template_all_atom_masks.any((1, 2)) | (each.template_aatype != each.template_aatype[-1:]).any(1)
-        last = max([last, *(np.flatnonzero(holds) + 1).tolist()])
-    kept = min(slots, last + 1)
+        is_other = each.template_aatype != each.template_aatype[-1:]
+        is_filled = each.template_all_atom_masks.any((1, 2)) | is_other.any(1)
+        filled = max([filled, *(np.flatnonzero(is_filled) + 1).tolist()])
+    count = min(slots, filled + 1)
     names = [name for name, axes in SAMPLE_AXES.items() if axes.startswith("t")]
-    merged = [replace(each, **{name: getattr(each, name)[:kept] for name in names}) for each in samples]
-    return merged, slots - kept + 1
+    merged = [replace(each, **{name: getattr(each, name)[:count] for name in names}) for each in samples]
+    return merged, slots - count + 1

@@ -15,28 +15,28 @@ from helixfold.runtime.options import RepresentationName
 class FoldingOptions:
     """Options of folding a target with one model: recycling, ensemble, seed and precision."""
 
-    num_recycles: int | None = None  # iterations after the first; None: as many as the model's preset says
-    # Angstrom: stop recycling once distances change by less; 0 never stops, None: as the model's preset says.
+    num_recycles: int | None = None  # iterations after the first; None: the number in the model's preset
+    # Å: stop recycling once distances change by less. 0 never stops; None takes the value in the model's preset.
     recycle_tolerance: float | None = None
-    num_ensemble: int = 1  # draws of each iteration, whose representations are averaged
+    num_ensemble: int = 1  # samples per iteration, whose representations are averaged
     seed: int = 0
-    dtype: str = AUTO  # of the trunk's arithmetic: one of `DTYPES`, or "auto" for the one that suits the device
-    logits: bool = False  # return the logits of all heads; they are large, and otherwise never held for all pairs
-    dropout: bool = False  # as in training; predictions then differ from seed to seed, most where they are unsure
-    save_passes: bool = False  # return the structures of all passes, and their representations if any are asked for
-    representations: tuple[RepresentationName, ...] = ()  # that predictions return; "pair" takes r x r x c_z numbers
+    dtype: str = AUTO  # precision of the trunk: one of `DTYPES`, or "auto" for the one that suits the device
+    logits: bool = False  # return the logits of all heads, which need much memory
+    dropout: bool = False  # as in training; predictions then vary between seeds, most where confidence is low
+    save_passes: bool = False  # return structures, and any `representations`, of all recycling iterations
+    representations: tuple[RepresentationName, ...] = ()  # to return; "pair" takes r x r x c_z numbers
     stop_at_score: float | None = None  # stop recycling once the mean pLDDT is at least this; None never stops
-    cyclic: tuple[str, ...] | None = None  # chains whose ends are bonded, by name; () all of them, None none
+    cyclic: tuple[str, ...] | None = None  # names of chains whose ends are bonded; () means all, None means none
 
     def __post_init__(self) -> None:
         for name in ("representations", "cyclic"):
-            if isinstance(value := getattr(self, name), str):  # one item, and not its letters
+            if isinstance(value := getattr(self, name), str):  # a string is one item, not a sequence of letters
                 object.__setattr__(self, name, (value,))
         bounds = (("num_recycles", 0, MAX_RECYCLES), ("num_ensemble", 1, MAX_ENSEMBLE), ("seed", 0, MAX_SEED))
-        for name, least, most in bounds:
+        for name, minimum, maximum in bounds:
             value = getattr(self, name)
-            if value is not None and not least <= value <= most:
-                raise InputError(f"{name} must be at least {least} and at most {most:,}, got {value}")
+            if value is not None and not minimum <= value <= maximum:
+                raise InputError(f"{name} must be at least {minimum} and at most {maximum:,}, got {value}")
         if self.recycle_tolerance is not None and not 0 <= self.recycle_tolerance < math.inf:
             raise InputError(f"recycle_tolerance must be a distance in Angstrom, got {self.recycle_tolerance}")
         if self.stop_at_score is not None and not 0 < self.stop_at_score <= 100:
@@ -49,9 +49,9 @@ class FoldingOptions:
             raise InputError(f"dtype {choice_problem(self.dtype, (AUTO, *DTYPES))}")
 
     def recycles(self, preset: Preset) -> int:
-        """Return the number of recycling iterations of a model after the first."""
+        """Return the number of recycling iterations after the first: the option, or the preset's number."""
         return preset.num_recycles if self.num_recycles is None else self.num_recycles
 
     def tolerance(self, preset: Preset) -> float:
-        """Return the change of distances in Angstrom below which recycling of a model ends; 0 never ends it."""
+        """Return the change of distances (Å) below which recycling stops: the option, or the preset's value."""
         return preset.recycle_tolerance if self.recycle_tolerance is None else self.recycle_tolerance

@@ -1,4 +1,4 @@
-"""Fold targets in memory that is planned for: several in the same passes, or one with less memory if it runs out."""
+"""Fold targets within planned memory: several as one batch, or one with fallbacks that need less memory."""
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -41,12 +41,12 @@ def fold_planned(
     workers: WorkerGroup | None = None,
     hides_bar: bool | None = True,
 ) -> Prediction:
-    """Predict one target with the executor of a plan, or with its fallbacks if that runs out of memory.
+    """Predict one target with the executor of a plan, or with its fallbacks if memory runs out.
 
-    `spill` is the directory for spilled streams, and `say` prints a line about a change of executors. `runner` runs
-    recycling iterations; its CUDA graphs are freed before another executor is tried. All ranks of a group of
+    `spill` is the directory for spilled streams, and `say` is called with a line when the executor changes. `runner`
+    runs recycling iterations; its CUDA graphs are freed before another executor is tried. All ranks of a group of
     `workers` call this. `hides_bar` is the `disable` argument of tqdm. Raise `NotEnoughMemoryError` if the last
-    executor runs out of memory, too.
+    fallback runs out of memory, too.
     """
     workers, device = workers or WorkerGroup.alone(stages.device), stages.device
     plans = deque([plan, *plan.fallbacks])
@@ -55,7 +55,7 @@ def fold_planned(
         size, threads = tried.size, _threads(tried, model, device)
         release(device, peak=tried.memory.peak)
         reset_peak_memory(device)
-        held, before, replays = peak_memory(device), len(stages.finished), runner.replays
+        in_use, before, replays = peak_memory(device), len(stages.finished), runner.replays
         try:
             with (
                 memory_kept(tried.executor, size.ranks),
@@ -70,7 +70,7 @@ def fold_planned(
             if not is_out_of_memory(error):
                 raise
         else:
-            measured = max(stage.peak_memory for stage in stages.finished[before:]) - held
+            measured = max(stage.peak_memory for stage in stages.finished[before:]) - in_use
             return replace(
                 prediction,
                 identity=_identity(model, options),
@@ -84,7 +84,7 @@ def fold_planned(
                     "measured_peak_gib": _gib(measured),
                 },
             )
-        # After the `except` block, since the exception holds the frames that hold the tensors.
+        # After the `except` block, because the exception keeps the frames alive, and with them the tensors.
         release(device)
         if runner.clear():
             release(device)
@@ -95,14 +95,14 @@ def fold_planned(
             say(f"out of memory with the executor '{tried.executor}'; starting again with {following}")
         else:
             plans.clear()
-    # Less memory was available than the estimate of the last attempt.
-    proved = replace(plan.device, memory=min(plan.device.memory, tried.memory.peak))
-    problem = replace(plan, device=proved).problem
+    # The failure shows that less memory was available than the last attempt was estimated to need.
+    smaller = replace(plan.device, memory=min(plan.device.memory, tried.memory.peak))
+    problem = replace(plan, device=smaller).problem
     raise NotEnoughMemoryError(f"out of memory with the executor '{tried.executor}'; {problem}")
 
 
 def _threads(plan: PredictionEstimate, model: ReadyModel, device: torch.device) -> int:
-    """Return how many threads a CPU computes passes of this size with."""
+    """Return the number of CPU threads for a network of this size."""
     size, config = plan.size, model.preset.model
     return threads_for(size.residues * max(size.residues * config.c_z, size.msa_rows * config.evoformer.c_m), device)
 
@@ -119,9 +119,10 @@ def fold_together(
     runner: IterationRunner = EAGER,
     hides_bar: bool | None = True,
 ) -> list[Prediction] | None:
-    """Predict several targets in the same passes; None if they cannot share them, do not fit together, or that fails.
+    """Predict several targets as one batch.
 
-    There is a plan and a record of stages for each target; each gets its share of the time.
+    Return None if they cannot be one batch, do not fit into memory together, or the computation fails. Each target has
+    its own plan and its own `stages`, which get an equal share of the time.
     """
     shared, replays = Stages(stages[0].device), runner.replays
     dtype = dtype_on(options.dtype, properties_of(shared.device))
@@ -135,7 +136,7 @@ def fold_together(
         ):
             run = executor("whole", spill)
             predictions = fold(model.network, model.preset, targets, options, run, stages=shared, runner=runner)
-    except Exception as error:  # such as too little memory; alone, each has the plan that was made for it
+    except Exception as error:  # the caller folds each target alone by its own plan, in which memory suffices
         problem = f"{type(error).__name__}: {error}"
     else:
         for target, own in zip(targets, stages, strict=True):
@@ -152,7 +153,7 @@ def fold_together(
             replace(prediction, identity=identity, provenance=provenance, measurements=measurements)
             for prediction in predictions
         ]
-    # After the `except` block, since the exception holds the frames that hold the tensors.
+    # After the `except` block, because the exception keeps the frames alive, and with them the tensors.
     runner.clear()
     release(shared.device)
     say(f"{len(targets)} targets together failed ({problem}); starting again with one at a time")
@@ -173,7 +174,7 @@ def _provenance(
     threads: int | None = None,
     targets_at_once: int = 1,
 ) -> Provenance:
-    """Return what made a prediction, as far as folding knows it; None of `threads`: PyTorch's."""
+    """Return the part of a prediction's provenance that folding determines; `threads` defaults to PyTorch's number."""
     return Provenance(
         threads=threads or torch.get_num_threads(),
         targets_at_once=targets_at_once,
@@ -188,30 +189,33 @@ def _gib(size: int) -> float:
 
 
 def _share(shared: Stages, own: Stages, name: str, count: int) -> None:
-    """Record one target's share of the time of stages that `count` targets had in common."""
+    """Add to `own` one target's share of the time of the stages that `count` targets shared."""
     for stage_name in STAGES:
-        found = [stage for stage in shared.finished if stage.name == stage_name]
-        seconds = sum(stage.seconds for stage in found) / count
-        own.add(Stage(name=f"{name}: {stage_name}", seconds=seconds, peak_memory=max(s.peak_memory for s in found)))
+        parts = [stage for stage in shared.finished if stage.name == stage_name]
+        seconds = sum(stage.seconds for stage in parts) / count
+        own.add(Stage(name=f"{name}: {stage_name}", seconds=seconds, peak_memory=max(s.peak_memory for s in parts)))
 
 
 @contextmanager
 def _progress_bar(
     model: ReadyModel, name: str | None, options: FoldingOptions, runner: IterationRunner, *, hides_bar: bool | None
 ) -> Iterator[None]:
-    """Show a bar of passes that moves with every block: on a CPU, one pass of a large model takes minutes."""
+    """Show a progress bar of recycling iterations.
+
+    It moves with every block, because one iteration of a large model takes minutes on a CPU.
+    """
     blocks = [*model.network.extra_msa_stack.blocks, *model.network.evoformer.blocks]
     share = 1 / (len(blocks) * options.num_ensemble)
-    total, title = options.recycles(model.preset) + 1, f"{name or model.preset.name} passes"
+    total, title = options.recycles(model.preset) + 1, f"{name or model.preset.name} iterations"
     with (
         tqdm(total=total, desc=title, bar_format=_BAR, leave=False, delay=_BAR_AFTER, disable=hides_bar) as bar,
         ExitStack() as stack,
     ):
 
-        def block_done(*_: object) -> None:  # what a hook returns would replace the block's output
+        def update(*_: object) -> None:  # returns None, because a hook's result replaces the block's output
             bar.update(share)
 
         for block in blocks if not hides_bar else ():
-            stack.enter_context(block.register_forward_hook(block_done))
+            stack.enter_context(block.register_forward_hook(update))
         stack.enter_context(runner.reporting(bar.update))
         yield

@@ -1,4 +1,4 @@
-"""The prediction of one target, a chain or a complex, by one model: from the network to its files and the report."""
+"""The type of a prediction of one target (a chain or a complex) by one model, in memory and as read from files."""
 
 import re
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from helixfold.analysis.complexes import ComplexComparison
     from helixfold.analysis.scores import Scores
 
-# What a prediction is compared with: a structure file, what was read from one, or another prediction.
+# A reference structure to compare a prediction with.
 Reference = Union["Prediction", Structure, Protein, str, Path]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 STRUCTURE_KINDS: Final = ("cif", "pdb")  # of structure files
@@ -33,19 +33,19 @@ STRUCTURE_KINDS: Final = ("cif", "pdb")  # of structure files
 
 @dataclass(frozen=True, kw_only=True)
 class ConfidenceBand:
-    """A range of pLDDT from `least` up to the band above, with AlphaFold DB's letter, name and colour for it."""
+    """A range of pLDDT, from `min_plddt` up to the next band, with its letter, name and colour in AlphaFold DB."""
 
-    least: float
+    min_plddt: float
     letter: str
     name: str
     color: str
 
 
 CONFIDENCE_BANDS: Final = (
-    ConfidenceBand(least=90, letter="H", name="very high", color="#0053D6"),
-    ConfidenceBand(least=70, letter="M", name="confident", color="#65CBF3"),
-    ConfidenceBand(least=50, letter="L", name="low", color="#FFDB13"),
-    ConfidenceBand(least=0, letter="D", name="very low", color="#FF7D45"),
+    ConfidenceBand(min_plddt=90, letter="H", name="very high", color="#0053D6"),
+    ConfidenceBand(min_plddt=70, letter="M", name="confident", color="#65CBF3"),
+    ConfidenceBand(min_plddt=50, letter="L", name="low", color="#FFDB13"),
+    ConfidenceBand(min_plddt=0, letter="D", name="very low", color="#FF7D45"),
 )
 
 
@@ -53,8 +53,8 @@ CONFIDENCE_BANDS: Final = (
 class Distances:
     """Distances between pseudo-beta atoms (C-beta, or C-alpha of glycine) according to the distogram."""
 
-    expected: Float[np.ndarray, "r r"]  # Angstrom; 21.8 for all that is further apart than 21.7
-    contact: Float[np.ndarray, "r r"]  # probability, 0 to 1, of less than 8 Angstrom
+    expected: Float[np.ndarray, "r r"]  # Å; 21.8 for distances above 21.7
+    contact: Float[np.ndarray, "r r"]  # probability, 0 to 1, of a distance below 8 Å
 
     def __post_init__(self) -> None:
         if self.contact.shape != self.expected.shape:
@@ -69,21 +69,21 @@ class Distances:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionIdentity:
-    """What identifies a prediction of a target: model, parameters, seed, and the variant of the alignment."""
+    """Identity of a prediction among those of its target: model, parameters, seed, and variant of the alignment."""
 
     model: str
     seed: int = 0
     weights: str = ""  # digest of the parameters
     weights_provenance: WeightsProvenance = "untrained"
-    alignment: str = ""  # the description of the variant; "" for the whole alignment
+    alignment: str = ""  # description of the variant; "" is the whole alignment
 
     @property
     def key(self) -> tuple[str, int, str]:
-        """Return what tells it from all other predictions of its target, whatever the parameters are."""
+        """Return a key that is unique among the predictions of a target, without the parameters."""
         return self.model, self.seed, self.alignment
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the entry of settings.json, where the provenance of the parameters is called `standing`."""
+        """Return the entry for settings.json, in which `weights_provenance` is called `standing`."""
         return {
             "model": self.model,
             "seed": self.seed,
@@ -110,72 +110,72 @@ class Part:
 
     name: str
     ranges: tuple[tuple[int, int], ...]  # residue numbers, both ends included
-    chains: tuple[str, ...]  # of each range; none for a domain of a single chain
+    chains: tuple[str, ...]  # the chain of each range; empty if the target is a single chain
     residues: int
     mean_plddt: float
-    measures: tuple[tuple[str, float], ...]  # further measures by their names: pTM of a chain, mean PAE of a domain
+    measures: tuple[tuple[str, float], ...]  # further scores by name: pTM of a chain, mean PAE of a domain
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChainPair:
-    """The interface of two chains of a prediction and its scores; None for a score that is not in the file."""
+    """The interface of two chains of a prediction with its scores; None is a score that the file lacks."""
 
     chains: tuple[str, str]
-    contacts: int  # pairs of residues
-    scores: tuple[tuple[str, float | None], ...]  # by their names, in the order in which a table has them
+    contacts: int  # residue pairs in contact
+    scores: tuple[tuple[str, float | None], ...]  # by name, in the order of a table's columns
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConfidenceSummary:
-    """What the confidence file of a prediction tells of its parts and of the alignment, beside its scores."""
+    """Content of a prediction's confidence file about its chains, domains and alignment, besides the scores."""
 
-    target: str  # as its input file has the name
+    target: str  # name in the input file
     mean_plddt: float
     residue_numbers: tuple[int, ...]
     chains: tuple[Part, ...] = ()
     chain_pairs: tuple[ChainPair, ...] = ()
     domains: tuple[Part, ...] = ()
-    depth: tuple[float, ...] = ()  # alignment rows that have a residue at each position
+    depth: tuple[float, ...] = ()  # number of MSA rows with a residue at each position
     rows: int | None = None
     effective_rows: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """A prediction of one target, a chain or a complex, by one model, without padding.
+    """A prediction of one target (a chain or a complex) by one model, without padding.
 
-    `helixfold.predict` makes predictions, and `helixfold.load_results` reads them from files. A prediction that
-    `helixfold.results.confidence.read_prediction` reads has scores and a summary, but no arrays: the structure, PAE,
-    distances and optional outputs stay in their files.
+    `helixfold.predict` returns predictions, and `helixfold.load_results` reads them from files.
+    `helixfold.results.confidence.read_prediction` reads scores and a summary only: the structure, PAE, distances and
+    optional outputs are then None.
     """
 
-    name: str  # such as model_1_ptm, or model_1_ptm_seed_3 where there are several seeds; part of file names
+    name: str  # such as model_1_ptm, or model_1_ptm_seed_3 if there are several seeds; part of file names
     identity: PredictionIdentity
     provenance: Provenance | None = None
     plddt: Float[np.ndarray, "r"]  # 0 to 100
     ptm: float | None = None
-    iptm: float | None = None  # of a complex, 0 to 1
-    tm_by_chain: Float[np.ndarray, "k k"] | None = None  # of a complex, see `chain_tm.TmScores`
-    ranking_confidence: float  # mean pLDDT, or of a model of complexes 0.8 ipTM + 0.2 pTM from 0 to 1
-    num_recycles: int  # iterations after the first; -1: not known, in results of other programs
-    converged: bool  # recycling ended early, because distances changed by less than the tolerance
-    notes: tuple[str, ...] = ()  # for every reader of the files, such as that parameters are untrained
-    chain_ids: tuple[str, ...] = ("A",)  # names of the chains, which `protein.chain_index` counts from 0
-    structure: Protein | None = None  # B-factors are pLDDT
-    pae: Float[np.ndarray, "r r"] | None = None  # Angstrom: error of residue j when aligned on residue i
-    max_pae: float | None = None  # Angstrom, the largest that could occur
+    iptm: float | None = None  # 0 to 1; complexes only
+    tm_by_chain: Float[np.ndarray, "k k"] | None = None  # complexes only, see `chain_tm.TmScores`
+    ranking_confidence: float  # mean pLDDT, or 0.8 ipTM + 0.2 pTM (0 to 1) of a complex by a multimer model
+    num_recycles: int  # iterations after the first; -1 if unknown, in results of other programs
+    converged: bool  # whether recycling ended early because distances changed by less than the tolerance
+    notes: tuple[str, ...] = ()  # warnings for readers of the files, for example that parameters are untrained
+    chain_ids: tuple[str, ...] = ("A",)  # names of the chains; `protein.chain_index` is an index into them
+    structure: Protein | None = None  # with pLDDT as B-factors
+    pae: Float[np.ndarray, "r r"] | None = None  # Å: error of residue j when aligned on residue i
+    max_pae: float | None = None  # Å, upper limit of PAE values
     distances: Distances | None = None
-    logits: Mapping[str, np.ndarray] | None = None  # by head, if the options asked for them
-    representations: Mapping[RepresentationName, np.ndarray] | None = None  # those that the options asked for
-    recycling_iterations: tuple[Protein, ...] | None = None  # structures of all iterations, if the options asked for it
-    # Representations of the iterations before the last, if the options asked for both.
+    logits: Mapping[str, np.ndarray] | None = None  # by head, with `FoldingOptions.logits`
+    representations: Mapping[RepresentationName, np.ndarray] | None = None  # named by `FoldingOptions.representations`
+    recycling_iterations: tuple[Protein, ...] | None = None  # structures, with `FoldingOptions.save_passes`
+    # Representations of the iterations before the last, with `FoldingOptions.save_passes`.
     pass_representations: tuple[Mapping[RepresentationName, np.ndarray], ...] = ()
-    measurements: Mapping[str, object] = field(default_factory=dict)  # for timings.json: peaks of memory, and the like
-    summary: ConfidenceSummary | None = None  # of one that was read from its files
-    kinds: tuple[str, ...] = STRUCTURE_KINDS  # of its structure's files: not pdb where a PDB file cannot hold it
-    features: TargetFeatures | None = None  # MSA and templates that it was made from
-    program: str = "helixfold"  # that made it
-    file: Path | None = None  # that its structure was read from
+    measurements: Mapping[str, object] = field(default_factory=dict)  # for timings.json, such as peaks of memory
+    summary: ConfidenceSummary | None = None  # only of predictions read from files
+    kinds: tuple[str, ...] = STRUCTURE_KINDS  # of structure files; without "pdb" if the format cannot hold it
+    features: TargetFeatures | None = None  # the MSA and templates of the target
+    program: str = "helixfold"  # name of the prediction program
+    file: Path | None = None  # the structure file that it was read from
 
     @property
     def protein(self) -> Protein:
@@ -186,38 +186,38 @@ class Prediction:
 
     @property
     def coordinates(self) -> Float[np.ndarray, "r 37 3"]:
-        """Return the positions of all atoms in Angstrom, NaN for atoms that a residue lacks.
+        """Return the atom positions (Å), with NaN for atoms that a residue lacks.
 
-        The atoms are in the order of `data_pipeline.residues.ATOM_TYPES`, which begins with N, CA, C and CB.
+        Atoms are in the order of `data_pipeline.residues.ATOM_TYPES`, which begins with N, CA, C and CB.
         """
         return np.where(self.protein.atom_mask[..., None] > 0.5, self.protein.atom_positions, np.nan)
 
     @property
     def passes(self) -> tuple[Protein, ...] | None:
-        """Return the structures of the iterations before the last; use `recycling_iterations`, which has all."""
+        """Deprecated: structures of the iterations before the last; use `recycling_iterations`, which has all."""
         warn("Prediction.passes", "Prediction.recycling_iterations[:-1]")
         return None if self.recycling_iterations is None else self.recycling_iterations[:-1]
 
     @property
     def model(self) -> str:
-        """Return the name of the model that made it."""
+        """Return the model's name."""
         return self.identity.model
 
     @property
     def seed(self) -> int:
-        """Return the seed of its random numbers."""
+        """Return the random seed."""
         return self.identity.seed
 
     @property
     def residue_numbers(self) -> tuple[int, ...]:
-        """Return the residue numbers, which start again in each chain."""
+        """Return the residue numbers, which start again in each chain; empty without a structure or summary."""
         if self.structure is None:
             return () if self.summary is None else self.summary.residue_numbers
         return tuple(self.structure.residue_index.tolist())
 
     @property
     def mean_plddt(self) -> float:
-        """Return the mean of pLDDT, 0 to 100; of one that was read from its files, rounded as there."""
+        """Return the mean pLDDT, 0 to 100; rounded if the prediction was read from files."""
         return self.summary.mean_plddt if self.summary is not None else float(self.plddt.mean(dtype=np.float64))
 
     def __post_init__(self) -> None:
@@ -240,16 +240,18 @@ class Prediction:
         self._check_arrays(length)
         chains = len(self.chain_ids)
         if self.tm_by_chain is not None and (chains < 2 or self.tm_by_chain.shape != (chains, chains)):
-            raise ValueError(f"tm_by_chain has a score for each pair of several chains, got {self.tm_by_chain.shape}")
+            raise ValueError(
+                f"tm_by_chain must have a score for each pair of two or more chains, got shape {self.tm_by_chain.shape}"
+            )
         for name in ("ranking_confidence", "ptm", "iptm", "max_pae"):
             value = getattr(self, name)
             if value is not None and not np.isfinite(value):
                 raise ValueError(f"{name} must be finite, got {value}")
 
     def _check_arrays(self, length: int) -> None:
-        """Raise ValueError if PAE or distances are not of so many residues, or have impossible values."""
+        """Raise ValueError if PAE or distances have a wrong shape or impossible values."""
         if (self.pae is None) != (self.max_pae is None):
-            raise ValueError("pae and max_pae go together: give both or neither")
+            raise ValueError("pae and max_pae go together: pass both or neither")
         if self.pae is not None:
             if self.pae.shape != (length, length):
                 raise ValueError(f"pae must have shape {(length, length)}, got {self.pae.shape}")
@@ -258,7 +260,7 @@ class Prediction:
         if self.distances is not None and self.distances.expected.shape != (length, length):
             raise ValueError(f"distances must have shape {(length, length)}, got {self.distances.expected.shape}")
 
-    # What follows imports rooms above this one when it is called.
+    # The following methods import packages above `folding` when they are called.
 
     def save_pdb(self, path: str | Path) -> None:
         """Write the structure as a PDB file, with pLDDT as B-factors; raise ValueError if the format cannot hold it."""
@@ -270,21 +272,23 @@ class Prediction:
     def save_cif(self, path: str | Path) -> None:
         """Write the structure as an mmCIF file with the ModelCIF extension, with pLDDT as B-factors.
 
-        The file says what made the model, so raise ValueError for a prediction of another program.
+        Raise ValueError for a prediction by another program, because the file names helixfold as its source.
         """
         from helixfold.results.prediction import mmcif_of  # noqa: PLC0415
         from helixfold.results.writing import write_file  # noqa: PLC0415
 
         if self.program != "helixfold":
-            raise ValueError(f"{self.name} was made by {self.program}, and only helixfold's can be written as mmCIF")
-        # The PAE is not in a file beside this one.
+            raise ValueError(
+                f"{self.name} is a prediction by {self.program}; only helixfold's predictions can be written as mmCIF"
+            )
+        # Without PAE, so that the file does not refer to a PAE file next to it.
         write_file(Path(path), mmcif_of(replace(self, pae=None, max_pae=None), Path(path).stem))
 
     def superpose_on(self, reference: Reference) -> "Prediction":
-        """Return the prediction, moved so that its C-alpha atoms have the least RMSD to those of a reference.
+        """Return a copy that is superposed on a reference with minimum C-alpha RMSD.
 
-        Residues are paired by aligning the sequences, so the reference may be a homolog. Of complexes, all chains that
-        both have are superposed together. Raise `InputError` for a reference with fewer than three residues in common.
+        Residues are paired by sequence alignment, so the reference may be a homolog. For complexes, all common chains
+        are superposed together. Raise `InputError` for a reference with fewer than three residues in common.
         """
         from helixfold.analysis.complexes import superposition_on  # noqa: PLC0415
 
@@ -292,18 +296,18 @@ class Prediction:
         return replace(self, structure=replace(self.protein, atom_positions=moved))
 
     def score_against(self, reference: Reference) -> "Scores | ComplexComparison":
-        """Return lDDT, TM-score, GDT and RMSD against a reference, whose residues are paired by alignment.
+        """Return lDDT, TM-score, GDT and RMSD against a reference; residues are paired by sequence alignment.
 
-        Of a complex and a reference that has two or more of its chains, return DockQ, interface lDDT, TM-score and RMSD
-        of all these chains. Raise `InputError` for a reference with fewer than three residues in common. Needs the
-        extra `evaluate`.
+        If the reference has two or more chains of a complex, return DockQ, interface lDDT, TM-score and RMSD of these
+        chains together. Raise `InputError` for a reference with fewer than three residues in common. Needs the extra
+        `evaluate`.
         """
         from helixfold.analysis.complexes import scores_against  # noqa: PLC0415
 
         return scores_against(chains_of(self), chains_of(reference))
 
     def plot_plddt(self, axes: "Axes | None" = None) -> "Axes":
-        """Plot pLDDT (0 to 100) of each residue, over AlphaFold DB's confidence bands; return the axes."""
+        """Plot the pLDDT (0 to 100) of each residue over AlphaFold DB's confidence bands; return the axes."""
         from helixfold.report.plots import draw_plddt, new_axes  # noqa: PLC0415
 
         axes = axes or new_axes(8.0, 3.2)
@@ -312,9 +316,9 @@ class Prediction:
         return axes
 
     def plot_pae(self, axes: "Axes | None" = None) -> "Axes":
-        """Plot the predicted aligned error in Angstrom of each pair of residues; return the axes.
+        """Plot the predicted aligned error (Å) of each residue pair; return the axes.
 
-        Raise ValueError for a model that predicts none.
+        Raise ValueError if the model does not predict it.
         """
         from helixfold.report.plots import draw_pae, new_axes  # noqa: PLC0415
         from helixfold.results.chains import split_chains  # noqa: PLC0415
@@ -327,9 +331,9 @@ class Prediction:
         return axes
 
     def plot_coverage(self, axes: "Axes | None" = None) -> "Axes":
-        """Plot the rows of the MSA by their identity to the target, and how many cover each residue; return the axes.
+        """Plot the MSA rows, sorted by identity to the target, and the MSA depth at each residue; return the axes.
 
-        Raise ValueError for a prediction without its MSA.
+        Raise ValueError if the prediction was read without its MSA.
         """
         from helixfold.report.plots import draw_features_coverage, new_axes  # noqa: PLC0415
 
@@ -340,7 +344,7 @@ class Prediction:
         return axes
 
     def view(self, *, side_chains: bool = False) -> Any:
-        """Show the structure in a notebook, in AlphaFold DB's colours of pLDDT. Needs the extra `notebooks`."""
+        """Show the structure in a notebook, coloured by pLDDT as in AlphaFold DB. Needs the extra `notebooks`."""
         from helixfold.report.notebook.structures import show_structure  # noqa: PLC0415
 
         return show_structure(self.protein, side_chains=side_chains)
@@ -364,15 +368,15 @@ class Prediction:
         return f"<table><caption>{escape(self.name)}</caption>{cells}</table>{notes}"
 
 
-def chains_of(given: Reference) -> tuple[Chain, ...]:
+def chains_of(source: Reference) -> tuple[Chain, ...]:
     """Return the chains of a prediction, a structure, or a structure file."""
-    if isinstance(given, str | Path):
-        # Takes long to import.
+    if isinstance(source, str | Path):
+        # This module takes long to import.
         from data_pipeline.parse.structures import read_structure  # noqa: PLC0415
 
-        given = read_structure(given)
-    if isinstance(given, Structure):
-        return given.chains
-    if isinstance(given, Prediction):
-        return chains_of_protein(given.protein, given.chain_ids)
-    return chains_of_protein(given)
+        source = read_structure(source)
+    if isinstance(source, Structure):
+        return source.chains
+    if isinstance(source, Prediction):
+        return chains_of_protein(source.protein, source.chain_ids)
+    return chains_of_protein(source)

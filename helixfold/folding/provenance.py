@@ -1,6 +1,6 @@
-"""The record, in settings.json, of the programs, the device and the command that made a prediction.
+"""Provenance of a prediction in settings.json: the programs, device, searches and command that produced it.
 
-Nothing in it changes from run to run: the same command on the same machine gives the same record, byte for byte.
+It has no times or other values that change: the same command on the same machine gives the same record.
 """
 
 import re
@@ -11,20 +11,20 @@ from typing import Any, Literal, get_args
 from data_pipeline.search.database import SearchedDatabase
 
 SearchPurpose = Literal["alignment", "pairs", "templates"]
-# A URL's name and password, which stand before the @, and what follows its question mark, which may be a key.
+# User name and password of a URL, before the @, and its query after the question mark, which may contain a key.
 _NAME_AND_PASSWORD = re.compile(r"([a-z][a-z0-9+.-]*://)[^/?#\s]*@", re.IGNORECASE)
 _URL_QUERY = re.compile(r"([a-z][a-z0-9+.-]*://[^?\s]*)\?\S*", re.IGNORECASE)
 _HIDDEN = "***"
-# Characters of a command that are recorded: the shell may have made thousands of words of one with a star in it.
-_MOST_CHARACTERS = 4000
+# Maximum number of recorded characters of a command, because a shell may expand a star to thousands of words.
+_MAX_CHARACTERS = 4000
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedSearch:
-    """A search for what a prediction was made from: relatives, relatives that are paired, or templates."""
+    """A database search whose results a prediction used: for its alignment, for paired rows, or for templates."""
 
     purpose: SearchPurpose
-    search: str  # its program, options and databases in one line
+    search: str  # program, options and databases in one line
     databases: tuple[SearchedDatabase, ...]
 
     @classmethod
@@ -40,24 +40,24 @@ class RecordedSearch:
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """What made a prediction, beside its target's inputs and options and its own model, weights and seed.
+    """Software, device, searches and command that produced a prediction.
 
-    Nothing in it changes from run to run.
+    The inputs and options of the target, and the model, weights and seed of the prediction, are recorded elsewhere.
     """
 
-    # Versions by program: helixfold, python, numpy, torch; of a GPU also triton, cuda and driver.
+    # Versions by program: helixfold, python, numpy and torch; on a GPU also triton, cuda and driver.
     software: Mapping[str, str] = field(default_factory=dict)
-    # Its "kind" (cpu, cuda, mps), its "name" and its "capability".
+    # "kind" (cpu, cuda, mps), "name" and "capability".
     device: Mapping[str, str] = field(default_factory=dict)
     threads: int
     ranks: int = 1  # processes that folded the target together
-    targets_at_once: int = 1  # targets that were folded in the same passes
+    targets_at_once: int = 1  # targets that were computed as one batch
     executor: str
-    slab_budget: int | None = None  # bytes that temporaries of a slab might take; None: the executor's own choice
-    backends: Mapping[str, tuple[str, ...]]  # by operator, those that computed it
+    slab_budget: int | None = None  # max bytes of a slab's temporaries; None: the executor's default
+    backends: Mapping[str, tuple[str, ...]]  # backends that were used, by operator
     features: str = ""  # SHA-256 digest
-    searches: tuple[RecordedSearch, ...] = ()  # none of features that were made before
-    templates: tuple[str, ...] = ()  # the labels of those that the network read
+    searches: tuple[RecordedSearch, ...] = ()  # empty for features from a file
+    templates: tuple[str, ...] = ()  # labels of the templates that the network read
     command: tuple[str, ...] = ()
 
     @classmethod
@@ -81,7 +81,7 @@ class Provenance:
 
 
 def provenance_entries(provenance: Mapping[str, Provenance]) -> list[dict[str, Any]]:
-    """Return the list of settings.json: each record once, with the names of its predictions."""
+    """Convert provenance by prediction name to the list in settings.json: each record once, with its predictions."""
     groups: list[tuple[list[str], Provenance]] = []
     for name, record in provenance.items():
         names = next((names for names, other in groups if other == record), None)
@@ -93,37 +93,37 @@ def provenance_entries(provenance: Mapping[str, Provenance]) -> list[dict[str, A
 
 
 def read_provenance(entries: object) -> dict[str, Provenance]:
-    """Return the records by the names of predictions from the list of settings.json; damaged ones are left out.
+    """Return provenance by prediction name from the list in settings.json, without damaged entries.
 
-    The list is None in files of earlier versions.
+    Files of earlier versions have None instead of the list.
     """
-    found: dict[str, Provenance] = {}
+    records: dict[str, Provenance] = {}
     for entry in entries if isinstance(entries, list) else []:
         try:
             record = Provenance.from_dict(entry)
-            found |= {str(name): record for name in entry["predictions"]}
+            records |= {str(name): record for name in entry["predictions"]}
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             continue
-    return found
+    return records
 
 
 def recorded_command(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the words of a command as they were given, without secrets in URLs and without the end of a long one."""
-    kept: list[str] = []
+    """Return the words of a command for the record, with secrets in URLs replaced and a long command cut."""
+    recorded: list[str] = []
     characters = 0
-    for number, word in enumerate(words):
+    for index, word in enumerate(words):
         characters += len(word)
-        if characters > _MOST_CHARACTERS:
-            return (*kept, f"... and {len(words) - number} more words")
-        kept.append(_URL_QUERY.sub(rf"\1?{_HIDDEN}", _NAME_AND_PASSWORD.sub(rf"\1{_HIDDEN}@", word)))
-    return tuple(kept)
+        if characters > _MAX_CHARACTERS:
+            return (*recorded, f"... and {len(words) - index} more words")
+        recorded.append(_URL_QUERY.sub(rf"\1?{_HIDDEN}", _NAME_AND_PASSWORD.sub(rf"\1{_HIDDEN}@", word)))
+    return tuple(recorded)
 
 
 def without_output(command: Iterable[str]) -> list[str]:
-    """Return the words of a command but for those that say where its results go, on which no result depends."""
+    """Return the words of a command without the option `--output`, which does not change results."""
     words = [word for word in command if not word.startswith("--output=")]
-    places = [place for place, word in enumerate(words) if word == "--output"]
-    return [word for place, word in enumerate(words) if place not in places and place - 1 not in places]
+    indices = [index for index, word in enumerate(words) if word == "--output"]
+    return [word for index, word in enumerate(words) if index not in indices and index - 1 not in indices]
 
 
 def _database(entry: Mapping[str, Any]) -> SearchedDatabase:

@@ -1,4 +1,4 @@
-"""Read predictions off the outputs of a recycling iteration: structures, confidences and representations."""
+"""Compute a prediction from the network's outputs: structure, confidences and representations."""
 
 from dataclasses import replace
 
@@ -21,11 +21,14 @@ from helixfold.model.update import Executor, as_tensor
 from helixfold.runtime.options import RepresentationName
 
 
-def sample_of(folded: Folded, place: int, residues: int, rows: int) -> Folded:
-    """Return one sample's outputs as a batch of one, without the padding of residues and of MSA rows."""
-    own, real = slice(place, place + 1), slice(residues)
+def sample_of(folded: Folded, index: int, residues: int, rows: int) -> Folded:
+    """Return the outputs of the sample at `index` as a batch of one, without padding.
+
+    `residues` and `rows` are the sample's numbers of residues and MSA rows.
+    """
+    own, real = slice(index, index + 1), slice(residues)
     representations, structure = folded.representations, folded.structure
-    # Dim 0 of these counts the structure module's iterations.
+    # Dimension 0 of these outputs is the iteration of the structure module.
     by_iteration = ("frames", "rigid_groups", "atom14", "torsions", "unnormalized_torsions")
     return Folded(
         representations=replace(
@@ -53,28 +56,26 @@ def prediction_of(
     model: AlphaFold,
     run: Executor,
     folded: Folded,
-    given: ModelInput,
+    inputs: ModelInput,
     options: FoldingOptions,
     *,
     name: str,
     num_recycles: int,
     converged: bool,
 ) -> Prediction:
-    """Return the prediction, with its confidences, from the last recycling iteration's outputs for one target.
+    """Return the prediction with its confidences from the outputs of one target's last recycling iteration.
 
-    `num_recycles` is the number of iterations before it.
+    `num_recycles` is the number of iterations before the last one. Raise `InputError` if float16 has overflowed.
     """
     heads, structure = model.heads, folded.structure
     if options.dtype == "float16" and not structure.positions.isfinite().all():
-        raise InputError(
-            f"{name}: a number of the network is beyond 65,504, the largest of float16; use --dtype bfloat16 or float32"
-        )
+        raise InputError(f"{name}: float16 overflowed (its maximum is 65,504); use --dtype bfloat16 or float32")
     mask = torch.ones_like(structure.mask[..., 0])
     plddt = confidence.plddt(heads.lddt_logits(structure))
-    protein = predicted_protein(model, folded, given)
+    protein = predicted_protein(model, folded, inputs)
     error = None
     if heads.aligned_error is not None:
-        asym_id = torch.from_numpy(given.chain_index + 1)[None].to(mask.device) if len(given.chain_ids) > 1 else None
+        asym_id = torch.from_numpy(inputs.chain_index + 1)[None].to(mask.device) if len(inputs.chain_ids) > 1 else None
         error = confidence.aligned_error(run, heads.aligned_error, folded.representations.pair, mask, asym_id)
     distances = confidence.expected_distances(run, heads.distogram, folded.representations.pair)
     logits = heads(run, folded) if options.logits else None
@@ -95,24 +96,24 @@ def prediction_of(
         distances=Distances(expected=distances.expected[0].cpu().numpy(), contact=distances.contact[0].cpu().numpy()),
         logits=None if logits is None else logits.arrays(),
         representations=representations or None,
-        notes=(*model.notes, *given.notes, *_restraint_notes(given, protein)),
-        chain_ids=given.chain_ids,
+        notes=(*model.notes, *inputs.notes, *_restraint_notes(inputs, protein)),
+        chain_ids=inputs.chain_ids,
     )
 
 
-def predicted_protein(model: AlphaFold, folded: Folded, given: ModelInput) -> Protein:
-    """Return the structure of the first sample, whose B-factors are pLDDT."""
+def predicted_protein(model: AlphaFold, folded: Folded, inputs: ModelInput) -> Protein:
+    """Return the structure of the first sample, with pLDDT as B-factors."""
     structure = folded.structure
     atom_mask = structure.mask[0].cpu().numpy()
     plddt = confidence.plddt(model.heads.lddt_logits(structure))[0].cpu().numpy()
     return Protein(
-        aatype=given.features.aatype,
+        aatype=inputs.features.aatype,
         atom_positions=structure.positions[0].cpu().numpy(),
         atom_mask=atom_mask,
-        residue_index=given.residue_number,
-        chain_index=given.chain_index,
+        residue_index=inputs.residue_number,
+        chain_index=inputs.chain_index,
         b_factors=plddt[:, None] * atom_mask,
-        cyclic_chains=frozenset(given.rings),
+        cyclic_chains=frozenset(inputs.rings),
     )
 
 
@@ -126,11 +127,11 @@ def _restraint_notes(given: ModelInput, protein: Protein) -> tuple[str, ...]:
 
 def representation(run: Executor, folded: Folded, name: RepresentationName) -> np.ndarray:
     """Return a representation of the first sample, float32; see `RepresentationName` for its shape."""
-    found = folded.representations
+    outputs = folded.representations
     streams: dict[RepresentationName, Stream] = {
-        "msa_first_row": found.msa_first_row,
-        "single": found.single,
-        "pair": found.pair,
+        "msa_first_row": outputs.msa_first_row,
+        "single": outputs.single,
+        "pair": outputs.pair,
         "structure": folded.structure.single,
     }
     stream = run.gather(streams[name]) if name == "pair" else as_tensor(streams[name])
@@ -143,10 +144,10 @@ def _ranking_confidence(
     mask: Float[Tensor, "b r"],
     error: confidence.AlignedError | None,
 ) -> Float[Tensor, " b"]:
-    """Return what predictions of a target are ranked by: 0.8 ipTM + 0.2 pTM of a complex, 0 to 1.
+    """Return the score by which predictions of a target are ranked.
 
-    A model of complexes ranks a single chain by pTM, and all others by mean pLDDT, 0 to 100. So does a model without
-    predicted errors rank a complex.
+    For complexes it is 0.8 ipTM + 0.2 pTM (0 to 1). For a single chain it is pTM if the model is a multimer model, else
+    mean pLDDT (0 to 100). A model without predicted errors always uses mean pLDDT.
     """
     if error is not None and error.iptm is not None:
         return confidence.complex_ranking_confidence(error.ptm, error.iptm)

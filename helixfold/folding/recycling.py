@@ -1,4 +1,4 @@
-"""Fold one or several targets with one model: draw samples, run the network with recycling, read off predictions."""
+"""Fold one or several targets with one model: draw samples, run the network with recycling, collect predictions."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,18 +30,18 @@ from helixfold.model.update import Executor, as_tensor
 from helixfold.ops.device_properties import properties_of
 from helixfold.runtime.options import RepresentationName
 
-# Kinds of devices that compute while the host does something else.
+# Device types that compute asynchronously, so that the host can draw the next sample meanwhile.
 _DRAW_AHEAD = ("cuda",)
 STAGES = ("sampling", "network", "confidence")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoldingTarget:
-    """Features of a target, and what its recycling starts from.
+    """Input of `fold`: a target's features, and optionally a structure to start from and residue offsets.
 
-    `name` is the prediction's; None is the model's. The first iteration recycles the atoms of `initial_guess`
-    (Angstrom), or nothing; see `helixfold.folding.initial_guess`. `offsets` are the distances of residues along the
-    chain; see `helixfold.folding.residue_offsets`. `restraints` are for AlphaLink's networks.
+    `name` is the name of the prediction; None takes the model's name. The first iteration recycles the atom positions
+    of `initial_guess` (Å), or zeros; see `helixfold.folding.initial_guess`. `offsets` are sequence distances of residue
+    pairs; see `helixfold.folding.residue_offsets`. `restraints` are for AlphaLink's networks.
     """
 
     features: TargetFeatures
@@ -64,12 +64,11 @@ def fold(
 ) -> list[Prediction]:
     """Predict one or several targets with one model, and return their predictions in order (Suppl. Alg. 30).
 
-    Several targets share the network's passes; the streams of the executor `run` must then be tensors. Up to rounding,
-    a target folded alone gives the same prediction: each has its own samples and leaves the batch when its own
-    recycling ends. Shorter targets are padded to the longest, and all of them to a common size if `runner`
-    captures CUDA graphs, which other targets can then replay. A prediction depends only on features, parameters,
-    options and the device's arithmetic. With a tolerance or a score to stop at, the host waits for a GPU once per
-    iteration.
+    Several targets are computed as one batch; the streams of the executor `run` must then be tensors. Up to rounding,
+    a target gives the same prediction as when folded alone: each has its own samples and leaves the batch when its own
+    recycling ends. Shorter targets are padded to the longest, and all of them to a common size if `runner` captures
+    CUDA graphs, which other targets can then replay. A prediction depends only on features, parameters, options and the
+    device's arithmetic. With a tolerance or a score to stop at, the host waits for a GPU once per iteration.
     """
     device = next(model.parameters()).device
     dtype = dtype_on(options.dtype, properties_of(device))
@@ -98,50 +97,50 @@ def fold(
                 folded = runner(model, run, ensemble, previous, dtype)
                 if device.type in _DRAW_AHEAD and cycle < recycles:
                     draws.draw(remaining, cycle + 1)
-                # An initial guess may be as good as what comes of it; only predictions converge.
+                # The first iteration is not compared with an initial guess, which it may leave almost unchanged.
                 converged = _converged(
                     previous if cycle > 0 and tolerance > 0 else None, folded, ensemble[0].seq_mask, tolerance
                 )
                 ended = _ended(model, folded, ensemble[0].seq_mask, converged, options, is_last=cycle == recycles)
-            for place, number in enumerate(remaining):
-                if not ended[place]:
+            for row, index in enumerate(remaining):
+                if not ended[row]:
                     continue
                 with stages.stage(f"{prefix}confidence"):
-                    predictions[number] = prediction_of(
+                    predictions[index] = prediction_of(
                         model,
                         run,
-                        folded if len(targets) == 1 else draws.sample_of(folded, place, number),
-                        inputs[number],
+                        folded if len(targets) == 1 else draws.sample_of(folded, row, index),
+                        inputs[index],
                         options,
-                        name=names[number],
+                        name=names[index],
                         num_recycles=cycle,
-                        converged=converged[place],
+                        converged=converged[row],
                     )
-            kept = [place for place, has_ended in enumerate(ended) if not has_ended]
-            if not kept:
+            continuing = [row for row, has_ended in enumerate(ended) if not has_ended]
+            if not continuing:
                 break
             if options.save_passes:
                 represented = {name: representation(run, folded, name) for name in options.representations}
                 earlier.append((predicted_protein(model, folded, inputs[0]), represented))
-            remaining = [remaining[place] for place in kept]
-            previous = _of_samples(folded.recycled(), kept if len(kept) < len(ended) else None)
-            # Its MSA is not held while the next iteration makes one.
+            remaining = [remaining[row] for row in continuing]
+            previous = _of_samples(folded.recycled(), continuing if len(continuing) < len(ended) else None)
+            # Free the MSA stream before the next iteration allocates its own.
             del folded
     if options.save_passes:
-        proteins, represented_passes = tuple(zip(*earlier, strict=True)) or ((), ())
+        proteins, earlier_representations = tuple(zip(*earlier, strict=True)) or ((), ())
         predictions[0] = replace(
             predictions[0],
             recycling_iterations=(*proteins, predictions[0].protein),
-            pass_representations=represented_passes if options.representations else (),
+            pass_representations=earlier_representations if options.representations else (),
         )
-    return [predictions[number] for number in range(len(targets))]
+    return [predictions[index] for index in range(len(targets))]
 
 
 def can_share_passes(targets: Sequence[FoldingTarget], options: FoldingOptions, dtype: torch.dtype) -> bool:
-    """Return whether several targets can be one batch; `dtype` is the trunk's precision."""
+    """Return whether several targets can be computed as one batch; `dtype` is the trunk's precision."""
     # Padding produces the network's largest numbers, which float16 cannot hold. Dropout would be the same for all
-    # targets of a batch. Structures of all passes are kept for one target only, and so are offsets and
-    # restraints of residue pairs.
+    # targets of a batch. Structures of all iterations, and offsets and restraints of residue pairs, are supported for
+    # one target only.
     has_pairs = options.cyclic is not None or any(
         target.offsets is not None or target.restraints is not None for target in targets
     )
@@ -154,9 +153,9 @@ def _is_captured(inputs: Sequence[ModelInput], run: Executor, runner: IterationR
 
 
 class _Draws:
-    """Random draws of targets' samples, each once, as batches.
+    """Batches of randomly drawn samples of some targets, by recycling iteration.
 
-    `residues` is the length to which batches are padded.
+    `residues` is the length to which batches are padded. Targets are named by their indices in `inputs`.
     """
 
     def __init__(
@@ -173,22 +172,21 @@ class _Draws:
         self._lengths = [len(each.features.aatype) for each in inputs]
         longest = max(self._lengths)
         self.residues = bucket_size(longest) if is_captured else longest
-        self._drawn: dict[tuple[int, int], list[Sample]] = {}
+        self._samples: dict[tuple[int, int], list[Sample]] = {}  # by target and iteration
 
-    def draw(self, numbers: Sequence[int], cycle: int) -> None:
+    def draw(self, targets: Sequence[int], cycle: int) -> None:
         """Draw the ensembles of these targets for one iteration."""
         members = range(self._options.num_ensemble)
-        for number in numbers:
-            positions = [[self._options.seed, cycle, member] for member in members]
-            samples = [draw(self._inputs[number], self._preset, position) for position in positions]
-            self._drawn[number, cycle] = samples
+        for target in targets:
+            keys = [[self._options.seed, cycle, member] for member in members]
+            self._samples[target, cycle] = [draw(self._inputs[target], self._preset, key) for key in keys]
 
-    def ensemble(self, numbers: Sequence[int], cycle: int) -> list[Batch]:
-        """Return the ensemble of one iteration, of which each member is a batch of these targets."""
-        if (numbers[0], cycle) not in self._drawn:
-            self.draw(numbers, cycle)
-        samples = [self._drawn[number, cycle] for number in numbers]
-        self._drawn.clear()
+    def ensemble(self, targets: Sequence[int], cycle: int) -> list[Batch]:
+        """Return the ensemble of one iteration: a list of batches, one per member, of these targets."""
+        if (targets[0], cycle) not in self._samples:
+            self.draw(targets, cycle)
+        samples = [self._samples[target, cycle] for target in targets]
+        self._samples.clear()
         return [
             batch_of(
                 [each[member] for each in samples],
@@ -203,17 +201,17 @@ class _Draws:
             for member in range(self._options.num_ensemble)
         ]
 
-    def sample_of(self, folded: Folded, place: int, number: int) -> Folded:
-        """Return the outputs for the target of a number, which is at a place of the batch, without padding."""
-        rows = min(len(self._inputs[number].features.msa), self._preset.sampling.max_msa_clusters)
-        return sample_of(folded, place, self._lengths[number], rows)
+    def sample_of(self, folded: Folded, row: int, target: int) -> Folded:
+        """Return the outputs for one target, which is at index `row` of the batch, without padding."""
+        msa_rows = min(len(self._inputs[target].features.msa), self._preset.sampling.max_msa_clusters)
+        return sample_of(folded, row, self._lengths[target], msa_rows)
 
 
 def _converged(before: Recycled | None, folded: Folded, mask: Float[Tensor, "b r"], tolerance: float) -> list[bool]:
-    """Return for each sample whether its distances changed by less than the tolerance in Angstrom."""
+    """Return for each sample whether its distances changed by less than the tolerance (Å)."""
     if before is None:
         return [False] * len(mask)
-    # Differs from AlphaFold: DeepMind's program makes one more pass. ColabFold's ends here, as this one does.
+    # Differs from AlphaFold: DeepMind's program runs one more iteration. ColabFold ends here, too.
     change = distance_change(before.positions, folded.structure.positions, mask)
     return list((change < tolerance).tolist())
 
@@ -237,9 +235,9 @@ def _ended(
 def distance_change(
     before: Float[Tensor, "b r 37 3"], after: Float[Tensor, "b r 37 3"], mask: Float[Tensor, "b r"]
 ) -> Float[Tensor, " b"]:
-    """Return the root mean square change of the distances between C-alpha atoms, in Angstrom.
+    """Return the root mean square change of the distances between C-alpha atoms (Å).
 
-    It is AlphaFold-Multimer's criterion for the end of recycling.
+    AlphaFold-Multimer stops recycling by this criterion.
     """
     alpha = ATOM_ORDER["CA"]
     change = torch.cdist(after[:, :, alpha], after[:, :, alpha]) - torch.cdist(before[:, :, alpha], before[:, :, alpha])
@@ -249,9 +247,9 @@ def distance_change(
 
 @contextmanager
 def dropping_out(model: AlphaFold, target: str, preset: Preset, options: FoldingOptions) -> Iterator[None]:
-    """Let the network drop what it drops in training, if the options ask for it; the seed decides what.
+    """Context in which the network uses the dropout of training, if `options.dropout` is set.
 
-    As samples do, the draws depend on the target, the model and the seed, and not on the executor or earlier draws.
+    The dropout masks depend on the target, the model and the seed, and not on the executor or earlier draws.
     """
     if not options.dropout:
         yield
@@ -270,9 +268,9 @@ def dropping_out(model: AlphaFold, target: str, preset: Preset, options: Folding
 def recycled_guess(
     run: Executor, model: AlphaFold, positions: Float[np.ndarray, "b r 37 3"], dtype: torch.dtype
 ) -> Recycled:
-    """Return atoms as if an earlier iteration had predicted them, with representations of zeros."""
-    # Differs from ColabFold: its program rounds the guess to float16, in steps of 1/64 Angstrom beyond 16 Angstrom from
-    # the origin, and all that is recycled after it; nothing is rounded here, so that a shifted guess is the same guess.
+    """Return recycling inputs with these atom positions (Å) and representations of zeros."""
+    # Differs from ColabFold: its program rounds the guess, and everything that is recycled later, to float16: steps of
+    # 1/64 Å beyond 16 Å from the origin. Nothing is rounded here, so that results do not depend on where the guess is.
     atoms = torch.from_numpy(positions).to(next(model.parameters()).device, torch.float32)
     return replace(nothing_recycled(run, model.config, atoms.new_ones(atoms.shape[:2]), dtype), positions=atoms)
 
@@ -280,22 +278,22 @@ def recycled_guess(
 def _recycled_guesses(
     run: Executor, model: AlphaFold, targets: Sequence[FoldingTarget], residues: int, dtype: torch.dtype
 ) -> Recycled | None:
-    """Return the initial guesses of targets, padded to so many residues; a target without one recycles nothing."""
+    """Return the initial guesses of targets, padded to `residues`; a target without a guess recycles zeros."""
     if all(target.initial_guess is None for target in targets):
         return None
     positions = np.zeros((len(targets), residues, 37, 3), np.float32)
-    for place, target in zip(positions, targets, strict=True):
+    for atoms, target in zip(positions, targets, strict=True):
         if target.initial_guess is not None:
-            place[: len(target.initial_guess)] = target.initial_guess
+            atoms[: len(target.initial_guess)] = target.initial_guess
     return recycled_guess(run, model, positions, dtype)
 
 
-def _of_samples(recycled: Recycled, kept: list[int] | None) -> Recycled:
-    """Return what is recycled of some samples; None stands for all."""
-    if kept is None:
+def _of_samples(recycled: Recycled, rows: list[int] | None) -> Recycled:
+    """Return the recycling inputs of the samples at these indices of the batch; None means all."""
+    if rows is None:
         return recycled
     return Recycled(
-        msa_first_row=recycled.msa_first_row[kept],
-        pair=as_tensor(recycled.pair)[kept],
-        positions=recycled.positions[kept],
+        msa_first_row=recycled.msa_first_row[rows],
+        pair=as_tensor(recycled.pair)[rows],
+        positions=recycled.positions[rows],
     )

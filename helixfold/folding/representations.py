@@ -1,6 +1,6 @@
-"""Compute representations of many targets in one call, such as for another network or to compare proteins.
+"""Compute the network's representations of many targets in one call, for example as features of another network.
 
-The network is run as in a prediction; its structures and confidences are left out.
+The network runs as in a prediction; structures and confidences are dropped.
 """
 
 import tempfile
@@ -41,12 +41,12 @@ def representations(
     memory: MemoryOptions | None = None,
     targets_at_once: int = 16,
 ) -> list[dict[RepresentationName, np.ndarray]]:
-    """Return representations of each target, float32, by name; the names and shapes are those of `RepresentationName`.
+    """Return the representations of each target as float32 arrays by name; `RepresentationName` describes their shapes.
 
-    `model` and `weights` are found as `helixfold.folding.api.predict` finds them; of several models, the first is run.
-    The executor of each target is planned for the memory that is free, or for `memory`. Targets whose streams fit into
-    it whole are run in the same passes, at most `targets_at_once` of about the same length; results do not depend on
-    it, but for rounding. Raise `InputError` for wrong input and `NotEnoughMemoryError` for a target that does not fit.
+    `model` and `weights` have the same meaning as in `helixfold.folding.api.predict`; only the first model is run. The
+    executor of each target is planned for the free memory, or for `memory`. Up to `targets_at_once` targets of similar
+    length are computed as one batch if they fit into memory whole, which changes results only by rounding. Raise
+    `InputError` for wrong input and `NotEnoughMemoryError` for a target that does not fit.
     """
     targets = [targets] if isinstance(targets, Target | ComplexInput) else targets
     options = replace(options or FoldingOptions(), representations=(names,) if isinstance(names, str) else tuple(names))
@@ -54,25 +54,25 @@ def representations(
     ready = memory.limited(find_models(() if model is None else (model,), weights, seed=options.seed)[0])
     dtype = dtype_on(options.dtype, properties_of(where))
     cast_trunk(ready.network.to(where), dtype)
-    found: dict[int, dict[RepresentationName, np.ndarray]] = {}
-    order = sorted(range(len(targets)), key=lambda number: len(targets[number].sequence))
+    results: dict[int, dict[RepresentationName, np.ndarray]] = {}
+    order = sorted(range(len(targets)), key=lambda index: len(targets[index].sequence))
     at_once = max(1, targets_at_once)
-    lots = [order[start : start + at_once] for start in range(0, len(order), at_once)]
-    for lot in tqdm(lots, desc="targets", leave=False, delay=2.0, disable=hides_bars(None)):
-        features = [target_features(targets[number]) for number in lot]
-        for number, prediction in zip(lot, _predicted(features, ready, options, memory, Stages(where)), strict=True):
-            found[number] = dict(prediction.representations or {})
-    return [found[number] for number in range(len(targets))]
+    batches = [order[start : start + at_once] for start in range(0, len(order), at_once)]
+    for batch in tqdm(batches, desc="targets", leave=False, delay=2.0, disable=hides_bars(None)):
+        features = [target_features(targets[index]) for index in batch]
+        for index, prediction in zip(batch, _predict(features, ready, options, memory, Stages(where)), strict=True):
+            results[index] = dict(prediction.representations or {})
+    return [results[index] for index in range(len(targets))]
 
 
-def _predicted(
+def _predict(
     targets: Sequence[TargetFeatures],
     ready: ReadyModel,
     options: FoldingOptions,
     memory: MemoryOptions,
     stages: Stages,
 ) -> list[Prediction]:
-    """Return the predictions of a lot of targets, in the same passes if they can be."""
+    """Return the predictions of several targets, computed as one batch if possible."""
     spill = memory.spill_directory or Path(tempfile.gettempdir())
     available = memory.available(stages.device, spill)
     plans: list[PredictionEstimate] = []
@@ -81,14 +81,14 @@ def _predicted(
         size = rows.size(ready.preset, dtype_on(options.dtype, properties_of(stages.device)), options.num_ensemble)
         plans.append(memory.plan(ready.preset, size, available))
         memory.check(plans[-1], features.domain_name)
-    lot = [FoldingTarget(features=features) for features in targets]
-    # Padding would be averaged by a model of complexes, as the place of a template is that a target has not.
-    found = None
+    inputs = [FoldingTarget(features=features) for features in targets]
+    # A multimer model averages over template slots, so padding would count as an empty template.
+    predictions = None
     if ready.preset.model.method != "multimer":
-        found = fold_together(ready, lot, plans, options, stages=[stages] * len(lot), spill=spill)
-    if found is not None:
-        return found
+        predictions = fold_together(ready, inputs, plans, options, stages=[stages] * len(inputs), spill=spill)
+    if predictions is not None:
+        return predictions
     return [
         fold_planned(ready, target, plan, options, stages=stages, spill=spill)
-        for target, plan in zip(lot, plans, strict=True)
+        for target, plan in zip(inputs, plans, strict=True)
     ]

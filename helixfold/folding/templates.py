@@ -16,33 +16,33 @@ from helixfold.model.presets import Preset
 
 @dataclass(frozen=True, kw_only=True)
 class AlignedTemplate:
-    """A known structure that the network read, as it is aligned to one chain."""
+    """A template structure that the network read, aligned to one chain of the target."""
 
     name: str  # entry and chain, "1abc_A"
     chain_id: str  # of the target
-    residues: str  # a letter for each residue of the target's chain: the template's residue there, "-" for none
-    label: str  # names it among the templates of all chains: "1abc_A", or of a complex "chain B: 1abc_A"
-    slot: int = 0  # its place in the features
+    residues: str  # for each residue of the target's chain, the aligned template residue, or "-"
+    label: str  # unique among the templates of all chains: "1abc_A", or for a complex "chain B: 1abc_A"
+    slot: int = 0  # index in the features
 
 
 def templates_read(features: TargetFeatures, preset: Preset) -> tuple[AlignedTemplate, ...]:
-    """Return the templates of a target that the model of a preset reads."""
+    """Return the templates of a target that the model of a preset reads; none if it reads no templates."""
     if preset.model.template is None:
         return ()
-    most = preset.sampling.max_templates
+    max_count = preset.sampling.max_templates
     if isinstance(features, ComplexFeatureSet) and preset.model.method == "monomer":
-        return tuple(_by_gap(features, most))
-    return templates_in(alignment_of(features), most)
+        return tuple(_by_gap(features, max_count))
+    return templates_in(alignment_of(features), max_count)
 
 
-def templates_in(features: Features | ComplexFeatures, most: int | None = None) -> tuple[AlignedTemplate, ...]:
-    """Return the first `most` templates (None: all) of each chain, without those that have no residue.
+def templates_in(features: Features | ComplexFeatures, max_count: int | None = None) -> tuple[AlignedTemplate, ...]:
+    """Return the first `max_count` templates (None: all) of each chain, without templates that have no residue.
 
-    Of a complex whose features do not name its templates, there are none.
+    Returns none for a complex whose features do not name its templates.
     """
     if isinstance(features, ComplexFeatures):
-        return tuple(_of_complex(features, most))
-    rows = zip(features.template_domain_names[:most], features.template_aatype[:most], strict=True)
+        return tuple(_of_complex(features, max_count))
+    rows = zip(features.template_domain_names[:max_count], features.template_aatype[:max_count], strict=True)
     return tuple(
         AlignedTemplate(name=name, chain_id=ONLY_CHAIN, residues=_letters(types), label=name, slot=slot)
         for slot, (name, types) in enumerate(rows)
@@ -50,10 +50,10 @@ def templates_in(features: Features | ComplexFeatures, most: int | None = None) 
     )
 
 
-def _of_complex(features: ComplexFeatures, most: int | None) -> Iterator[AlignedTemplate]:
-    for number, names in enumerate(features.template_names):
-        chain, own = features.chain_names[number], features.asym_id == number + 1
-        for slot, name in islice(enumerate(names), most):
+def _of_complex(features: ComplexFeatures, max_count: int | None) -> Iterator[AlignedTemplate]:
+    for index, names in enumerate(features.template_names):
+        chain, own = features.chain_names[index], features.asym_id == index + 1
+        for slot, name in islice(enumerate(names), max_count):
             types = features.template_aatype[slot, own]
             if name and (types != GAP).any():
                 yield AlignedTemplate(
@@ -61,14 +61,14 @@ def _of_complex(features: ComplexFeatures, most: int | None) -> Iterator[Aligned
                 )
 
 
-def _by_gap(features: ComplexFeatureSet, most: int) -> Iterator[AlignedTemplate]:
-    """Yield the templates that a model of single chains reads of a complex; each covers one chain."""
+def _by_gap(features: ComplexFeatureSet, max_count: int) -> Iterator[AlignedTemplate]:
+    """Yield the templates of a complex that a monomer model reads; each covers one chain."""
     asym_id, gap = features.multimer.asym_id, features.residue_gap
-    for name, types in zip(gap.template_domain_names[:most], gap.template_aatype[:most], strict=True):
+    for name, types in zip(gap.template_domain_names[:max_count], gap.template_aatype[:max_count], strict=True):
         if (types != GAP).any():
-            number = asym_id[types != GAP][0]
-            chain = features.multimer.chain_names[number - 1]
-            residues = _letters(types[asym_id == number])
+            chain_number = asym_id[types != GAP][0]
+            chain = features.multimer.chain_names[chain_number - 1]
+            residues = _letters(types[asym_id == chain_number])
             yield AlignedTemplate(name=name, chain_id=chain, residues=residues, label=f"chain {chain}: {name}")
 
 

@@ -58,16 +58,16 @@ def draw_plddt(axes: "Axes", plddts: Mapping[str, Float[np.ndarray, "r"]]) -> No
     """Draw a line of pLDDT for each prediction over the confidence bands; `plddts` has the best prediction first."""
     top = 100.0
     for band in CONFIDENCE_BANDS:
-        axes.axhspan(band.least, top, color=band.color, alpha=0.28, linewidth=0)
+        axes.axhspan(band.min_plddt, top, color=band.color, alpha=0.28, linewidth=0)
         axes.annotate(
-            f"{band.name}\n{band.least:.0f} to {top:.0f}",
-            xy=(1.01, (band.least + top) / 2),
+            f"{band.name}\n{band.min_plddt:.0f} to {top:.0f}",
+            xy=(1.01, (band.min_plddt + top) / 2),
             xycoords=("axes fraction", "data"),
             va="center",
             fontsize=7.5,
             linespacing=1.1,
         )
-        top = band.least
+        top = band.min_plddt
 
     for rank, (model, values) in enumerate(plddts.items()):
         axes.plot(

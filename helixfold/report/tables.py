@@ -57,7 +57,7 @@ class FileLine:
 
 
 def band_of(plddt: float) -> ConfidenceBand:
-    return next(band for band in CONFIDENCE_BANDS if plddt >= band.least or band.least == 0)
+    return next(band for band in CONFIDENCE_BANDS if plddt >= band.min_plddt or band.min_plddt == 0)
 
 
 def notes_of(target: TargetFiles) -> list[str]:
@@ -82,7 +82,7 @@ def warnings_of(target: TargetFiles) -> list[str]:
     They are about low pLDDT, chains that overlap, a shallow alignment, unknown residues and relaxation that failed.
     """
     best, found = target.best, []
-    if best.mean_plddt < CONFIDENCE_BANDS[-2].least and mark_of(notes_of(target)) is None:
+    if best.mean_plddt < CONFIDENCE_BANDS[-2].min_plddt and mark_of(notes_of(target)) is None:
         found.append(
             f"The mean pLDDT of the best model is {best.mean_plddt:.1f}. Below 50 a structure is not to be "
             "interpreted: the protein may be disordered on its own, or the alignment too shallow."

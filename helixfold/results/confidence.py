@@ -47,7 +47,7 @@ def confidence_content(
     sentence that says why there is no PDB file.
     """
     plddt = prediction.plddt.astype(np.float64)
-    bands = len(CONFIDENCE_BANDS) - 1 - np.digitize(plddt, [band.least for band in reversed(CONFIDENCE_BANDS[:-1])])
+    bands = len(CONFIDENCE_BANDS) - 1 - np.digitize(plddt, [band.min_plddt for band in reversed(CONFIDENCE_BANDS[:-1])])
     scores = [round(value, 2) for value in plddt.tolist()]
     domains = () if prediction.pae is None else find_domains(prediction.pae, prediction.plddt)
     content: dict[str, object] = {

@@ -181,18 +181,18 @@ def test_a_model_that_was_loaded_folds_sequences_and_files(tmp_path: Path) -> No
 def test_what_contradicts_a_loaded_model_is_refused(tmp_path: Path) -> None:
     model = load_model("tiny")
     for named in ({"device": "cpu"}, {"weights": tmp_path}):
-        with pytest.raises(InputError, match="models that are loaded have their weights"):
+        with pytest.raises(InputError, match="loaded models cannot be combined"):
             predict(SEQUENCE, model, **named)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="models that are loaded have their weights"):
+    with pytest.raises(InputError, match="loaded models cannot be combined"):
         predict(SEQUENCE, [model, "tiny"])
     model.network.evoformer.to(torch.bfloat16)
-    with pytest.raises(InputError, match="this model was used in bfloat16, which has rounded it; load it again"):
+    with pytest.raises(InputError, match="an earlier call has rounded the parameters to bfloat16; load"):
         predict(SEQUENCE, model, options=FoldingOptions(dtype="float32"))
 
 
 def test_a_file_of_several_targets_is_refused(tmp_path: Path) -> None:
     (tmp_path / "two.fasta").write_text(f">one\n{SEQUENCE}\n>two\n{SEQUENCE}\n")
-    with pytest.raises(InputError, match=r"two\.fasta: holds 2 targets, and one call folds one of them"):
+    with pytest.raises(InputError, match=r"two\.fasta: the file has 2 targets; expected one"):
         predict(tmp_path / "two.fasta", "tiny")
     with pytest.raises(InputError, match=r"nowhere\.fasta"):
         predict("nowhere.fasta", "tiny")
@@ -314,7 +314,7 @@ def test_each_seed_is_a_prediction(tmp_path: Path) -> None:
     assert not [note for each in found for note in each.notes if "every seed" in note]
     (one,) = predict(SEQUENCE, "tiny", seeds=5, num_recycles=0)
     assert (one.name, one.seed) == ("tiny", 5)
-    with pytest.raises(InputError, match=r"each seed can be given once, got \[1, 1\]"):
+    with pytest.raises(InputError, match=r"seeds must be different, got \[1, 1\]"):
         predict(SEQUENCE, "tiny", seeds=[1, 1])
 
 
@@ -350,7 +350,7 @@ def test_a_bar_is_shown_if_it_is_asked_for(monkeypatch: pytest.MonkeyPatch, caps
     predicted(SEQUENCE, progress=False)
     assert capsys.readouterr().err == ""
     predicted(SEQUENCE, progress=True)
-    assert "passes: " in capsys.readouterr().err
+    assert "iterations: " in capsys.readouterr().err
 
 
 def test_every_public_name_is_imported_when_it_is_used() -> None:

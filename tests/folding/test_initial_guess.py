@@ -119,10 +119,10 @@ def test_chains_of_a_complex_take_those_of_their_names(tmp_path: Path) -> None:
 
 def test_another_protein_is_refused(tmp_path: Path) -> None:
     write_pdb(tmp_path / "other.pdb", "1abc", {"A": "GGGGGGGGPPPPGGGGGGGG"})
-    with pytest.raises(InputError, match=r"other\.pdb.*no chain of the structure is like chain A of the target"):
+    with pytest.raises(InputError, match=r"other\.pdb.*no chain of the structure is similar to chain A of the target"):
         guessed_positions(tmp_path / "other.pdb", FEATURES)
     write_pdb(tmp_path / "one.pdb", "1abc", {"A": feature_set("ABA").chain_sequences[0]})
-    with pytest.raises(InputError, match="is like chain C of the target"):
+    with pytest.raises(InputError, match="is similar to chain C of the target"):
         guessed_positions(tmp_path / "one.pdb", feature_set("ABA"))
 
 

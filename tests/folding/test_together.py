@@ -186,7 +186,7 @@ def test_numbers_beyond_float16_are_an_error_with_its_remedy() -> None:
         model.evoformer.blocks[-1].pair_transition.linear_2.bias.fill_(1e5)
     for dtype in ("float32", "bfloat16"):
         assert np.isfinite(alone(target, FoldingOptions(dtype=dtype), model).plddt).all()
-    with pytest.raises(InputError, match=r"name_0: a number .* beyond 65,504.*; use --dtype bfloat16 or float32"):
+    with pytest.raises(InputError, match=r"name_0: float16 overflowed .*65,504.*; use --dtype bfloat16 or float32"):
         alone(target, FoldingOptions(dtype="float16"), model)
 
 

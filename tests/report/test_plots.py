@@ -55,7 +55,7 @@ def test_any_number_of_models_and_residues_can_be_drawn(models: int, length: int
 
 @pytest.mark.integration
 def test_bands_have_alphafolds_colors_and_limits() -> None:
-    assert [(band.least, band.color) for band in CONFIDENCE_BANDS] == [
+    assert [(band.min_plddt, band.color) for band in CONFIDENCE_BANDS] == [
         (90, "#0053D6"),
         (70, "#65CBF3"),
         (50, "#FFDB13"),

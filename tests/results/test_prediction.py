@@ -357,7 +357,7 @@ def test_a_complex_with_long_names_of_chains_is_finished_without_pdb_files(tmp_p
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"tm_by_chain": np.ones((1, 1))}, "tm_by_chain has a score for each pair of several chains"),
+        ({"tm_by_chain": np.ones((1, 1))}, "tm_by_chain must have a score for each pair of two or more chains"),
         ({"name": "../model_1"}, "name is part of file names"),
         ({"name": ""}, "name is part of file names"),
         ({"name": ".hidden"}, "name is part of file names"),

@@ -33,7 +33,7 @@ def show_structure(protein: Protein, *, side_chains: bool = False) -> Any:
     plddts = protein.b_factors.max(1)
     for chain in split_chains(protein):
         for place in range(chain.start, chain.stop):
-            band = next(band for band in CONFIDENCE_BANDS if plddts[place] >= band.least)
+            band = next(band for band in CONFIDENCE_BANDS if plddts[place] >= band.min_plddt)
             _draw(view, {"chain": chain.name, "resi": int(protein.residue_index[place])}, band.color, protein)
     if side_chains:
         view.addStyle(_SIDE_CHAINS)
