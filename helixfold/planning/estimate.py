@@ -1,8 +1,8 @@
-"""Estimates of memory and time before a run, and what is chosen by them: the executor, or what is recomputed.
+"""Estimate memory and time before a run, and choose the executor of a prediction or the recompute policy of a training.
 
-`estimate(workload, device)` counts a pass of the workload for the device. A pass is one recycling iteration of the
-network. In this module a `keep` is a recompute policy, "none", "operators", "inputs" or "block" for each part
-(`RecomputeConfig`); in `recompute` a choice may also be "auto".
+`estimate(workload, device)` counts one pass of the workload (a recycling iteration of the network) for the device. A
+`policy` is a recompute policy: "none", "operators", "inputs" or "block" for each part (`RecomputeConfig`). The field
+`recompute` of a workload may also have "auto".
 """
 
 import itertools
@@ -33,64 +33,63 @@ from helixfold.planning.passes import (
     Costs,
     Direction,
     Step,
-    beside_tensors,
+    library_memory,
     part_costs,
     prediction_memory,
-    prepared_products,
+    prepared_product_memory,
     step_peak,
 )
 from helixfold.planning.size import Memory, PassSize, gib
 
-# Factor by which available memory must exceed an estimate: estimates are right within a tenth.
+# Factor by which available memory must exceed an estimate, because estimates have an error of up to a tenth.
 RESERVE = 1.1
-# Most residues of a chain for which the executor "whole" is chosen on a CPU, and the share of available memory that it
-# may take there. It saves up to 7 % of the time of short chains; from 256 residues on slabs take no longer. Because of
-# the share, the choice hardly ever depends on other programs' memory. A GPU, whose memory other programs seldom share,
-# computes whole streams wherever they fit: every slab launches all kernels of an update again.
+# Maximum length of a chain for which the executor "whole" is chosen on a CPU, and the maximum share of available memory
+# that it may take there. It saves up to 7 % of the time of short chains; from 256 residues on, slabs take no longer.
+# Because of the share, the choice rarely depends on the memory of other programs. A GPU, whose memory is rarely shared,
+# computes whole streams wherever they fit, because every slab launches all kernels of an update again.
 WHOLE_RESIDUES, WHOLE_SHARE = 256, 0.5
-# Of a GPU's memory that slabs leave free, the share that their temporaries may take, and the most bytes of these: with
-# more, even the longest chains have slabs of hundreds of rows, whose kernels take much longer than their launches.
-_SLAB_SHARE, _MOST_OF_SLABS = 0.5, 8 * 2**30
-# Most residues of a chain whose memory is estimated for rounded sizes, on a GPU and on a CPU.
+# Share of a GPU's remaining memory that the temporaries of slabs may take, and the maximum in bytes: it gives even the
+# longest chains slabs of hundreds of rows, whose kernels take much longer than their launches.
+_SLAB_SHARE, _MAX_SLAB_BYTES = 0.5, 8 * 2**30
+# Maximum length of a chain whose memory is estimated for rounded sizes, on a GPU and on a CPU.
 _SHORT, _SHORT_ON_CPU = 512, 128
-# Lengths whose estimates define the curve of memory by residues, as multiples of the given length.
+# Lengths whose estimates define the curve of memory by residues, as multiples of the workload's length.
 _STEPS = (1, 2, 4)
-# How many times as long as the longest chain with an estimate the next one may be, the share by which a length may
-# differ from one that is near it, and the most estimates.
-_FARTHEST, _NEAR, _MOST_ESTIMATES = 8, 0.1, 9
-# Share of the rate of a large matrix product that a whole pass reaches (docs/explanation/performance.md has the
-# measurements on a CPU; for GPUs it is assumed, near NVIDIA's share in MLPerf HPC, see `planning.machines`), and
-# seconds to call an operator.
+# Maximum ratio of the next length to the longest one with an estimate, relative difference of lengths that count as
+# near, and maximum number of estimates.
+_MAX_RATIO, _NEAR, _MAX_ESTIMATES = 8, 0.1, 9
+# Share of the rate of a large matrix product that a whole pass reaches, and seconds to call an operator. Measured on a
+# CPU (docs/explanation/performance.md); assumed for GPUs, near NVIDIA's share in MLPerf HPC (`planning.machines`).
 _REACHED = {("cpu", torch.float32): 1.0, ("cpu", torch.bfloat16): 0.4}
 REACHED_BY_GPU, _CALL = 0.2, 1e-5
 # Side of the matrices whose product is timed.
 _SIDES = {"cpu": 1024}
 _SIDE_OF_GPU = 4096
-# Elements of a tensor whose copy is timed: more than a processor's caches hold.
+# Number of elements of the tensor whose copy is timed; it does not fit into a processor's caches.
 _COPIED = 2**24
 # Passes are counted for lengths that are multiples of this.
 _STEP = 32
-# Policies from the fastest to the one with the least memory, for each part that has one, and the share of the forward
-# pass's products that each computes again, by estimate: on a CPU about half of them are of results that operators keep
-# with "none", and in the one update whose gradients are computed with "inputs".
+# Parts of the network with a recompute policy; policies from the fastest to the one that needs the least memory; and
+# the estimated share of the forward pass's products that each policy computes again. On a CPU, operators keep the
+# results of about half of the products with "none", and of the update whose gradients are computed with "inputs".
 CHOICES = tuple(each.name for each in fields(RecomputeConfig))
 CHECKPOINT_POLICIES: tuple[Keep, ...] = ("none", "operators", "inputs", "block")
 _AGAIN_ON_CPU: Mapping[Keep, float] = {"none": 0, "operators": 0.5, "inputs": 1, "block": 1.5}
 _AGAIN: Mapping[Keep, float] = {"none": 0, "operators": 0, "inputs": 1, "block": 1}
-# Floating-point operations in the time of launching an operator that computes next to nothing, taken for any device.
+# Number of floating-point operations that take as long as launching an operator, assumed for any device.
 _OPERATIONS_OF_A_CALL = 10**6
 
 
 class NotEnoughMemoryError(RuntimeError):
-    """Error for a target that does not fit into memory; the text has needed and available memory, and remedies."""
+    """Error for a target that does not fit into memory; the text has the needed and available memory and remedies."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """A device by its properties, with the memory in bytes that is available for a pass: its own, and that of the disk
-    or the GPU's host for spilled streams.
+    """Device for which a workload is estimated.
 
-    `rate` is the FLOP per second that a prediction reaches; None: as measured on the device of this kind at hand.
+    `memory` is the bytes available on the device, and `spill` those for spilled streams, on disk or in the memory of a
+    GPU's host. `rate` is the FLOP per second that a prediction reaches; None measures it on the local device.
     """
 
     properties: DeviceProperties
@@ -100,7 +99,7 @@ class Device:
 
     @classmethod
     def at_hand(cls, device: torch.device, directory: Path, memory: int | None = None) -> "Device":
-        """Return a device with the memory that is available now, or with `memory` if given.
+        """Return the local device with the memory that is free now, or with `memory` bytes.
 
         On a CPU streams are spilled to `directory`, on a GPU to the host's memory.
         """
@@ -108,34 +107,35 @@ class Device:
         spill = free_disk(directory) if device.type == "cpu" else available_memory(torch.device("cpu"))
         return cls(properties=properties_of(device), memory=free, spill=spill)
 
-    def step_seconds(self, work: "Training", keep: RecomputeConfig) -> "Seconds":
-        """Return the time of a training step with a recompute policy."""
-        raise NotImplementedError("only a `Machine` has the speeds from which the time of a step follows")
+    def step_seconds(self, work: "Training", policy: RecomputeConfig) -> "Seconds":
+        """Return the time of a training step with a recompute policy; only a `Machine` can."""
+        raise NotImplementedError("only a Machine has the speeds to estimate the time of a step")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """Workload: the passes of a prediction, with an executor, or with the first of whole, slabs and spilled that fits.
+    """Workload of predictions of one size: all recycling iterations with an executor.
 
-    `passes` is the number of recycling iterations of all predictions together.
+    If `executor` is None, the first of "whole", "slabs" and "spilled" that fits is chosen. `recycling_iterations` is
+    the total for all predictions.
     """
 
     model: ModelConfig
     size: PassSize
     executor: str | None = None
-    passes: int = 1
+    recycling_iterations: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Workload: one step of a training, fine-tuning or design.
+    """Workload of one step of training, fine-tuning or design.
 
     Each of the batch's `micro_batches` has `samples` samples, with on average `recycling_iterations` without gradients
     before the last one, which has gradients. `state` is the bytes of parameters, gradients and optimizer, and
-    `parameters` the number of the network's parameters. Only parameters that `trained` names have gradients, all if it
-    is None. `layout` divides a sample over ranks. An "auto" in `recompute` stands for the fastest policy that fits into
-    memory. Measured passes have the losses of `loss`; what is only counted has those of initial training, for complexes
-    with the terms between chains. A design has a `step` of its own instead, through a network that is not trained.
+    `parameters` the number of the network's parameters. `trained` names the parameters with gradients; None means all.
+    `layout` divides a sample over ranks. "auto" in `recompute` is the fastest policy that fits into memory. Measured
+    passes use the losses of `loss`; counted passes use the losses of initial training, and the terms between chains for
+    complexes. A design has its own `step` instead of a loss, and its network is not trained.
     """
 
     model: ModelConfig
@@ -160,62 +160,62 @@ class Training:
 
     @property
     def policies(self) -> list[RecomputeConfig]:
-        """Return the recompute policies with every "auto" replaced by the same value."""
+        """Return the recompute policies in which all "auto" are replaced by the same value, from the fastest on."""
         automatic = [name for name in CHOICES if getattr(self.recompute, name) == "auto"]
         return [
-            replace(self.recompute, **dict.fromkeys(automatic, keep))
-            for keep in (CHECKPOINT_POLICIES if automatic else CHECKPOINT_POLICIES[:1])
+            replace(self.recompute, **dict.fromkeys(automatic, policy))
+            for policy in (CHECKPOINT_POLICIES if automatic else CHECKPOINT_POLICIES[:1])
         ]
 
     def layouts(self, ranks: int) -> list[Layout]:
-        """Return all layouts of a number of ranks.
+        """Return all possible layouts of a number of ranks.
 
-        Branch parallelism is among them only if the outer product is at the end of blocks.
+        Branch parallelism is possible only if the outer product is at the end of blocks.
         """
         model = self.model
         return layouts(ranks, branches=model.evoformer.outer_product == model.extra_msa.outer_product == "end")
 
-    def costs(self, keep: Keep | None, properties: DeviceProperties, rank: int = 0, *, plain: bool = False) -> Costs:
-        """Return the memory and work of each part on a rank of the branches, with the same policy for all parts."""
+    def costs(self, policy: Keep | None, properties: DeviceProperties, rank: int = 0, *, plain: bool = False) -> Costs:
+        """Return the memory and work of each part on one branch rank, with the same policy for all parts."""
         # The work of a rank on a sample does not depend on the ranks of other samples.
         layout = replace(self.layout, dp=1)
         return part_costs(
-            self.model, self.size, keep, properties, layout, branch_rank=rank, plain=plain, trained=self.trained
+            self.model, self.size, policy, properties, layout, branch_rank=rank, plain=plain, trained=self.trained
         )
 
-    def memory(self, keep: RecomputeConfig, properties: DeviceProperties) -> Memory:
-        """Return the memory of a pass of one sample, forward and backward, on the rank of the layout that takes most.
+    def memory(self, policy: RecomputeConfig, properties: DeviceProperties) -> Memory:
+        """Return the memory of a forward and backward pass of one sample, on the rank that needs the most.
 
-        Bytes are those beyond parameters and their gradients. Those of a stage are the peak of its forward or backward
-        pass, with everything that earlier stages keep. `size.ensemble` is the number of input samples in memory, one
-        for each recycling iteration.
+        Parameters and their gradients are not included. The bytes of a stage are the peak of its forward or backward
+        pass, including what earlier stages keep. `size.ensemble` is the number of input samples in memory, one for each
+        recycling iteration.
         """
-        beside = beside_tensors(properties, self.model, self.size) + prepared_products(properties)
+        overhead = library_memory(properties, self.model, self.size) + prepared_product_memory(properties)
         if self.step is not None:
-            return Memory(stages={"step": step_peak(self.model, self.size, keep, properties, self.step) + beside})
+            return Memory(stages={"step": step_peak(self.model, self.size, policy, properties, self.step) + overhead})
         return max(
-            (self._memory(keep, properties, rank, beside) for rank in range(self.layout.bp)), key=lambda it: it.peak
+            (self._memory(policy, properties, rank, overhead) for rank in range(self.layout.bp)), key=lambda it: it.peak
         )
 
-    def _memory(self, keep: RecomputeConfig, properties: DeviceProperties, rank: int, beside: int) -> Memory:
-        held, stages = 0, {}
-        costs = {part: self.costs(keep_of(keep, part), properties, rank)[part] for part in PARTS}
+    def _memory(self, policy: RecomputeConfig, properties: DeviceProperties, rank: int, overhead: int) -> Memory:
+        saved, stages = 0, {}
+        costs = {part: self.costs(policy_of(policy, part), properties, rank)[part] for part in PARTS}
         if not costs["evoformer"].backward.launches:
-            # Without gradients of the trunk there are no products for those of its inputs and of its parameters.
-            beside -= prepared_products(properties) * 2 // 3
+            # Without gradients of the trunk, its backward products are not prepared: two thirds of all.
+            overhead -= prepared_product_memory(properties) * 2 // 3
         for part, cost in costs.items():
             if part == "template" and not cost.kept + cost.forward.peak:
                 continue
-            held += cost.kept
-            stages[STAGES[part]] = held + max(cost.forward.peak, cost.backward.peak) + beside
+            saved += cost.kept
+            stages[STAGES[part]] = saved + max(cost.forward.peak, cost.backward.peak) + overhead
         return Memory(stages=stages)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionEstimate:
-    """Estimate of a prediction on a device with an executor.
+    """Estimated memory and time of a prediction on a device with an executor.
 
-    `slab_budget` is the bytes that temporaries of a slab may take; None is a small share of the stream.
+    `slab_budget` is the maximum bytes of a slab's temporaries; None is a small share of the stream.
     """
 
     work: Prediction
@@ -229,9 +229,9 @@ class PredictionEstimate:
 
     @property
     def memory(self) -> Memory:
-        """Return the memory of a pass; for short chains, of one of rounded sizes (`bucket_size`).
+        """Return the memory of a recycling iteration; for short chains, with sizes rounded up (`bucket_size`).
 
-        A GPU folds many of them in the time of an estimate, and a CPU some; either has memory enough for all.
+        An estimate takes as long as folding several short chains, and rounded sizes share it. Their memory is small.
         """
         size, properties = self.size, self.device.properties
         if size.residues <= (_SHORT if properties.has_own_memory else _SHORT_ON_CPU):
@@ -254,9 +254,9 @@ class PredictionEstimate:
 
     @property
     def seconds(self) -> float:
-        """Return about how many seconds the passes take, all ranks together.
+        """Return the estimated seconds of all recycling iterations, with all ranks working together.
 
-        Searches, the making of features, relaxation and writing are not included.
+        Searches, features, relaxation and the writing of files are not included.
         """
         size, properties, rate, copies = self.size, self.device.properties, self.device.rate, math.inf
         counted = -(-size.residues // _STEP) * _STEP
@@ -266,35 +266,35 @@ class PredictionEstimate:
             rate = reached * _product_rate(
                 torch.device("cuda" if properties.has_own_memory else properties.kind), size.dtype
             )
-            if properties.kind == "cpu":  # the share that a GPU reaches includes what waits for its memory
+            if properties.kind == "cpu":  # for a GPU, the assumed share includes the time of memory traffic
                 copies = _copy_rate()
-        # The work grows with the square of the length, and faster where triangles dominate.
+        # Scale from the rounded length; the work grows at least with the square of the length.
         shorter = (size.residues / counted) ** 2 / size.ranks
         busy = shorter * (work.products / rate + work.moved / copies)
-        return self.work.passes * size.ensemble * (busy + _CALL * work.launches)
+        return self.work.recycling_iterations * size.ensemble * (busy + _CALL * work.launches)
 
     @property
     def fallbacks(self) -> "Iterator[PredictionEstimate]":
-        """Yield what to try when this one runs out of memory: smaller slabs, then the next executors."""
+        """Yield estimates to try when this one runs out of memory: with smaller slabs, then with the next executors."""
         names = EXECUTORS[EXECUTORS.index(self.executor) + (self.slab_budget is None) :]
         return (self.of(name) for name in names)
 
     def of(self, executor: str, **size: object) -> "PredictionEstimate":
-        """Return the estimate with another executor, with small slabs, and with other sizes."""
+        """Return the estimate with another executor, with small slabs, and with changed fields of the size."""
         work = replace(self.work, size=replace(self.size, **size))  # type: ignore[arg-type]
         return replace(self, work=work, executor=executor, slab_budget=None)
 
     @property
     def problem(self) -> str:
         """Return a sentence for the user with the needed and the available memory, and with changes that would fit."""
-        least, free = min((self.of(name) for name in EXECUTORS), key=lambda each: each.memory.peak), self.device
+        smallest, free = min((self.of(name) for name in EXECUTORS), key=lambda each: each.memory.peak), self.device
         each = f", on each of {self.size.ranks} ranks" if self.size.ranks > 1 else ""
         needs = (
-            f"{self.size.residues:,} residues need {gib(least.needed)} of memory (a tenth of reserve included{each})"
+            f"{self.size.residues:,} residues need {gib(smallest.needed)} of memory (a tenth of reserve included{each})"
         )
         has = f"there are {gib(free.memory)}"
-        if least.memory.spilled > free.spill:
-            needs += f" and {gib(least.memory.spilled)} to spill to"
+        if smallest.memory.spilled > free.spill:
+            needs += f" and {gib(smallest.memory.spilled)} to spill to"
             has += f" and {gib(free.spill)}"
         return f"{needs}; {has}; what would fit: {', or '.join(self._remedies())}"
 
@@ -323,11 +323,11 @@ class PredictionEstimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Seconds:
-    """Time of a step in seconds by what it is spent on; the time of the step is the sum."""
+    """Seconds of a training step by purpose; `total` is their sum."""
 
     passes: float = 0.0  # computation of forward and backward passes
     messages: float = 0.0  # messages between ranks that share a sample
-    gradients: float = 0.0  # summing gradients over ranks, as far as it does not overlap with computation
+    gradients: float = 0.0  # sum of gradients over ranks, where it does not overlap with computation
     optimizer: float = 0.0
 
     @property
@@ -336,7 +336,7 @@ class Seconds:
         return sum(vars(self).values())
 
     def plus(self, other: "Seconds", times: float = 1.0) -> "Seconds":
-        """Return the sum of these times and `times` times the others."""
+        """Return these seconds plus `times` times the other seconds."""
         return Seconds(**{name: value + times * getattr(other, name) for name, value in vars(self).items()})
 
     @property
@@ -347,20 +347,20 @@ class Seconds:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingEstimate:
-    """Estimate of a training step on a device with a recompute policy."""
+    """Estimated memory and time of a training step on a device with a recompute policy."""
 
     work: Training
     device: Device
-    keep: RecomputeConfig
+    policy: RecomputeConfig
 
     @property
     def memory(self) -> Memory:
-        """Return the memory of a pass of one sample."""
-        return self.work.memory(self.keep, self.device.properties)
+        """Return the memory of a forward and backward pass of one sample."""
+        return self.work.memory(self.policy, self.device.properties)
 
     @property
     def peak(self) -> int:
-        """Return the bytes of a rank at the peak, with parameters and optimizer."""
+        """Return the peak memory of a rank in bytes, including parameters and optimizer."""
         return self.work.state + self.work.samples * self.memory.peak
 
     @property
@@ -375,7 +375,7 @@ class TrainingEstimate:
     @cached_property
     def seconds(self) -> Seconds:
         """Return the time of a step; the device must be a `Machine`."""
-        return self.device.step_seconds(self.work, self.keep)
+        return self.device.step_seconds(self.work, self.policy)
 
     @property
     def samples_per_second(self) -> float:
@@ -394,49 +394,53 @@ class TrainingEstimate:
 
     @property
     def again(self) -> tuple[float, int]:
-        """Return what is computed again in a step, as floating-point operations; of equals, less memory is better."""
+        """Return a key to compare policies: the floating-point operations that are computed again, then the memory."""
         work, properties = replace(self.work, layout=ALONE), self.device.properties
         once, shares = work.costs("none", properties, plain=True), _AGAIN_ON_CPU if properties.kind == "cpu" else _AGAIN
-        launches = {keep: work.costs(keep, properties) for keep in CHECKPOINT_POLICIES}
+        launches = {policy: work.costs(policy, properties) for policy in CHECKPOINT_POLICIES}
         again = 0.0
         for part in CHOICES:
-            if (chosen := getattr(self.keep, part)) != "none":
+            if (chosen := getattr(self.policy, part)) != "none":
                 more = launches[chosen][part].backward.launches - launches["none"][part].backward.launches
                 again += shares[chosen] * once[part].forward.products + _OPERATIONS_OF_A_CALL * more
         return again, self.needed
 
     def settled(self) -> RecomputeConfig:
-        """Return the policy; raise `ConfigError` if none fits, with what would fit. A policy that was named may not."""
+        """Return the policy.
+
+        Raise `ConfigError` with remedies if it was chosen automatically and does not fit. A policy that the user chose
+        is returned even if it does not fit.
+        """
         if not self.fits and not self.work.recompute.is_settled:
             raise ConfigError(self.problem)
-        return self.keep
+        return self.policy
 
     @property
     def problem(self) -> str:
         """Return a sentence for the user with the needed and the available memory, and with changes that would fit."""
         work, size, memory = self.work, self.work.size, gib(self.device.memory)
-        least, remedies = min(each.needed for each in _settlements(work, self.device)), []
+        needed, remedies = min(each.needed for each in _settlements(work, self.device)), []
         short = replace(work, size=replace(size, dtype=torch.bfloat16))
         if size.dtype != torch.bfloat16 and any(each.fits for each in _settlements(short, self.device)):
             remedies.append("dtype=bfloat16")
         for name, option in (("extra_rows", "example.sampling.max_extra_msa"), ("residues", "example.crop_size")):
-            if getattr(size, name) > 1 and (most := self._most(name)):
-                remedies.append(f"{option}={most}")
-        remedies.append(f"{gib(least)} of memory")
+            if getattr(size, name) > 1 and (maximum := self._max_size(name)):
+                remedies.append(f"{option}={maximum}")
+        remedies.append(f"{gib(needed)} of memory")
         return (
-            f"a training pass of {size.residues} residues needs {gib(least)} whatever is recomputed, and there are "
+            f"a training pass of {size.residues} residues needs {gib(needed)} whatever is recomputed, and there are "
             f"{memory}; what would fit: {', or '.join(remedies)}"
         )
 
-    def _most(self, name: str) -> int:
-        """Return about the most that a field of the size may be to fit, all else being equal; 0 if nothing fits."""
-        # The least for the whole size is nearly so for parts of it, and others take long to count.
-        found = min(_settlements(self.work, self.device), key=lambda each: each.needed)
+    def _max_size(self, name: str) -> int:
+        """Return the approximate maximum of a field of the size that fits, all else being equal; 0 if nothing fits."""
+        # The policy with the least memory for the whole size nearly has it for smaller sizes. To count all takes long.
+        smallest = min(_settlements(self.work, self.device), key=lambda each: each.needed)
         fits, too_large = 0, getattr(self.work.size, name)
         while too_large - fits > max(1, fits // 8):
             middle = (fits + too_large) // 2
             work = replace(self.work, size=replace(self.work.size, **{name: middle}))
-            if replace(found, work=work).fits:
+            if replace(smallest, work=work).fits:
                 fits = middle
             else:
                 too_large = middle
@@ -448,108 +452,111 @@ def estimate(workload: Prediction, device: Device) -> PredictionEstimate: ...
 @overload
 def estimate(workload: Training, device: Device) -> TrainingEstimate: ...
 def estimate(workload: Prediction | Training, device: Device) -> PredictionEstimate | TrainingEstimate:
-    """Return the memory and time of a workload on a device, and choose what the workload leaves open.
+    """Estimate the memory and time of a workload on a device, and choose its executor or recompute policy.
 
-    For a prediction that is the first executor that fits; slabs on a GPU are as large as the memory that is left
-    allows. For a training it is the recompute policy that fits and computes the least again, of equals the one that
-    needs the least memory. If nothing fits, what needs the least is estimated, and the result's `fits` is False.
+    For a prediction without an executor, the first one that fits is chosen; slabs on a GPU are as large as the
+    remaining memory allows. For a training with "auto" in `recompute`, the policy that fits and recomputes the least is
+    chosen, then the one with the least memory. If nothing fits, the choice that needs the least memory is estimated,
+    and `fits` is False.
     """
     if isinstance(workload, Prediction):
         return _prediction(workload, device)
-    found = _settlements(workload, device)
+    estimates = _settlements(workload, device)
     if workload.recompute.is_settled:
-        return next(found)
-    fitting = min((each for each in found if each.fits), key=lambda each: each.again, default=None)
+        return next(estimates)
+    fitting = min((each for each in estimates if each.fits), key=lambda each: each.again, default=None)
     return fitting or min(_settlements(workload, device), key=lambda each: each.needed)
 
 
 def _prediction(work: Prediction, device: Device) -> PredictionEstimate:
     names = EXECUTORS if work.executor is None else (work.executor,)
-    found = (PredictionEstimate(work=work, device=device, executor=name) for name in names)
-    small = next((each for each in found if work.executor is not None or _is_chosen(each)), None)
+    estimates = (PredictionEstimate(work=work, device=device, executor=name) for name in names)
+    small = next((each for each in estimates if work.executor is not None or _is_suitable(each)), None)
     small = small or PredictionEstimate(work=work, device=device, executor=EXECUTORS[-1])
     if small.executor == "whole" or not device.properties.has_own_memory:
         return small
-    # Half of the memory that is left, as a power of 2: estimates for nearly the same memory are then made once.
-    budget = min(_MOST_OF_SLABS, int(_SLAB_SHARE * (device.memory - small.needed)))
+    # Half of the remaining memory, as a power of 2, so that estimates for nearly the same memory are cached.
+    budget = min(_MAX_SLAB_BYTES, int(_SLAB_SHARE * (device.memory - small.needed)))
     large = replace(small, slab_budget=1 << budget.bit_length() - 1) if budget > 0 else small
     return large if large.fits else small
 
 
-def _is_chosen(found: PredictionEstimate) -> bool:
-    if found.executor != "whole" or found.device.properties.has_own_memory:
-        return found.fits
-    is_short = found.size.residues <= WHOLE_RESIDUES
-    return is_short and found.fits and found.memory.peak <= WHOLE_SHARE * found.device.memory
+def _is_suitable(plan: PredictionEstimate) -> bool:
+    if plan.executor != "whole" or plan.device.properties.has_own_memory:
+        return plan.fits
+    is_short = plan.size.residues <= WHOLE_RESIDUES
+    return is_short and plan.fits and plan.memory.peak <= WHOLE_SHARE * plan.device.memory
 
 
 def _settlements(work: Training, device: Device) -> Iterator[TrainingEstimate]:
-    asked = work.recompute
-    choices = [CHECKPOINT_POLICIES if (given := getattr(asked, part)) == "auto" else (given,) for part in CHOICES]
-    for chosen in itertools.product(*choices):
-        yield TrainingEstimate(
-            work=work, device=device, keep=RecomputeConfig(**dict(zip(CHOICES, chosen, strict=True)))
-        )
+    """Yield the estimates with every combination of policies for the parts that are "auto"."""
+    choices = [
+        CHECKPOINT_POLICIES if (choice := getattr(work.recompute, part)) == "auto" else (choice,) for part in CHOICES
+    ]
+    for combination in itertools.product(*choices):
+        policy = RecomputeConfig(**dict(zip(CHOICES, combination, strict=True)))
+        yield TrainingEstimate(work=work, device=device, policy=policy)
 
 
-def keep_of(keep: RecomputeConfig | None, part: str) -> Keep | None:
-    """Return the policy for one part; parts without a setting ("embedding", "heads") recompute nothing."""
-    return None if keep is None else getattr(keep, part, "none")
+def policy_of(policy: RecomputeConfig | None, part: str) -> Keep | None:
+    """Return the recompute policy of one part; it is "none" for parts without a setting ("embedding", "heads")."""
+    return None if policy is None else getattr(policy, part, "none")
 
 
 def max_residues(work: Prediction, device: Device, executors: Sequence[str] = EXECUTORS[1:]) -> int:
     """Return the number of residues of the longest chain that fits with one of the executors, all else being equal.
 
-    It is read from quadratic curves through the memory for the three nearest lengths. Slabs take another share of the
-    memory of long chains than of short ones, so lengths are added until one is near.
+    It is read from a quadratic curve through the estimates for the three nearest lengths. Slabs take a different share
+    of the memory for long and short chains, so estimates are added until one is near the result.
     """
     return max(_max_residues(work, device, name) for name in executors)
 
 
 def _max_residues(work: Prediction, device: Device, executor: str) -> int:
-    found: dict[int, tuple[float, int]] = {}
+    memories: dict[int, tuple[float, int]] = {}  # peak and spilled bytes by length
     lengths = [max(16, work.size.residues) * step for step in _STEPS]
     while True:
         for length in lengths:
-            # With all arguments, as in `PredictionEstimate.memory`: what is counted there is not counted again.
+            # All arguments are passed, as in `PredictionEstimate.memory`, so that both share the cache.
             memory = prediction_memory(
                 work.model, replace(work.size, residues=length), executor, device.properties, None
             )
-            found[length] = RESERVE * memory.peak, memory.spilled
-        nearest = sorted(found, key=lambda length: abs(math.log(length / lengths[-1])))[:3]
-        curves = np.polyfit(nearest, [found[length] for length in nearest], 2)
+            memories[length] = RESERVE * memory.peak, memory.spilled
+        nearest = sorted(memories, key=lambda length: abs(math.log(length / lengths[-1])))[:3]
+        curves = np.polyfit(nearest, [memories[length] for length in nearest], 2)
 
         def is_too_long(residues: int, curves: np.ndarray = curves) -> bool:
             return bool((np.polyval(curves, residues) > (device.memory, device.spill)).any())
 
-        most = bisect_left(range(1, _FARTHEST * max(found)), x=True, key=is_too_long)
-        if not most or len(found) == _MOST_ESTIMATES or any(abs(most / length - 1) < _NEAR for length in found):
-            return most
-        lengths = [most]
+        longest = bisect_left(range(1, _MAX_RATIO * max(memories)), x=True, key=is_too_long)
+        is_last = len(memories) == _MAX_ESTIMATES
+        if not longest or is_last or any(abs(longest / length - 1) < _NEAR for length in memories):
+            return longest
+        lengths = [longest]
 
 
-def fit_together(found: Sequence[PredictionEstimate]) -> bool:
-    """Return whether targets with these estimates are all computed whole, and fit into memory in the same passes."""
+def fit_together(plans: Sequence[PredictionEstimate]) -> bool:
+    """Return whether targets with these estimates fit into memory as one batch, on the executor "whole"."""
     names = ("residues", "msa_rows", "extra_rows", "templates")
-    padded = {name: max(getattr(each.size, name) for each in found) for name in names}
-    # Each of them takes as much as one alone, or less.
-    return all(each.executor == "whole" for each in found) and (
-        len(found) * RESERVE * found[0].of("whole", **padded).memory.peak <= found[0].device.memory
+    padded = {name: max(getattr(each.size, name) for each in plans) for name in names}
+    # A target in a batch takes at most as much memory as alone.
+    return all(each.executor == "whole" for each in plans) and (
+        len(plans) * RESERVE * plans[0].of("whole", **padded).memory.peak <= plans[0].device.memory
     )
 
 
 @cache
 def pass_work(config: ModelConfig, size: PassSize) -> Direction:
-    """Return the work of a pass: its FLOP of matrix products, the bytes that it moves, and its number of operators."""
-    found = Direction()
+    """Return the work of one pass without gradients: FLOP of matrix products, bytes moved, and number of operators."""
+    work = Direction()
     for cost in part_costs(config, size, None, DEVICE_MODELS["cpu"], plain=True).values():
-        found.add(cost.forward)
-    return found
+        work.add(cost.forward)
+    return work
 
 
 @cache
 def _product_rate(device: torch.device, dtype: torch.dtype) -> float:
-    """Return the FLOP per second of a large matrix product, which is measured in a fraction of a second."""
+    """Measure the FLOP per second of a large matrix product, in a fraction of a second."""
     side = _SIDES.get(device.type, _SIDE_OF_GPU)
     left = torch.ones(side, side, dtype=dtype, device=device)
     left @ left
@@ -558,7 +565,7 @@ def _product_rate(device: torch.device, dtype: torch.dtype) -> float:
 
 @cache
 def _copy_rate() -> float:
-    """Return the bytes per second that a CPU reads and writes in a copy, measured in a fraction of a second."""
+    """Measure the bytes per second that a CPU reads and writes in a copy, in a fraction of a second."""
     source, target = torch.ones(_COPIED), torch.empty(_COPIED)
     target.copy_(source)
     return float(2 * source.nbytes / mean_seconds(lambda: target.copy_(source), 3))

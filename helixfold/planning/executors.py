@@ -1,4 +1,4 @@
-"""Executors by their names, and the memory of a process that computes with one."""
+"""Create executors by name, and manage a process's memory for them."""
 
 import gc
 from contextlib import AbstractContextManager, nullcontext
@@ -13,16 +13,17 @@ from helixfold.execution.spilled import Spilled
 from helixfold.execution.whole import Whole
 
 EXECUTORS = ("whole", "slabs", "spilled")
-# A peak in bytes beside which it does not matter what a few objects hold.
-_LITTLE = 2**28
+# Peaks below this number of bytes do not need a full garbage collection first.
+_SMALL_PEAK = 2**28
 
 
 def executor(
     name: str, directory: Path, device: torch.device | str = "cpu", slab_budget: int | None = None
 ) -> Whole | Slabs:
-    """Return a new executor: "whole", "slabs" or "spilled", which on a CPU spills streams to files in `directory`.
+    """Return a new executor: "whole", "slabs" or "spilled".
 
-    `slab_budget` is the bytes that temporaries of a slab may take; None is a small share of the stream.
+    On a CPU, "spilled" writes streams to files in `directory`. `slab_budget` is the maximum bytes of a slab's
+    temporaries; by default they are a small share of the stream.
     """
     if name == "spilled":
         return Spilled(directory, slab_budget, device=device)
@@ -30,31 +31,31 @@ def executor(
 
 
 def memory_kept(name: str, ranks: int = 1) -> AbstractContextManager[None]:
-    """Return a context in which a CPU's allocator keeps freed memory as it suits an executor (see `allocator`).
+    """Return a context that sets how much freed memory the CPU allocator keeps for an executor (see `allocator`).
 
     `ranks` is the number of ranks that share a sample.
     """
     if name == "whole":
         return allocator.keeping_freed_memory(allocator.OF_WHOLE)
-    # Each of several ranks has a smaller part of a stream, and smaller slabs of it: unused memory weighs more.
+    # If ranks share a sample, streams and slabs are smaller on each of them, so unused memory is a larger share.
     return allocator.keeping_freed_memory(allocator.OF_SLABS // ranks**2, allocator.AHEAD // ranks**2)
 
 
 def bounded_memory(device: torch.device, memory: int) -> AbstractContextManager[None]:
-    """Return a context that limits a CPU's memory to `memory` bytes, or to what is free if that is more.
+    """Return a context that limits memory on a CPU to `memory` bytes, or to the free memory if that is more.
 
-    A GPU's allocator fails by itself.
+    Nothing is limited on a GPU, whose allocator raises an error when memory is used up.
     """
     return limit_memory(max(memory, available_memory(device))) if device.type == "cpu" else nullcontext()
 
 
 def release(device: torch.device, *, peak: int | None = None) -> None:
-    """Return all memory that is no longer used, on the device and on the host, to the system.
+    """Return all unused memory, on the device and on the host, to the system.
 
-    Before a computation that takes little, whose estimate is `peak`, old objects are not looked through: that takes a
-    tenth of the time of folding a peptide.
+    Before a computation whose estimated `peak` is small, old objects are not collected, because that takes a tenth of
+    the time of folding a peptide.
     """
-    gc.collect(1 if peak is not None and peak < _LITTLE else 2)
+    gc.collect(1 if peak is not None and peak < _SMALL_PEAK else 2)
     if device.type == "cuda":
         torch.cuda.empty_cache()
     allocator.return_free_memory()

@@ -1,4 +1,4 @@
-"""Links between ranks: the time of a collective by the bytes sent, measured or from published rates."""
+"""Time of collectives over the links between ranks, as a function of the bytes sent."""
 
 import math
 import statistics
@@ -15,17 +15,17 @@ from helixfold.execution.stages import mean_seconds
 from helixfold.parallel.collectives import Channel, Kind
 from helixfold.parallel.mesh import Group, Mesh
 
-# Sizes of measured messages in bytes, as they occur in blocks.
+# Sizes of measured messages in bytes, which are typical for blocks.
 _SIZES = (2**14, 2**18, 2**22)
 _READINGS, _CALLS = 5, 8
-# Computation between two messages, as in a block of a short crop. Meanwhile idle threads and cores fall asleep and
-# ranks drift apart, so that a message takes more than twice as long as directly after another.
+# Computation between two messages, as in a block of a short crop. Meanwhile idle threads and cores sleep and ranks
+# drift apart, so that a message takes more than twice as long as directly after another one.
 _PAUSE = 2e-3  # seconds
 _WIDTH = 256
-_LEAST = 1e-6  # seconds
-# Least seconds of a measurement: shorter work is repeated. The shorter of two measurements counts, since other programs
-# on the same cores can only make one longer.
-_LEAST_READING = 0.01
+_MIN_SECONDS = 1e-6  # of a message
+# Minimum seconds of a measurement: shorter work is repeated. The shorter of two measurements counts, because other
+# programs on the same cores can only slow one down.
+_MIN_READING = 0.01
 
 
 _Collective = Kind | Literal["all_reduce"]
@@ -44,10 +44,7 @@ class Line:
 
     @classmethod
     def through(cls, readings: Mapping[float, float]) -> "Line":
-        """Fit a line with the least relative errors to measurements, which are seconds by size.
-
-        Neither `fixed` nor `slope` is negative.
-        """
+        """Fit a line to measurements (seconds by size) with minimum relative errors; no coefficient is negative."""
         sizes, seconds = (np.array(each) for each in zip(*readings.items(), strict=True))
         x, y = (float(np.average(each, weights=seconds**-2.0)) for each in (sizes, seconds))
         slope = float(np.polyfit(sizes, seconds, 1, w=1 / seconds)[0]) if len(sizes) > 1 else 0.0
@@ -57,7 +54,7 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Links:
-    """Time of each collective by the bytes that a rank sends in it, over one kind of link."""
+    """Time of each collective over one kind of link, as a function of the bytes that a rank sends."""
 
     all_to_all: Line = Line()
     all_gather: Line = Line()
@@ -74,16 +71,16 @@ class Links:
 
 
 def measured_links(mesh: Mesh, group: Group) -> Links:
-    """Measure the links of this rank's group and return the first rank's measurements.
+    """Measure the links within this rank's group and return the first rank's measurements.
 
     All ranks of the mesh must call this together.
     """
     channel = Channel(group)
 
-    def sent(kind: Kind, tensor: torch.Tensor) -> None:
+    def exchange(kind: Kind, tensor: torch.Tensor) -> None:
         channel.start(kind, tensor, 0)[1].wait()
 
-    n, found = group.size, dict[str, Line]()
+    n, lines = group.size, dict[str, Line]()
     kinds: tuple[_Collective, ...] = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce")
     for kind in kinds:
         readings: dict[float, float] = {}
@@ -94,10 +91,10 @@ def measured_links(mesh: Mesh, group: Group) -> Links:
                 send = partial(dist.all_reduce, whole, group=group.handle)
                 readings[reduced(whole.nbytes, n)] = _seconds(send, mesh)
             else:
-                send = partial(sent, kind, part if kind == "all_gather" else whole)
+                send = partial(exchange, kind, part if kind == "all_gather" else whole)
                 readings[(n - 1) * part.nbytes] = _seconds(send, mesh)
-        found[kind] = Line.through(readings)
-    return Links(**mesh.broadcast(found))
+        lines[kind] = Line.through(readings)
+    return Links(**mesh.broadcast(lines))
 
 
 def reduced(size: int, ranks: int) -> float:
@@ -105,20 +102,20 @@ def reduced(size: int, ranks: int) -> float:
     return 2 * size * (ranks - 1) / ranks
 
 
-def least_seconds(action: Callable[[], object], device: torch.device) -> float:
-    """Return the seconds of a call: the shorter of two measurements, after a first call that is not counted."""
+def min_seconds(action: Callable[[], object], device: torch.device) -> float:
+    """Return the seconds of a call: the shorter of two measurements, after a warm-up call."""
     action()
-    times = max(1, math.ceil(_LEAST_READING / mean_seconds(action, 1, device)))
+    times = max(1, math.ceil(_MIN_READING / mean_seconds(action, 1, device)))
     return min(mean_seconds(action, times, device) for _ in range(2))
 
 
 def _seconds(send: Callable[[], object], mesh: Mesh) -> float:
-    """Return the seconds that a message adds to the computation around it, the median of several measurements.
+    """Return the seconds that a message adds to the surrounding computation, the median of several measurements.
 
     Every rank makes the same number of calls.
     """
     matrix = torch.zeros(_WIDTH, _WIDTH, device=mesh.device)
-    times = mesh.broadcast(math.ceil(_PAUSE / least_seconds(partial(torch.mm, matrix, matrix), mesh.device)))
+    times = mesh.broadcast(math.ceil(_PAUSE / min_seconds(partial(torch.mm, matrix, matrix), mesh.device)))
 
     def work() -> None:
         for _ in range(times):
@@ -133,6 +130,6 @@ def _seconds(send: Callable[[], object], mesh: Mesh) -> float:
         return mean_seconds(action, _CALLS, mesh.device)
 
     reading(both)
-    found = statistics.median(reading(both) - reading(work) for _ in range(_READINGS))
-    # The difference of two measurements may be zero or negative; the time of a message is not.
-    return max(found, _LEAST)
+    added = statistics.median(reading(both) - reading(work) for _ in range(_READINGS))
+    # The difference of two measurements may be zero or negative, but the time of a message cannot.
+    return max(added, _MIN_SECONDS)

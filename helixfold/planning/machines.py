@@ -1,9 +1,9 @@
-"""Machines for training runs, and the time that the parts of a step take on them.
+"""Estimate the time of the parts of a training step on a machine.
 
-For the machine at hand times are measured. For other machines they follow from the rates in NVIDIA's data sheets and
-from the FLOP and bytes of a pass, which are counted for the card (`planning.passes`). A program is assumed to reach
-the same share of these rates as NVIDIA's entry to MLPerf HPC v3.0, in bfloat16 (OpenFold on H100; described in
-ScaleFold, arXiv 2404.11068).
+Times are measured for the local machine. For other machines they are computed from the rates in NVIDIA's data sheets
+and from the FLOP and bytes of a pass, which are counted for the device model (`planning.passes`). A program is assumed
+to reach the same share of these rates as NVIDIA's entry to MLPerf HPC v3.0, in bfloat16 (OpenFold on H100; described
+in ScaleFold, arXiv 2404.11068).
 """
 
 import math
@@ -22,20 +22,19 @@ from helixfold.optim.flat import FlatOptimizer
 from helixfold.parallel.collectives import BETWEEN_BRANCHES
 from helixfold.parallel.gradients import BUCKET_ELEMENTS
 from helixfold.parallel.mesh import Layout, Mesh, make_mesh
-from helixfold.planning.estimate import Device, Seconds, Training, keep_of
-from helixfold.planning.links import Line, Links, least_seconds, measured_links, reduced
+from helixfold.planning.estimate import Device, Seconds, Training, policy_of
+from helixfold.planning.links import Line, Links, measured_links, min_seconds, reduced
 from helixfold.planning.passes import PARTS, Pass
 
-# The share of a device's rates that is reached, the time of launches aside. It was found by bisection: with it
-# `predict` returned 1.808 s for the first of `PUBLISHED`, from what was counted for an H100 at commit 716cfa3. Nothing
-# else was fitted; with the launches and bytes that have gone since, it returns 1.520 s.
+# Share of a device's rates that is reached, without the time of launches. It was determined by bisection so that
+# `predict` returned 1.808 s for the first entry of `PUBLISHED`, from the counts for an H100 at commit 716cfa3. Nothing
+# else was fitted. With the launches and bytes that were saved since, it returns 1.520 s.
 REACHED = 0.1366
 # Bytes per parameter that a step of the optimizer reads and writes: gradient, master, moments and average.
 _OPTIMIZER_BYTES = 40
-# Share of a link's rate that collectives reach, and seconds of a collective that sends next to nothing, within a node
-# and between nodes.
+# Share of a link's rate that collectives reach, and latency of a collective in seconds within a node and between nodes.
 _LINK_REACHED, _NEAR_LATENCY, _FAR_LATENCY = 0.8, 20e-6, 40e-6
-# Share of a GPU's memory that is left for tensors.
+# Share of a GPU's memory that is available for tensors.
 MEMORY_LEFT = 0.92
 # Share of the backward pass in the time of forward and backward pass.
 _BACKWARD = 2 / 3
@@ -56,8 +55,7 @@ PRODUCTS = {
 class Rates:
     """Rates of a device: `product` in bfloat16 FLOP per second and `memory` in bytes per second.
 
-    `reached` is the share of them that a program reaches. `call` is the seconds of an operator that computes next to
-    nothing, since PyTorch launches operators one by one.
+    `reached` is the share of both that a program reaches. `call` is the time in seconds to launch an operator.
     """
 
     product: float
@@ -66,18 +64,18 @@ class Rates:
     call: float = 5e-6
 
     def seconds(
-        self, work: Training, properties: DeviceProperties, rank: int, keep: RecomputeConfig | None, part: str
+        self, work: Training, properties: DeviceProperties, rank: int, policy: RecomputeConfig | None, part: str
     ) -> float:
         """Return the seconds of a part of the network, forward and backward, without messages between ranks.
 
-        It is the time of the part's products or of its memory traffic, whichever is longer, plus that of launching its
-        operators. `keep` is the recompute policy; None is a forward pass without gradients.
+        This is the time of the part's products or of its memory traffic, whichever is longer, plus the time to launch
+        its operators. `policy` is the recompute policy; None is a forward pass without gradients.
         """
-        chosen = keep_of(keep, part)
-        cost, once = work.costs(chosen, properties, rank)[part], work.costs("none", properties, rank, plain=True)[part]
+        own = policy_of(policy, part)
+        cost, once = work.costs(own, properties, rank)[part], work.costs("none", properties, rank, plain=True)[part]
         products = once.forward.products
-        if chosen is not None:
-            products = (1 + (chosen != "none")) * products + once.backward.products
+        if own is not None:
+            products = (1 + (own != "none")) * products + once.backward.products
         moved = cost.forward.moved + cost.backward.moved
         busy = work.samples * max(products / self.product, moved / self.memory) / self.reached
         return busy + self.call * (cost.forward.launches + cost.backward.launches)
@@ -89,17 +87,20 @@ class Rates:
 
 @dataclass(frozen=True, kw_only=True)
 class Readings:
-    """Measured times in seconds.
+    """Measured times in seconds, used instead of `Rates` on the local machine.
 
-    `passes` has the time of each part of the network for one sample, by layout, branch rank and recompute policy.
+    `passes` has the time of each part of the network for one sample, by layout, branch rank and recompute policy (None:
+    without gradients).
     """
 
     passes: Mapping[tuple[Layout, int, RecomputeConfig | None], Mapping[str, float]]
     parameter: float  # seconds per parameter of an optimizer step
 
-    def seconds(self, work: Training, _: DeviceProperties, rank: int, keep: RecomputeConfig | None, part: str) -> float:
+    def seconds(
+        self, work: Training, _: DeviceProperties, rank: int, policy: RecomputeConfig | None, part: str
+    ) -> float:
         """Return the measured seconds of a part of the network, times the number of samples."""
-        return work.samples * self.passes[work.layout, rank, keep][part]
+        return work.samples * self.passes[work.layout, rank, policy][part]
 
     def optimizer(self, parameters: int) -> float:
         """Return the seconds of an optimizer step, in proportion to the number of parameters."""
@@ -108,10 +109,10 @@ class Readings:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine(Device):
-    """Devices of one kind in nodes, with the links between them.
+    """A cluster of nodes with equal devices, and the links between them.
 
-    `memory` is the bytes that a rank may use. `overlaps` says whether gradients can be summed during the backward pass
-    without slowing it down: they can on GPUs, but on a CPU the same cores do both.
+    `memory` is the bytes that a rank may use. `overlaps` is whether gradients can be summed during the backward pass
+    without slowing it down: this is so on GPUs, but on a CPU the same cores do both.
     """
 
     name: str
@@ -125,9 +126,9 @@ class Machine(Device):
         """Return the links between this number of consecutive ranks."""
         return self.near if ranks <= self.per_node else self.far
 
-    def step_seconds(self, work: Training, keep: RecomputeConfig) -> Seconds:
+    def step_seconds(self, work: Training, policy: RecomputeConfig) -> Seconds:
         layout, gradient = work.layout, work.parameters * work.gradient_itemsize
-        forward, part = self._pass(work, None), self._pass(work, keep)
+        forward, part = self._pass(work, None), self._pass(work, policy)
         backward = _BACKWARD * part.passes
         part = part.plus(forward, work.recycling_iterations)
         if work.clips_samples and layout.sharing > 1:
@@ -138,8 +139,8 @@ class Machine(Device):
             optimizer=self.speeds.optimizer(work.parameters),
         ).plus(part, math.ceil(work.micro_batches / layout.dp))
 
-    def _pass(self, work: Training, keep: RecomputeConfig | None) -> Seconds:
-        """Return the seconds of a pass with the recompute policy `keep`, or if it is None of one without gradients.
+    def _pass(self, work: Training, policy: RecomputeConfig | None) -> Seconds:
+        """Return the seconds of a pass with a recompute policy; None is a pass without gradients.
 
         Ranks of the two branches wait for each other in each part of the network, so the slower one counts.
         """
@@ -147,33 +148,36 @@ class Machine(Device):
         work = replace(work, layout=replace(work.layout, dp=1))
         total, layout = Seconds(), work.layout
         for part in PARTS:
-            found = []
+            branches = []
             for rank in range(layout.bp):
-                cost = work.costs(keep_of(keep, part), self.properties, rank)[part]
+                cost = work.costs(policy_of(policy, part), self.properties, rank)[part]
                 messages = sum(
                     self.links(layout.sharing if kind in BETWEEN_BRANCHES else layout.dap).at(kind, work.samples * size)
                     for kind, size in (*cost.forward.messages, *cost.backward.messages)
                 )
-                passes = self.speeds.seconds(work, self.properties, rank, keep, part)
-                found.append(Seconds(passes=passes, messages=messages))
-            total = total.plus(max(found, key=lambda each: each.total))
+                passes = self.speeds.seconds(work, self.properties, rank, policy, part)
+                branches.append(Seconds(passes=passes, messages=messages))
+            total = total.plus(max(branches, key=lambda each: each.total))
         return total
 
     def _left_of_reduction(self, work: Training, ranks: int, backward: float) -> float:
-        """Return the seconds of summing gradients over ranks that do not overlap with the backward pass of so long."""
+        """Return the seconds of summing gradients over ranks that do not overlap with the backward pass.
+
+        `backward` is the length of the backward pass in seconds.
+        """
         if ranks == 1:
             return 0.0
         links, itemsize = self.links(ranks), work.gradient_itemsize
         whole = links.at("all_reduce", reduced(work.parameters * itemsize, ranks))
         if not self.overlaps:
             return whole
-        # The last bucket is sent when the backward pass is over.
+        # The last bucket is sent after the backward pass.
         last = reduced(min(work.parameters, BUCKET_ELEMENTS) * itemsize, ranks)
         return max(whole - backward, links.at("all_reduce", last))
 
 
 def _machine(name: str, device_model: str, *, memory: float, nvlink: float, network: float) -> Machine:
-    """Return nodes of eight GPUs by the rates in a data sheet, in bytes/s; those of links are one way."""
+    """Return a machine of nodes with eight GPUs, from rates in bytes/s; the rates of links are one-way."""
     return Machine(
         name=name,
         properties=DEVICE_MODELS[device_model],
@@ -191,7 +195,7 @@ def _links(rate: float, latency: float) -> Links:
     return Links(all_to_all=line, all_gather=line, reduce_scatter=line, all_reduce=line)
 
 
-# Each GPU has a network adapter of its own: 400 Gbit/s (DGX H100 and H200), 200 Gbit/s (DGX A100).
+# Each GPU has its own network adapter: 400 Gbit/s (DGX H100 and H200), 200 Gbit/s (DGX A100).
 MACHINES = {
     "h100": _machine("h100", "h100", memory=3.35e12, nvlink=450e9, network=50e9),
     "h200": _machine("h200", "h200", memory=4.8e12, nvlink=450e9, network=50e9),
@@ -200,17 +204,17 @@ MACHINES = {
 
 
 def measured_steps(work: Training, layouts: Sequence[Layout], device: torch.device) -> Readings:
-    """Measure passes with the share of every rank in these layouts (with dp=1), one after another on one device.
+    """Measure the passes of every rank in these layouts (with dp=1), one after another on one device.
 
-    Messages of other ranks are not waited for. The random state is restored.
+    Messages between ranks are simulated, without waiting. The random state is restored.
     """
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         passes = {}
         for layout in layouts:
             for rank in range(layout.bp):
-                for keep in (None, *work.policies):
-                    program = Pass(work.model, work.size, keep, Mesh.simulated(layout, rank, device), work.loss)
-                    passes[layout, rank, keep] = program.seconds()
+                for policy in (None, *work.policies):
+                    program = Pass(work.model, work.size, policy, Mesh.simulated(layout, rank, device), work.loss)
+                    passes[layout, rank, policy] = program.seconds()
         network = AlphaFold(of_blocks(work.model, 1)).to(device).train()
         optimizer = FlatOptimizer(network, OptimizerConfig(), working_dtype=work.size.dtype)
 
@@ -218,15 +222,15 @@ def measured_steps(work: Training, layouts: Sequence[Layout], device: torch.devi
             optimizer.collect(last=True)
             optimizer.step(1e-3, micro_batches=1)
 
-        seconds = least_seconds(step, device)
+        seconds = min_seconds(step, device)
     return Readings(passes=passes, parameter=seconds / len(optimizer.gradient_sum))
 
 
 def measured_machine(work: Training, ranks: int, mesh: Mesh, memory: int) -> Machine:
-    """Measure the machine of this mesh's ranks for a step on `ranks` ranks; `memory` is the bytes that each may use.
+    """Measure devices and links of the mesh's ranks for a training step on `ranks` ranks.
 
-    All ranks must call this together, so that all are busy during the measurements, as in a step. Every rank returns
-    the measurements of its own device, and those of the links by the first rank.
+    `memory` is the bytes that each rank may use. All ranks must call this together, so that all are busy during the
+    measurements, as in a step. Every rank returns the times of its own device, and the first rank's times of the links.
     """
     hosts = mesh.all_gather(platform.node())
     per_node = min(hosts.count(host) for host in hosts)
@@ -253,8 +257,8 @@ def sharings(work: Training, ranks: int) -> list[Layout]:
     return list(dict.fromkeys(replace(each, dp=1) for each in work.layouts(ranks)))
 
 
-# Published times in seconds of a step of AlphaFold's initial training on H100, with what ran, its layout and what it
-# recomputes: NVIDIA's entries to MLPerf HPC v3.0, crop 256, 128 sequences, 1,024 extra ones, 1 to 4 recycling passes.
+# Published times in seconds of a step of AlphaFold's initial training on H100, with description, layout and recompute
+# policy: NVIDIA's entries to MLPerf HPC v3.0, crop 256, 128 MSA rows, 1,024 extra rows, 1 to 4 recycling iterations.
 PUBLISHED: tuple[tuple[str, Layout, Keep, float], ...] = (
     ("one sample on each GPU", Layout(dp=256), "block", 1.808),
     ("2,080 GPUs, eight for a sample", Layout(dp=260, dap=8), "none", 0.682),

@@ -1,4 +1,4 @@
-"""Memory of predictions: the options of a run, and the plan for each target from the size of its features."""
+"""Plan the memory of predictions: the memory options of a run, and the executor for the size of a target."""
 
 import os
 from dataclasses import dataclass, replace
@@ -23,17 +23,17 @@ AUTOMATIC = "auto"
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryOptions:
-    """Options of a prediction run on memory: how much it may use, and limits by which it needs less.
+    """Memory options of a prediction run: available memory, executor, and limits of the MSA depth.
 
     Raise `InputError` for an unknown executor, or for a spill directory that is full, in memory, or not writable.
     """
 
     executor: str = AUTOMATIC  # "auto", or one of `EXECUTORS` for all targets
-    memory: int | None = None  # bytes that each process may use; None: what is free
+    memory: int | None = None  # bytes that each process may use; None: all free memory
     spill_directory: Path | None = None  # None: each target's output directory
-    max_msa_rows: int | None = None  # None: as in the model's preset
+    max_msa_rows: int | None = None  # None: the limit in the model's preset
     max_extra_rows: int | None = None
-    processes: int = 1  # processes of the run on this machine, which share its memory and disks
+    processes: int = 1  # processes of the run that share this machine's memory and disks
 
     def __post_init__(self) -> None:
         if self.executor not in (AUTOMATIC, *EXECUTORS):
@@ -42,18 +42,16 @@ class MemoryOptions:
         if directory is None:
             return
         if not directory.is_dir() or not os.access(directory, os.W_OK):
-            raise InputError.at(directory, "is no directory that can be written; choose another --spill-directory")
+            raise InputError.at(directory, "is not a writable directory; choose another --spill-directory")
         if not free_disk(directory):
-            raise InputError.at(
-                directory, "is full, or held in memory itself (tmpfs); choose a --spill-directory on a disk"
-            )
+            raise InputError.at(directory, "is full or in memory (tmpfs); choose a --spill-directory on a disk")
 
     def limited(self, model: ReadyModel) -> ReadyModel:
-        """Return the model with no more MSA rows and extra rows than these options allow."""
+        """Return the model with the MSA rows and extra rows limited by these options."""
         return replace(model, preset=self.limited_preset(model.preset))
 
     def limited_preset(self, preset: Preset) -> Preset:
-        """Return the settings of a model with no more MSA rows and extra rows than these options allow."""
+        """Return the preset with the MSA rows and extra rows limited by these options."""
         sampling = preset.sampling
         limited = replace(
             sampling,
@@ -63,9 +61,10 @@ class MemoryOptions:
         return replace(preset, sampling=limited)
 
     def divided(self, processes: int, device: torch.device) -> "MemoryOptions":
-        """Return the options of each of several processes on a machine, among which a CPU's memory is divided.
+        """Return the options for each of several processes on this machine.
 
-        Call this before any of the processes uses memory. GPUs are not divided: each process has its own.
+        A CPU's memory is divided among the processes; call this before any of them uses memory. Each process has its
+        own GPU.
         """
         if processes == 1:
             return self
@@ -75,36 +74,43 @@ class MemoryOptions:
         return replace(self, memory=memory, processes=processes)
 
     def available(self, device: torch.device, output: Path) -> Device:
-        """Return the device with its available memory, and disk space in the spill directory, by default `output`."""
-        found = Device.at_hand(device, self.spill_directory or output, self.memory)
-        return replace(found, spill=found.spill // self.processes)
+        """Return the device with its available memory and the disk space for spilled streams.
 
-    def plan(self, preset: Preset, size: PassSize, device: Device, passes: int = 1) -> PredictionEstimate:
-        """Return the estimate for an input of this size, with the executor of these options or the one that fits."""
+        Streams are spilled to the spill directory, by default to `output`.
+        """
+        at_hand = Device.at_hand(device, self.spill_directory or output, self.memory)
+        return replace(at_hand, spill=at_hand.spill // self.processes)
+
+    def plan(self, preset: Preset, size: PassSize, device: Device, iterations: int = 1) -> PredictionEstimate:
+        """Estimate a prediction with this input size; with "auto", the first executor that fits is chosen.
+
+        `iterations` is the number of recycling iterations.
+        """
         forced = None if self.executor == AUTOMATIC else self.executor
-        made = estimate(Prediction(model=preset.model, size=size, executor=forced, passes=passes), device)
-        shown = f"executor {made.executor}, estimated at {gib(made.memory.peak)} of {gib(device.memory)}"
-        print_detail(f"{preset.name}, {size.residues} residues: {shown}")
-        return made
+        work = Prediction(model=preset.model, size=size, executor=forced, recycling_iterations=iterations)
+        plan = estimate(work, device)
+        summary = f"executor {plan.executor}, estimated at {gib(plan.memory.peak)} of {gib(device.memory)}"
+        print_detail(f"{preset.name}, {size.residues} residues: {summary}")
+        return plan
 
-    def is_tried(self, found: PredictionEstimate) -> bool:
-        """Return whether a target is folded: if it fits, or if the executor is named and the memory is not limited."""
-        return found.fits or (self.executor != AUTOMATIC and self.memory is None)
+    def is_tried(self, plan: PredictionEstimate) -> bool:
+        """Return whether a target is folded: if it fits, or if the user chose the executor and set no memory limit."""
+        return plan.fits or (self.executor != AUTOMATIC and self.memory is None)
 
-    def problem(self, found: PredictionEstimate) -> str:
-        """Return why a target does not fit into memory, and what would."""
-        if self.executor == AUTOMATIC or found.needed <= found.device.memory:
-            return found.problem
+    def problem(self, plan: PredictionEstimate) -> str:
+        """Return a sentence with the reason why a target does not fit into memory, and what would fit."""
+        if self.executor == AUTOMATIC or plan.needed <= plan.device.memory:
+            return plan.problem
         return (
-            f"{found.size.residues:,} residues need {gib(found.needed)} of memory (a tenth of reserve included) with "
-            f"--executor {found.executor}; there are {gib(found.device.memory)}; leave out --executor, or give more "
+            f"{plan.size.residues:,} residues need {gib(plan.needed)} of memory (a tenth of reserve included) with "
+            f"--executor {plan.executor}; there are {gib(plan.device.memory)}; leave out --executor, or provide more "
             "memory"
         )
 
-    def check(self, found: PredictionEstimate, name: str) -> None:
-        """Raise `NotEnoughMemoryError` if the target `name` does not fit and is not tried all the same."""
-        if not self.is_tried(found):
-            raise NotEnoughMemoryError(f"{name}: {self.problem(found)}")
+    def check(self, plan: PredictionEstimate, name: str) -> None:
+        """Raise `NotEnoughMemoryError` if the target `name` does not fit, unless `is_tried` allows it."""
+        if not self.is_tried(plan):
+            raise NotEnoughMemoryError(f"{name}: {self.problem(plan)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,16 +120,16 @@ class FeatureRows:
     residues: int
     alignment: int
     templates: int
-    is_bound: bool = False  # an upper bound: the search for rows and templates is not done and may find fewer
+    is_bound: bool = False  # whether this is an upper bound, because the searches have not run yet
 
     @classmethod
     def of(cls, features: Features | ComplexFeatures) -> "FeatureRows":
-        """Return the numbers in a target's features."""
+        """Return the numbers of a target's features."""
         return cls(residues=len(features.aatype), alignment=len(features.msa), templates=len(features.template_aatype))
 
     @classmethod
     def at_most(cls, residues: int, sampling: SamplingConfig, *, templates: bool = True) -> "FeatureRows":
-        """Return the largest numbers that a model samples from a target whose features do not exist yet."""
+        """Return the maximum numbers that a model reads, for a target whose features do not exist yet."""
         return cls(
             residues=residues,
             alignment=sampling.max_msa_clusters + sampling.max_extra_msa,
@@ -135,7 +141,7 @@ class FeatureRows:
         """Return the size of a model's input, with `ensemble` samples of the MSA, shared by `ranks` ranks."""
         sampling = preset.sampling
         clusters = min(self.alignment, sampling.max_msa_clusters)
-        # A model of complexes reads all slots for templates, whether they hold one or not.
+        # A multimer model reads all template slots, including empty ones.
         templates = sampling.max_templates if preset.model.method == "multimer" else self.templates
         return PassSize(
             residues=self.residues,

@@ -1,9 +1,9 @@
-"""Memory and work of a pass through the network, by its parts, on one rank of a layout.
+"""Count the memory and work of a pass through the network, by part of the network, on one rank of a layout.
 
-A pass is run on meta tensors and counted for a card, or run on the device and timed. On meta tensors stacks have two
-blocks, and what the second one adds stands for each further block. So the numbers are those of the whole network to the
-byte, in a fraction of the time. For measured times one block is enough. In this module `keep` is a recompute policy
-(`RecomputeConfig`), or None for a pass without gradients.
+A pass is run on meta tensors and counted for a device model, or run on the device and timed. On meta tensors, stacks
+have two blocks, and each further block counts as much as the second one. This gives the numbers of the whole network to
+the byte, in a fraction of the time. For measured times one block is enough. In this module `policy` is a recompute
+policy (`RecomputeConfig`), or None for a pass without gradients.
 """
 
 import time
@@ -44,35 +44,34 @@ from helixfold.planning.executors import executor
 from helixfold.planning.size import Memory, PassSize, streams
 
 META = torch.device("meta")
-# Largest freed blocks, in bytes, that a training pass on a CPU keeps for later tensors. Tensors of a stream's size live
-# for very different times; if their memory were kept, up to half of what is in use would be unused.
+# Maximum size in bytes of freed blocks that a training pass on a CPU keeps for later tensors. Tensors as large as a
+# stream have very different lifetimes; if their memory were kept, up to half of the memory would be unused.
 KEPT_BLOCKS = 4 * 2**20
-# Bytes that a CPU's libraries take for each thread in a training pass (buffers and freed blocks) and in a prediction
-# (buffers in which matrix products are packed), and those that oneDNN takes for prepared products of a whole network in
-# a training pass. Measured.
+# Measured bytes that libraries on a CPU take: per thread in a training pass (buffers and freed blocks), per thread in a
+# prediction (buffers for packed matrices), and in oneDNN for prepared products of a whole network in training.
 _OF_THREAD, _OF_THREAD_IN_PREDICTION, _PREPARED = 20 * 2**20, 6 * 2**20, 48 * 2**20
-# Unused memory in a CPU's heap during a prediction, between blocks that are still needed. With the executor "whole" it
-# is a share of all tensors, which is larger where compiled loops compute. With slabs it is a multiple of the bytes that
-# temporaries may take, but at most a share of all tensors. All were measured; measurements of the same case differ by
-# up to a seventh, with where the heap's holes happen to be.
-_IDLE_OF_WHOLE, _IDLE_OF_SLABS, _MOST_IDLE = 0.65, 3.5, 0.5
+# Unused memory in a CPU's heap during a prediction, between blocks in use. With the executor "whole" it is a share of
+# all tensors, which is larger with compiled loops. With slabs it is a multiple of the bytes of temporaries, but at most
+# a share of all tensors. All values were measured; repeated measurements differ by up to a seventh.
+_IDLE_OF_WHOLE, _IDLE_OF_SLABS, _MAX_IDLE = 0.65, 3.5, 0.5
 _IDLE_OF_WHOLE_IN_LOOPS = 1.0
 ALONE = Layout()
-# The parts of a pass in order, by their names in `RecomputeConfig` if they have one.
+# The parts of the network in order; parts with a recompute policy have their name in `RecomputeConfig`.
 PARTS = ("embedding", "template", "extra_msa", "evoformer", "structure", "heads")
-# Names of the parts on the screen. A prediction computes few logits, and these with the structure.
+# Names of the parts on the screen. In a prediction, the logits of the heads count as part of the structure.
 STAGES = dict(zip(PARTS, ("embedding", "templates", "extra MSA", "Evoformer", "structure", "heads"), strict=True))
 _STAGES_OF_PREDICTION = STAGES | {"heads": "structure", "confidence": "confidence"}
-# The loss of a step other than that of a training, from a network, its executor, an input and the trunk's dtype.
+# Function that computes the loss of a design step from a network, its executor, an input and the trunk's dtype.
 Step = Callable[[AlphaFold, Executor, Batch, torch.dtype], Tensor]
 
 
 @dataclass(kw_only=True)
 class Direction:
-    """Memory and work of the forward or backward pass of one part.
+    """Memory and work of the forward or the backward pass of one part of the network.
 
-    `peak` is the most bytes beyond those at the end of the forward pass. `products`, `moved` and `launches` are those
-    of `Counter`. `seconds` are measured, and 0 on meta tensors. `messages` has the kind and bytes of each collective.
+    `peak` is the maximum bytes beyond the memory at the end of the part's forward pass. `products` (FLOP), `moved`
+    (bytes) and `launches` (operators) are counted by `Counter`. `seconds` are measured, and 0 on meta tensors.
+    `messages` has the kind and bytes of each collective.
     """
 
     peak: int = 0
@@ -83,14 +82,14 @@ class Direction:
     messages: list[Message] = field(default_factory=list)
 
     def add(self, other: "Direction", count: int = 1) -> None:
-        """Add the work of another direction, `count` times; `peak` stays as it is."""
+        """Add the work of another direction `count` times, without changing `peak`."""
         for name in ("products", "moved", "launches", "seconds", "messages"):
             setattr(self, name, getattr(self, name) + count * getattr(other, name))
 
 
 @dataclass(kw_only=True)
 class PartCost:
-    """Memory and work of one part of a training pass; `kept` is the bytes that it keeps for the backward pass."""
+    """Memory and work of one part of the network; `kept` is the bytes that it saves for the backward pass."""
 
     kept: int = 0
     forward: Direction = field(default_factory=Direction)
@@ -100,16 +99,16 @@ class PartCost:
 Costs = Mapping[str, PartCost]
 
 
-def beside_tensors(properties: DeviceProperties, config: ModelConfig, size: PassSize, *, predicts: bool = False) -> int:
-    """Return the bytes that libraries take beside tensors in a pass of a training or prediction; 0 for a GPU."""
+def library_memory(properties: DeviceProperties, config: ModelConfig, size: PassSize, *, predicts: bool = False) -> int:
+    """Return the bytes that libraries on a CPU take besides tensors, in training or a prediction; 0 for a GPU."""
     if properties.kind != "cpu":
         return 0
     of_thread = _OF_THREAD_IN_PREDICTION if predicts else _OF_THREAD
     return of_thread * torch.get_num_threads() + loops.numba_bytes(*streams(config, size))
 
 
-def prepared_products(properties: DeviceProperties) -> int:
-    """Return the bytes that oneDNN takes for prepared products of a whole network; 0 for a GPU."""
+def prepared_product_memory(properties: DeviceProperties) -> int:
+    """Return the bytes that oneDNN takes for prepared matrix products of the whole network; 0 for a GPU."""
     return _PREPARED * (properties.kind == "cpu")
 
 
@@ -117,7 +116,7 @@ def prepared_products(properties: DeviceProperties) -> int:
 def part_costs(
     config: ModelConfig,
     size: PassSize,
-    keep: Keep | None,
+    policy: Keep | None,
     properties: DeviceProperties,
     layout: Layout = ALONE,
     *,
@@ -127,13 +126,13 @@ def part_costs(
 ) -> Costs:
     """Return the memory and work of each part of a pass on one rank of a layout, with the same policy for all parts.
 
-    A part does not depend on the policies of the others. If `keep` is None the pass has no gradients, such as a
-    recycling iteration before the last. `trained` names the parameters that have gradients. If `plain`, operators run
-    their reference implementations, whose matrix products can be counted; those inside kernels cannot.
+    A part does not depend on the policies of other parts. If `policy` is None, the pass has no gradients, like a
+    recycling iteration before the last. `trained` names the parameters that have gradients. With `plain`, operators run
+    their reference implementations, because matrix products inside kernels cannot be counted.
     """
-    everywhere = None if keep is None else RecomputeConfig.everywhere(keep)
+    everywhere = None if policy is None else RecomputeConfig.everywhere(policy)
     with simulated_device(properties), forced("reference") if plain else nullcontext():
-        make_tables(config, size.dtype, properties, learns=keep is not None)
+        make_tables(config, size.dtype, properties, learns=policy is not None)
         return Pass(config, size, everywhere, Mesh.simulated(layout, branch_rank), trained=trained).costs()
 
 
@@ -141,40 +140,40 @@ def part_costs(
 def prediction_memory(
     config: ModelConfig, size: PassSize, name: str, properties: DeviceProperties, slab_budget: int | None = None
 ) -> Memory:
-    """Return the memory of a recycling iteration after the first, with confidences, by the executor of that name.
+    """Return the memory of a recycling iteration after the first, with confidences, on the executor `name`.
 
-    `slab_budget` is that of the executors with slabs (see `Slabs`).
+    `slab_budget` is the maximum bytes of a slab's temporaries (see `Slabs`).
     """
-    # Without gradients, further iterations of the structure module leave little more than their results.
+    # Without gradients, further iterations of the structure module add little more memory than their results.
     config = replace(config, structure=replace(config.structure, layers=min(2, config.structure.layers)))
     with simulated_device(properties):
         make_tables(config, torch.float32, properties, learns=False)
         within = executor(name, Path("/"), META, slab_budget)
         counted = Pass(config, size, None, Mesh.simulated(Layout(dap=size.ranks)), within=within)
         counted.costs()
-    beside = beside_tensors(properties, config, size, predicts=True)
+    overhead = library_memory(properties, config, size, predicts=True)
     stages: dict[str, int] = {}
     for segment in counted.forward:
         stage = _STAGES_OF_PREDICTION[segment.part]
         idle = _idle(name, segment.peak, config, size) if properties.kind == "cpu" else 0
-        stages[stage] = max(stages.get(stage, 0), segment.peak + idle + beside)
+        stages[stage] = max(stages.get(stage, 0), segment.peak + idle + overhead)
     return Memory(stages=stages, spilled=counted.counter.peak_offloaded)
 
 
 @cache
 def step_peak(
-    config: ModelConfig, size: PassSize, keep: RecomputeConfig, properties: DeviceProperties, step: Step
+    config: ModelConfig, size: PassSize, policy: RecomputeConfig, properties: DeviceProperties, step: Step
 ) -> int:
-    """Return the most bytes of a step through a network that is not trained, forward and backward."""
+    """Return the peak bytes of a design step, forward and backward through a network that is not trained."""
     with simulated_device(properties):
         make_tables(config, size.dtype, properties, learns=True)
-        counted = Pass(config, size, keep, Mesh.simulated(ALONE), trained=frozenset(), step=step)
+        counted = Pass(config, size, policy, Mesh.simulated(ALONE), trained=frozenset(), step=step)
         counted.costs()
     return counted.peak()
 
 
 def make_tables(config: ModelConfig, dtype: torch.dtype, properties: DeviceProperties, *, learns: bool) -> None:
-    """Make the tables that stay in memory for all passes on a card, which its first pass would count."""
+    """Create the tables that stay in memory for all passes on a device model, so that no pass counts them."""
     small = replace(of_blocks(config, 1), structure=replace(config.structure, layers=1))
     _make_tables(small, dtype, properties, learns)
 
@@ -182,9 +181,9 @@ def make_tables(config: ModelConfig, dtype: torch.dtype, properties: DevicePrope
 @cache
 def _make_tables(config: ModelConfig, dtype: torch.dtype, properties: DeviceProperties, learns: bool) -> None:
     one = PassSize(residues=1, msa_rows=1, extra_rows=1, templates=1, dtype=dtype)
-    keep = RecomputeConfig.everywhere("none") if learns else None
+    policy = RecomputeConfig.everywhere("none") if learns else None
     with simulated_device(properties):
-        Pass(config, one, keep, Mesh.simulated(ALONE), within=None if learns else Whole()).costs()
+        Pass(config, one, policy, Mesh.simulated(ALONE), within=None if learns else Whole()).costs()
 
 
 def _idle(name: str, peak: int, config: ModelConfig, size: PassSize) -> int:
@@ -193,14 +192,14 @@ def _idle(name: str, peak: int, config: ModelConfig, size: PassSize) -> int:
         in_loops = loops.numba_bytes(*streams(config, size)) > 0
         return int((_IDLE_OF_WHOLE_IN_LOOPS if in_loops else _IDLE_OF_WHOLE) * peak)
     temporaries = MIN_ELEMENTS // size.ranks * size.dtype.itemsize
-    return int(min(_MOST_IDLE * peak, _IDLE_OF_SLABS * temporaries))
+    return int(min(_MAX_IDLE * peak, _IDLE_OF_SLABS * temporaries))
 
 
 @dataclass
 class _Segment:
     """Section of a pass, such as a block: live bytes at its start and end, their peak, and its work.
 
-    `learns` says that its result has a gradient. What does not have one leaves nothing for the backward pass.
+    `learns` is whether its result has a gradient; only then does it keep tensors for the backward pass.
     """
 
     label: str
@@ -212,23 +211,23 @@ class _Segment:
 
     @property
     def part(self) -> str:
-        """Return the part of the network that it belongs to."""
+        """Return the part of the network that the section belongs to."""
         return self.label.split()[0]
 
 
 class Pass:
-    """One rank's share of a pass through a network with one or two blocks in each stack, measured by segments.
+    """One rank's share of a pass through a network with one or two blocks per stack, measured section by section.
 
-    If `keep` is None the pass has no gradients, else those of `loss`, by default that of initial training, or those of
-    what `step` returns. With an executor `within` it is a pass of a prediction, with confidences. On a real device,
-    parameters have the dtype that they have in a training run.
+    If `policy` is None, the pass has no gradients; otherwise it has the gradients of `loss` (by default the loss of
+    initial training), or of the result of `step`. With an executor `within`, it is a pass of a prediction with
+    confidences. On a real device, parameters have the same dtype as in a training run.
     """
 
     def __init__(
         self,
         config: ModelConfig,
         size: PassSize,
-        keep: RecomputeConfig | None,
+        policy: RecomputeConfig | None,
         mesh: Mesh,
         loss: LossConfig | None = None,
         *,
@@ -238,9 +237,9 @@ class Pass:
     ) -> None:
         self.config, self.size, self.device = config, size, mesh.device
         self.loss, self.step = loss or initial_training(config.method), step
-        self.learns, self.predicts = keep is not None, within is not None
+        self.learns, self.predicts = policy is not None, within is not None
         self.blocks = 2 if self.device.type == "meta" else 1
-        with Counter(), self.device:  # a counter makes this faster, since it does not run operators on meta tensors
+        with Counter(), self.device:  # faster with a counter, which does not run operators on meta tensors
             self.model = AlphaFold(replace(of_blocks(config, self.blocks), template=config.template))
             self.model.train(not self.predicts)
             if self.device.type != "meta":
@@ -249,7 +248,7 @@ class Pass:
                 parameter.requires_grad_(self.learns and (trained is None or name in trained))
                 parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
         self.messages: list[Message] = []
-        self.run = parallelize(self.model, mesh, keep, within, self.messages)
+        self.run = parallelize(self.model, mesh, policy, within, self.messages)
         self.counter = Counter()
         self.forward: list[_Segment] = []
         self.backward: list[_Segment] = []
@@ -272,7 +271,7 @@ class Pass:
                 )
             stack.register_forward_hook(lambda *_, after=after: self._begin(after))
         model.structure_module.register_forward_hook(
-            lambda _, __, found: self._passed("structure", "heads", found.frames)
+            lambda _, __, outputs: self._passed("structure", "heads", outputs.frames)
         )
 
     def costs(self) -> Costs:
@@ -281,25 +280,25 @@ class Pass:
             self._begin("embedding")
             inputs = self._inputs(self.size.ensemble if self.learns or self.predicts else 1)
             self._end()
-            self.segments[-1].work = Direction()  # making random inputs is no work of a run
-            self._carry_out(*inputs)
+            self.segments[-1].work = Direction()  # random inputs are not work of a run
+            self._run(*inputs)
         return {part: self._cost(part) for part in PARTS}
 
     def peak(self) -> int:
-        """Return the most bytes of a pass that was run, whose last blocks stand for further ones."""
+        """Return the peak bytes of a pass that was run, including the blocks that were not run."""
         further = sum(self._further(part) * self._kept_by_block(part) for part in ("extra_msa", "evoformer"))
         return max(each.peak for each in (*self.forward, *self.backward)) + further
 
     def seconds(self, readings: int = 2) -> dict[str, float]:
-        """Return the seconds of each part: the least of several passes, after a first one that is not counted."""
-        found, inputs = [], self._inputs(1)
+        """Return the seconds of each part: the minimum over several passes, after a warm-up pass."""
+        costs, inputs = [], self._inputs(1)
         for _ in range(readings + 1):
             self.forward.clear()
             self.backward.clear()
-            self._carry_out(*inputs)
-            found.append({part: self._cost(part) for part in PARTS})
+            self._run(*inputs)
+            costs.append({part: self._cost(part) for part in PARTS})
         return {
-            part: min(each[part].forward.seconds + each[part].backward.seconds for each in found[1:]) for part in PARTS
+            part: min(each[part].forward.seconds + each[part].backward.seconds for each in costs[1:]) for part in PARTS
         }
 
     def _inputs(self, count: int) -> tuple[list[Batch], Labels, Recycled]:
@@ -310,7 +309,7 @@ class Pass:
             labels = random_labels(samples[0])
         return samples, labels, nothing_recycled(self.run, self.config, samples[0].seq_mask, size.dtype)
 
-    def _carry_out(self, samples: list[Batch], labels: Labels, previous: Recycled) -> None:
+    def _run(self, samples: list[Batch], labels: Labels, previous: Recycled) -> None:
         self.segments = self.forward
         self._begin("embedding")
         with torch.set_grad_enabled(self.learns):
@@ -339,7 +338,7 @@ class Pass:
             confidence.expected_distances(self.run, heads.distogram, pair)
 
     def _begin(self, label: str) -> None:
-        """End the current segment, if there is one, and begin another."""
+        """End the current segment, if any, and begin another."""
         self._end()
         self.counter.begin(label)
         self.messages.clear()
@@ -355,7 +354,7 @@ class Pass:
         segment.work = work
 
     def _work(self) -> Direction:
-        """Return the work since the beginning, with the messages of this segment, after the device has finished it."""
+        """Wait for the device, and return the work since the beginning, with the messages of this segment."""
         counter, seconds = self.counter, 0.0
         synchronize(self.device)
         if self.device.type != "meta":
@@ -368,24 +367,24 @@ class Pass:
             messages=self.messages.copy(),
         )
 
-    def _passed(self, label: str, following: str, found: Stream) -> None:
-        """Begin the segment `following` after `label`, whose result is `found`.
+    def _passed(self, label: str, following: str, result: Stream) -> None:
+        """End the segment `label` with its result, and begin the segment `following`.
 
         In the backward pass, the segment `label` begins when the gradient of its result is complete.
         """
-        part = found.part if isinstance(found, Shard) else found
+        part = result.part if isinstance(result, Shard) else result
         self.segments[-1].learns = isinstance(part, Tensor) and part.requires_grad
         if isinstance(part, Tensor) and part.requires_grad:
             part.register_hook(lambda _: self._begin(label))
         self._begin(following)
 
     def _further(self, part: str) -> int:
-        """Return how many blocks the last one stands for."""
+        """Return the number of blocks of a stack that are not run; the last block that is run represents them."""
         stack = {"extra_msa": self.config.extra_msa, "evoformer": self.config.evoformer}.get(part)
         return max(0, stack.blocks - self.blocks) if stack else 0
 
     def _kept_by_block(self, part: str) -> int:
-        """Return the bytes that the last block of a stack keeps for the backward pass, in all iterations."""
+        """Return the bytes that the last block of a stack saves for the backward pass, in all iterations."""
         blocks = [each for each in self.forward if each.label == f"{part} block"]
         return sum(each.end - each.start for each in blocks[self.blocks - 1 :: self.blocks] if each.learns)
 
@@ -396,11 +395,11 @@ class Pass:
             return PartCost()
         for segments in (own, [each for each in self.backward if each.part == part]):
             work = Direction(peak=max([0, *(each.peak - own[-1].end for each in segments)]))
-            # The last block stands for further ones, since its input comes from a block. Backwards it comes first.
+            # The last block represents further ones, because its input comes from a block. Backwards it comes first.
             order = reversed(segments) if segments is own else segments
             block = next((each for each in order if each.label != part), None)
             for each in segments:
                 work.add(each.work, 1 + further if each is block else 1)
             directions.append(work)
-        kept = own[-1].end - own[0].start + further * self._kept_by_block(part)
-        return PartCost(kept=kept, forward=directions[0], backward=directions[1])
+        saved = own[-1].end - own[0].start + further * self._kept_by_block(part)
+        return PartCost(kept=saved, forward=directions[0], backward=directions[1])

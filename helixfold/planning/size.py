@@ -1,4 +1,4 @@
-"""Size of the input of a pass, and the memory that it takes."""
+"""Types for the size of the network's input and the memory that one pass of the network takes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from helixfold.model.config import ModelConfig
 
 @dataclass(frozen=True, kw_only=True)
 class PassSize:
-    """Size of the input of a pass through the network.
+    """Size of the network's input for one target or training sample.
 
-    `msa_rows` are sampled sequences, without the rows that templates add below them. `ensemble` is the number of
-    samples of the MSA in memory, and `ranks` the number of ranks that share a prediction.
+    `msa_rows` counts sampled sequences, without the rows that templates add. `ensemble` is the number of MSA samples in
+    memory, and `ranks` the number of ranks that share the input.
     """
 
     residues: int
@@ -27,9 +27,9 @@ class PassSize:
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Peak memory of each stage of a pass in bytes, beyond that of the process with the model loaded.
+    """Peak memory of one pass of the network by stage, in bytes, beyond what the process with the loaded model uses.
 
-    `spilled` is the bytes of streams on a disk, or in the host's memory beside a GPU.
+    `spilled` is the bytes of streams on disk, or, for a GPU, in the host's memory.
     """
 
     stages: Mapping[str, int]
@@ -37,12 +37,12 @@ class Memory:
 
     @property
     def peak(self) -> int:
-        """Return the most bytes of any stage."""
+        """Return the maximum over all stages, in bytes."""
         return max(self.stages.values())
 
 
 def streams(config: ModelConfig, size: PassSize) -> tuple[int, int, int]:
-    """Return the elements of a rank's part of the pair tensor, the MSA and the extra MSA."""
+    """Return the numbers of elements of the pair stream, the MSA and the extra MSA on one rank."""
     columns = -(-size.residues // size.ranks)
     rows = size.msa_rows + (size.templates if config.template else 0)
     return (
@@ -53,9 +53,9 @@ def streams(config: ModelConfig, size: PassSize) -> tuple[int, int, int]:
 
 
 def floor(config: ModelConfig, size: PassSize) -> int:
-    """Return the bytes of a rank's part of two pair tensors, the MSA and the extra MSA.
+    """Return the bytes of two pair streams, the MSA and the extra MSA on one rank.
 
-    Every Evoformer that keeps its streams in memory needs at least these.
+    This is the minimum for an Evoformer that keeps its streams in memory.
     """
     pair, msa, extra = streams(config, size)
     return (2 * pair + msa + extra) * size.dtype.itemsize

@@ -16,7 +16,7 @@ from helixfold.model.presets import with_parallel_blocks
 from helixfold.ops.device_properties import properties_of
 from helixfold.parallel.launch import on_ranks
 from helixfold.planning.estimate import Seconds, Training, TrainingEstimate
-from helixfold.planning.layouts import best, machine_of_ranks, predict, predictions, table, where_axial_stops
+from helixfold.planning.layouts import axial_summary, best, measure_machine, predict, predictions, table
 from helixfold.planning.machines import MACHINES, PUBLISHED, Machine
 from helixfold.planning.size import PassSize, dtype_name, gib
 from helixfold.training.config import TrainingConfig
@@ -169,7 +169,7 @@ def plan_lines(options: PlanOptions) -> Iterator[str]:
             if options.layouts:
                 yield from table(found, fastest.work.layout)
                 if ranks > 1:
-                    yield where_axial_stops(found)
+                    yield axial_summary(found)
         yield ""
         yield from _times_table(hardware, times)
         yield ""
@@ -225,7 +225,7 @@ def _measured(work: Training, ranks: int) -> Machine:
         probed = min(probed, torch.cuda.device_count())
     device = "cuda" if torch.cuda.is_available() else "cpu"
     threads = max(1, torch.get_num_threads() // probed)
-    return on_ranks(probed, machine_of_ranks, work, ranks, device=device, threads=threads)
+    return on_ranks(probed, measure_machine, work, ranks, device=device, threads=threads)
 
 
 def _described(stage: Stage, work: Training, machine: Machine, size: PassSize) -> str:

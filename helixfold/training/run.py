@@ -16,7 +16,7 @@ from helixfold.execution.device import limit_threads, untested_warning
 from helixfold.ops.device_properties import properties_of
 from helixfold.parallel.mesh import TIMEOUT, Mesh, join, leave, make_mesh
 from helixfold.parallel.watchdog import LostRankError, report_lost_ranks
-from helixfold.planning.layouts import chosen_layout
+from helixfold.planning.layouts import choose_layout
 from helixfold.results.training_log import TrainingHistory
 from helixfold.runtime.options import CudaGraphs
 from helixfold.training.checkpoint_files import checkpoint_steps
@@ -73,7 +73,7 @@ def train(
             print_message(warning)
         if layout == AUTO_LAYOUT and mesh.size > 1:
             of_a_step = workload(with_settled_dtype(config, mesh, files.checkpoints), properties_of(mesh.device))
-            mesh = make_mesh(chosen_layout(of_a_step, mesh, memory_per_rank(mesh)), mesh.device, timeout)
+            mesh = make_mesh(choose_layout(of_a_step, mesh, memory_per_rank(mesh)), mesh.device, timeout)
         return _train_on(
             mesh,
             store,

@@ -8,7 +8,7 @@ import pytest
 
 from helixfold.cli.main import main
 from helixfold.planning.estimate import Training
-from helixfold.planning.layouts import machine_of_ranks
+from helixfold.planning.layouts import measure_machine
 from helixfold.planning.machines import MACHINES
 from tests.apps.score.structure_files import SEQUENCE, write
 
@@ -114,7 +114,7 @@ def test_the_machine_at_hand_is_measured_with_as_many_ranks(
     monkeypatch.setattr("helixfold.training.plan.on_ranks", on_ranks)
     lines = lines_of([*SMALL, "--hardware", "here", "herex2", "herex4", "herex64", "--set=batch_size=64"], capsys)
     # Each is measured with the largest examples and with short ones.
-    assert asked == [(count, machine_of_ranks, "cpu") for count in (1, 1, 2, 2, 4, 4, 2, 2)]
+    assert asked == [(count, measure_machine, "cpu") for count in (1, 1, 2, 2, 4, 4, 2, 2)]
     assert "float32" in lines[1]
     assert not any("calculated" in line for line in lines)
 
@@ -183,5 +183,5 @@ def test_too_little_memory_is_one_sentence(capsys: pytest.CaptureFixture[str]) -
     huge = [f"--set={setting}" for setting in settings]
     assert main(["plan", *SMALL, "--hardware", "h100x2", *huge]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("helixfold: error: no layout of 2 ranks has room")
+    assert error.startswith("helixfold: error: no layout of 2 ranks fits into memory")
     assert len(error.splitlines()) == 1

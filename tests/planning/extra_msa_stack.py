@@ -18,7 +18,7 @@ from helixfold.model.presets import preset
 from helixfold.ops.device_properties import DEVICE_MODELS, simulated_device
 from helixfold.ops.dispatch import forced
 from helixfold.parallel.mesh import Mesh
-from helixfold.planning.passes import KEPT_BLOCKS, META, beside_tensors
+from helixfold.planning.passes import KEPT_BLOCKS, META, library_memory
 from helixfold.planning.size import PassSize
 
 PRESET = "model_1"
@@ -39,7 +39,7 @@ class StackPass:
             counter.begin("run")
             start = counter.live
             run()
-        return counter.peak - start + beside_tensors(DEVICE_MODELS["cpu"], preset(PRESET).model, self.size)
+        return counter.peak - start + library_memory(DEVICE_MODELS["cpu"], preset(PRESET).model, self.size)
 
     def prepared(self, device: torch.device) -> Callable[[], None]:
         """Return the pass as a function.

@@ -24,11 +24,11 @@ from helixfold.planning.estimate import (
     TrainingEstimate,
     estimate,
 )
-from helixfold.planning.layouts import best, chosen_layout, predict, table, where_axial_stops
+from helixfold.planning.layouts import axial_summary, best, choose_layout, predict, table
 from helixfold.planning.links import Line, Links
 from helixfold.planning.machines import MACHINES, Machine, Rates, Readings
 from helixfold.planning.memory import FeatureRows, MemoryOptions
-from helixfold.planning.passes import PARTS, Direction, PartCost, prepared_products
+from helixfold.planning.passes import PARTS, Direction, PartCost, prepared_product_memory
 from helixfold.planning.size import PassSize
 
 GIB = 2**30
@@ -66,7 +66,7 @@ def costs(
 def given_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "part_costs", costs)
     monkeypatch.setattr(subject, "RESERVE", 1.0)
-    monkeypatch.setattr(subject, "beside_tensors", lambda *_: 0)
+    monkeypatch.setattr(subject, "library_memory", lambda *_: 0)
 
 
 def training(recompute: RecomputeConfig = NONE, **changes: Any) -> Training:
@@ -76,7 +76,7 @@ def training(recompute: RecomputeConfig = NONE, **changes: Any) -> Training:
 def found_in(memory: int, work: Training, device_model: str = "h100") -> TrainingEstimate:
     """The estimate in so many GiB, beside what oneDNN takes."""
     device = DEVICE_MODELS[device_model]
-    return estimate(work, Device(properties=device, memory=memory * GIB + prepared_products(device)))
+    return estimate(work, Device(properties=device, memory=memory * GIB + prepared_product_memory(device)))
 
 
 def test_what_is_kept_adds_up_and_the_state_counts_once() -> None:
@@ -107,7 +107,7 @@ def test_the_policy_that_computes_least_again_is_chosen(
     assert found.fits == (changes is not None)
     # What needs the least is estimated where nothing fits.
     expected = dict.fromkeys(KEPT, "block") if changes is None else changes
-    assert found.keep == replace(NONE, **expected)  # type: ignore[arg-type]
+    assert found.policy == replace(NONE, **expected)  # type: ignore[arg-type]
 
 
 def test_settings_that_are_not_auto_stay() -> None:
@@ -115,7 +115,7 @@ def test_settings_that_are_not_auto_stay() -> None:
     least = replace(asked, extra_msa="block", structure="block")
     for memory, fits in ((0, False), (400 + 50 + 20 + 5, True)):
         found = found_in(memory, training(asked))
-        assert (found.keep, found.fits, found.needed) == (least, fits, (400 + 50 + 20 + 5) * GIB)
+        assert (found.policy, found.fits, found.needed) == (least, fits, (400 + 50 + 20 + 5) * GIB)
     assert found_in(0, training()).settled() == NONE
 
 
@@ -194,14 +194,14 @@ def test_the_fastest_policy_that_fits_is_predicted() -> None:
     assert replace(work, recompute=NONE).policies == [NONE]
     for memory, keep, fits in ((660, "none", True), (659, "operators", True), (509, "inputs", True), (200, "block", 0)):
         found = predict(work, Layout(), replace(MACHINE, memory=memory * GIB))
-        assert (found.keep.evoformer, found.fits) == (keep, fits)
+        assert (found.policy.evoformer, found.fits) == (keep, fits)
 
 
 def prediction(layout: Layout, total: float, *, memory: int = GIB, fits: bool = True, idle: int = 0) -> Any:
     """What tables and choices read of an estimate of six samples."""
     return SimpleNamespace(
         work=SimpleNamespace(layout=layout),
-        keep=NONE,
+        policy=NONE,
         seconds=Seconds(passes=total / 4, gradients=total * 3 / 4),
         needed=memory,
         fits=fits,
@@ -219,9 +219,11 @@ def test_the_fastest_layout_that_fits_is_best_and_of_equals_the_one_that_shares_
         prediction(Layout(dp=8), 2.5, idle=2),
     ]
     assert best(found) is found[2]
-    with pytest.raises(ConfigError, match=r"no layout of 8 ranks has room: dp=1,bp=1,dap=8 takes least, 3.0 GiB on"):
+    with pytest.raises(
+        ConfigError, match=r"no layout of 8 ranks fits into memory: dp=1,bp=1,dap=8 needs the least, 3.0"
+    ):
         best([found[0], prediction(Layout(dp=8), 1.0, fits=False, memory=4 * GIB)])
-    with pytest.raises(ConfigError, match="more ranks than a batch"):
+    with pytest.raises(ConfigError, match="more ranks than samples in a batch"):
         best([])
     header, *lines = table(found, Layout(dp=4, dap=2))
     assert header.split()[:2] == ["layout", "recompute"]
@@ -236,11 +238,11 @@ def test_the_degree_up_to_which_axial_parallelism_pays_is_said() -> None:
         prediction(Layout(dp=8 // dap, dap=dap), seconds, idle=6 - dap)
         for dap, seconds in ((1, 3.0), (2, 2.0), (4, 2.5))
     )
-    assert where_axial_stops([one, two, four]) == (
+    assert axial_summary([one, two, four]) == (
         "8 ranks: axial parallelism pays up to degree 2 (2.000 s a step, 2.67 rank-seconds a sample, 4 ranks idle; "
         "2.500 s at degree 4)"
     )
-    assert where_axial_stops([prediction(Layout(dp=8), 3.0)]) == (
+    assert axial_summary([prediction(Layout(dp=8), 3.0)]) == (
         "8 ranks: axial parallelism does not pay (3.000 s a step, 4.00 rank-seconds a sample without it)"
     )
 
@@ -250,16 +252,16 @@ def test_the_first_rank_chooses_a_layout_without_idle_ranks_for_all(monkeypatch:
     found = [prediction(Layout(dp=4), 1.0, idle=1), prediction(Layout(dp=2, dap=2), 2.0)]
     monkeypatch.setattr(layouts, "predictions", lambda *_: found)
     first = cast(Mesh, SimpleNamespace(size=4, is_first=True, broadcast=lambda each: each))
-    assert chosen_layout(WORK, first, 0) == Layout(dp=2, dap=2)
+    assert choose_layout(WORK, first, 0) == Layout(dp=2, dap=2)
     other = cast(Mesh, SimpleNamespace(size=4, is_first=False, broadcast=lambda _: ["dp=1,bp=2,dap=2", ""]))
-    assert chosen_layout(WORK, other, 0) == Layout(bp=2, dap=2)
+    assert choose_layout(WORK, other, 0) == Layout(bp=2, dap=2)
     failing = cast(Mesh, SimpleNamespace(size=4, is_first=False, broadcast=lambda _: ["", "no layout"]))
     with pytest.raises(ConfigError, match="no layout"):
-        chosen_layout(WORK, failing, 0)
+        choose_layout(WORK, failing, 0)
     found.pop()
-    with pytest.raises(ConfigError, match="more ranks than a batch"):
-        chosen_layout(WORK, first, 0)
-    assert chosen_layout(WORK, cast(Mesh, SimpleNamespace(size=1)), 0) == Layout()
+    with pytest.raises(ConfigError, match="more ranks than samples in a batch"):
+        choose_layout(WORK, first, 0)
+    assert choose_layout(WORK, cast(Mesh, SimpleNamespace(size=1)), 0) == Layout()
 
 
 def test_rates_take_the_longer_of_products_and_memory_and_every_launch() -> None:
@@ -303,7 +305,7 @@ def test_a_prediction_takes_its_work_divided_by_the_speed(
     monkeypatch.setattr(subject, "_product_rate", lambda *_: 1e9)
     monkeypatch.setattr(subject, "_copy_rate", lambda: 1e8)
     size = replace(SIZE, residues=48, dtype=dtype, ensemble=3, ranks=2)
-    given = Prediction(model=tiny().model, size=size, passes=5)
+    given = Prediction(model=tiny().model, size=size, recycling_iterations=5)
     at = Device(properties=DEVICE_MODELS["cpu" if device == "cpu" else "h100"], memory=0)
     found = PredictionEstimate(work=given, device=at, executor="whole").seconds
     # A pass of 64 residues is counted, of which one of 48 takes nine sixteenths.

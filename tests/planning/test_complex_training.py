@@ -19,7 +19,7 @@ from helixfold.model.presets import tiny, tiny_multimer
 from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.parallel.mesh import Layout, Mesh
 from helixfold.planning.estimate import Training
-from helixfold.planning.passes import META, Pass, beside_tensors
+from helixfold.planning.passes import META, Pass, library_memory
 from helixfold.planning.size import PassSize
 
 SIZE = PassSize(residues=48, msa_rows=24, extra_rows=48, templates=2, dtype=torch.float32)
@@ -47,7 +47,7 @@ def test_a_step_takes_what_is_forecast(keep: Keep) -> None:
         learn(SIZE.residues)
     forecast = work.memory(RecomputeConfig.everywhere(keep), DEVICE_MODELS["cpu"]).peak
     # What libraries take of a processor's memory is in the forecast, too.
-    assert forecast - beside_tensors(DEVICE_MODELS["cpu"], config, SIZE) - 48 * 2**20 == pytest.approx(
+    assert forecast - library_memory(DEVICE_MODELS["cpu"], config, SIZE) - 48 * 2**20 == pytest.approx(
         counter.peak, rel=0.1
     )
 

@@ -23,7 +23,7 @@ def slow_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def prediction_seconds(config: ModelConfig, size: PassSize, passes: int) -> float:
-    work = Prediction(model=config, size=size, passes=passes)
+    work = Prediction(model=config, size=size, recycling_iterations=passes)
     return PredictionEstimate(work=work, device=Device(properties=CPU, memory=0), executor="whole").seconds
 
 

@@ -7,7 +7,7 @@ import pytest
 from data_pipeline.io.config import ConfigError
 from helixfold.execution.recompute import Keep, RecomputeConfig
 from helixfold.parallel.mesh import Layout
-from helixfold.planning.layouts import best, predict, predictions, table, where_axial_stops
+from helixfold.planning.layouts import axial_summary, best, predict, predictions, table
 from helixfold.planning.links import Line
 from helixfold.planning.machines import sharings
 from helixfold.planning.passes import PARTS, part_costs
@@ -86,18 +86,18 @@ def test_what_fits_recomputes_no_more_than_it_must() -> None:
     work = workload(keep="auto")
     for keep, bytes_ in memory.items():
         found = predict(work, Layout(dp=8), replace(MACHINE, memory=bytes_))
-        assert (found.keep.evoformer, found.fits) == (keep, True)
+        assert (found.policy.evoformer, found.fits) == (keep, True)
     # Where streams are cut there is room for more.
     tight = replace(MACHINE, memory=memory["none"] - 1)
-    assert predict(work, Layout(dp=4, dap=2), tight).keep.evoformer == "none"
+    assert predict(work, Layout(dp=4, dap=2), tight).policy.evoformer == "none"
 
 
 def test_no_layout_that_fits_is_one_sentence() -> None:
     found = predictions(workload("middle"), 2, replace(MACHINE, memory=2**20))
     assert not any(each.fits for each in found)
-    with pytest.raises(ConfigError, match=r"no layout of 2 ranks has room: dp=1,bp=1,dap=2 takes least, .* dtype=bf"):
+    with pytest.raises(ConfigError, match=r"no layout of 2 ranks fits into memory: dp=1,bp=1,dap=2 needs .* dtype=bf"):
         best(found)
-    with pytest.raises(ConfigError, match="more ranks than a batch can be shared among"):
+    with pytest.raises(ConfigError, match="more ranks than samples in a batch"):
         best([])
 
 
@@ -124,9 +124,9 @@ def test_more_ranks_than_samples_are_shared_or_idle() -> None:
     lines = list(table(found, chosen.work.layout))
     assert len(lines) == 1 + len(found)
     assert [line.startswith(f"> {chosen.work.layout}") for line in lines].count(True) == 1
-    statement = where_axial_stops(found)
+    statement = axial_summary(found)
     assert statement.startswith(f"4 ranks: axial parallelism pays up to degree {chosen.work.layout.dap} (")
     assert (f"{chosen.idle:,} ranks idle" in statement) == (chosen.idle > 0)
     # With a sample for each of few ranks there is nothing to be gained.
     few = predictions(workload("middle", parts=8), 2, machine)
-    assert "does not pay" in where_axial_stops(few)
+    assert "does not pay" in axial_summary(few)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from helixfold.planning import links
-from helixfold.planning.links import Line, Links, least_seconds
+from helixfold.planning.links import Line, Links, min_seconds
 
 
 def test_a_line_goes_through_readings_that_are_on_one() -> None:
@@ -36,7 +36,7 @@ def test_the_shorter_of_two_readings_counts(monkeypatch: pytest.MonkeyPatch) -> 
         clock[0] += unit if len(calls) <= 10 else 2 * unit
 
     monkeypatch.setattr("helixfold.execution.stages.time.perf_counter", lambda: clock[0])
-    monkeypatch.setattr(links, "_LEAST_READING", 8 * unit)
+    monkeypatch.setattr(links, "_MIN_READING", 8 * unit)
     # One call that is not counted, one that tells how often to repeat, and two measurements of eight calls.
-    assert least_seconds(call, torch.device("cpu")) == unit
+    assert min_seconds(call, torch.device("cpu")) == unit
     assert len(calls) == 1 + 1 + 2 * 8

@@ -23,7 +23,7 @@ from helixfold.parallel.collectives import Message
 from helixfold.parallel.mesh import Layout, Mesh, join, leave
 from helixfold.parallel.parallelize import parallelize
 from helixfold.planning import links, machines
-from helixfold.planning.layouts import chosen_layout
+from helixfold.planning.layouts import choose_layout
 from helixfold.planning.passes import PARTS, PartCost, Pass, part_costs
 from helixfold.planning.size import PassSize
 from tests.planning.planned import small_config, workload
@@ -139,7 +139,7 @@ def choose() -> None:
         Pass.seconds = lambda *_, **__: dict.fromkeys(PARTS, 1.0)  # type: ignore[method-assign]
         # By itself the other rank would find no layout that fits.
         memory = 2**40 if mesh.is_first else 1
-        layouts = mesh.all_gather(str(chosen_layout(work, mesh, memory)))
+        layouts = mesh.all_gather(str(choose_layout(work, mesh, memory)))
         if mesh.is_first:
             print(*layouts)
     finally:

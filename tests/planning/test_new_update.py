@@ -105,7 +105,7 @@ def test_forecasts_products_bytes_and_recompute_follow(request: pytest.FixtureRe
     # The means of its columns, half of which go to the other rank, and the pair stream to the other axis or back.
     assert sent >= blocks * n * WIDTH * 4 // 2
     chosen = estimate(work, device)
-    assert chosen.keep != NONE
+    assert chosen.policy != NONE
     assert chosen.fits
 
 

@@ -43,7 +43,7 @@ def test_less_memory_never_means_less_recompute() -> None:
         found = chosen(memory)
         assert found.fits
         assert found.needed <= memory
-        again.append(sum(work[part] for part in work if getattr(found.keep, part, "none") != "none"))
+        again.append(sum(work[part] for part in work if getattr(found.policy, part, "none") != "none"))
     assert again == sorted(again, reverse=True)
     assert again[-1] == 0 < again[0]
 

@@ -25,7 +25,7 @@ from helixfold.ops.device_properties import DEVICE_MODELS, DeviceProperties, sim
 from helixfold.parallel.launch import on_ranks
 from helixfold.parallel.mesh import Layout
 from helixfold.planning.estimate import Training
-from helixfold.planning.passes import META, beside_tensors, part_costs, prediction_memory
+from helixfold.planning.passes import META, library_memory, part_costs, prediction_memory
 from helixfold.planning.size import PassSize
 from tests.planning.extra_msa_stack import PRESET, StackPass, peak_in_plain_pytorch
 from tests.support.forked_ranks import fork_ranks
@@ -69,7 +69,7 @@ def test_parts_put_together_are_a_whole_pass_counted_at_once(keep: Keep, propert
     # What libraries take of a processor's memory is in it, too.
     beside = _peak(config, size, keep, properties) - counter.peak
     assert beside == pytest.approx(
-        (beside_tensors(properties, config, size) + 48 * 2**20) * (properties is CPU), abs=0.02 * counter.peak
+        (library_memory(properties, config, size) + 48 * 2**20) * (properties is CPU), abs=0.02 * counter.peak
     )
 
 
@@ -83,7 +83,7 @@ def test_a_deep_alignment_takes_what_is_predicted(keep: Keep) -> None:
     run = stack.prepared(torch.device("cpu"))
     with Counter() as counter:
         run()
-    assert stack.estimate() - beside_tensors(CPU, preset(PRESET).model, size) == pytest.approx(counter.peak, rel=0.1)
+    assert stack.estimate() - library_memory(CPU, preset(PRESET).model, size) == pytest.approx(counter.peak, rel=0.1)
 
 
 def test_a_recomputed_stack_takes_less_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def test_numba_takes_memory_where_any_stream_is_large(stream: str, monkeypatch: 
     taken = []
     for more in (0, 1):
         monkeypatch.setattr(sizes, "LARGE_STREAM", 64 * residues * channels + more)
-        taken.append(beside_tensors(CPU, config, size))
+        taken.append(library_memory(CPU, config, size))
     assert taken[0] - taken[1] == 124 * 2**20
 
 
@@ -117,7 +117,7 @@ def test_what_numba_takes_is_in_the_forecasts_of_large_inputs(monkeypatch: pytes
     def forecasts(large: int) -> tuple[int, ...]:
         monkeypatch.setattr(sizes, "LARGE_STREAM", large)
         slabs, whole = (prediction_memory.__wrapped__(config, size, name, CPU).peak for name in ("slabs", "whole"))
-        return beside_tensors(CPU, config, size), _peak(config, size, "block", CPU), slabs, whole
+        return library_memory(CPU, config, size), _peak(config, size, "block", CPU), slabs, whole
 
     with_loops, without = (forecasts(64 * 64 * config.c_z + more) for more in (0, 1))
     *more, more_of_whole = (large - small for large, small in zip(with_loops, without, strict=True))
@@ -125,7 +125,7 @@ def test_what_numba_takes_is_in_the_forecasts_of_large_inputs(monkeypatch: pytes
     # They leave more of the heap of a whole pass unused: as much as its tensors take, instead of two thirds of it.
     tensors = (without[-1] - 6 * 2**20 * torch.get_num_threads()) / 1.65
     assert more_of_whole == pytest.approx(124 * 2**20 + 0.35 * tensors, rel=1e-6)
-    assert beside_tensors(H200, config, size) == 0
+    assert library_memory(H200, config, size) == 0
     monkeypatch.setattr("helixfold.ops.cpu.loops.find_spec", lambda _: None)
     assert forecasts(0) == without
 

@@ -63,7 +63,7 @@ def forecast_of_pool(
         for preset, count in zip(presets, passes, strict=True):
             rows = FeatureRows.at_most(residues, preset.sampling, templates=templates)
             size = rows.size(preset, dtype_on(dtype, device.properties), ensemble)
-            yield Prediction(model=preset.model, size=size, passes=count)
+            yield Prediction(model=preset.model, size=size, recycling_iterations=count)
 
     counted = [sum(estimate(work, device).seconds for work in workloads(length)) for length in _COUNTED]
     # The work of a pass is a cubic function of the number of residues.

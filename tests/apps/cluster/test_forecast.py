@@ -35,7 +35,7 @@ def test_seconds_of_a_target_are_those_of_its_models_and_grow_with_the_cube_of_i
 ) -> None:
     def seconds(work: Prediction, _: object) -> SimpleNamespace:
         n = work.size.residues
-        return SimpleNamespace(seconds=work.passes * (0.5 + 2e-3 * n + 3e-5 * n**2 + 4e-8 * n**3))
+        return SimpleNamespace(seconds=work.recycling_iterations * (0.5 + 2e-3 * n + 3e-5 * n**2 + 4e-8 * n**3))
 
     monkeypatch.setattr(forecast, "max_residues", lambda *_: 1000)
     monkeypatch.setattr(forecast, "estimate", seconds)
