@@ -8,7 +8,7 @@ from typing import NamedTuple
 from cyclopts import App, Argument
 
 from helixfold.apps.options import PredictOptions
-from helixfold.apps.predict.compat import foreign_options, is_refused
+from helixfold.apps.predict.compat import foreign_options, is_unsupported
 from helixfold.cli.app import GROUPS, application
 from helixfold.cli.help import default_of, description_of, groups_of, name_of, usage_of, value_of
 from helixfold.runtime.options import Traits, traits_of
@@ -109,7 +109,7 @@ def _other_spellings(option: Option) -> str:
     for program, foreign in foreign_options().items():
         for name, here in foreign.items():
             is_same = here.startswith("--") and option.argument.name in re.findall(r"--[a-z-]+", here)
-            if name in others or (option.command == "helixfold predict" and is_same and not is_refused(name)):
+            if name in others or (option.command == "helixfold predict" and is_same and not is_unsupported(name)):
                 others[name] = f" ({program})"
     return f"Other spellings: {', '.join(f'`{name}`{program}' for name, program in others.items())}." if others else ""
 

@@ -1,4 +1,4 @@
-"""Replace UniProt accessions and PDB ids among the inputs of a run by the files of --fetch-inputs."""
+"""Download UniProt accessions and PDB ids among the inputs of a run, for --fetch-inputs."""
 
 from dataclasses import replace
 from functools import partial
@@ -14,18 +14,19 @@ _DIRECTORY = "entries"  # in the cache
 
 
 def with_fetched_inputs(options: PredictOptions) -> PredictOptions:
-    """Return the options with files in place of ids; a file that exists is not taken for an id.
+    """Return the options with every UniProt accession and PDB id replaced by a downloaded file.
 
-    Raise `InputError` for an id without --fetch-inputs, and for one that cannot be fetched.
+    The name of an existing file is never an id. Raise `InputError` for an id without --fetch-inputs, and for an id that
+    cannot be downloaded.
     """
-    named = [*options.inputs, *(options.templates or ()), *options.reference]
-    named += [options.initial_guess] if options.initial_guess is not None else []
-    ids = [path for path in named if is_entry(str(path)) and not path.exists()]
+    paths = [*options.inputs, *(options.templates or ()), *options.reference]
+    paths += [options.initial_guess] if options.initial_guess is not None else []
+    ids = [path for path in paths if is_entry(str(path)) and not path.exists()]
     if not ids:
         return options
     if not options.fetch_inputs:
         raise InputError(
-            f"{ids[0]}: there is no such file; if it is a UniProt accession or a PDB id, --fetch-inputs fetches it"
+            f"{ids[0]}: no such file; if it is a UniProt accession or a PDB id, pass --fetch-inputs to download it"
         )
     if (cache := user_cache()) is None:
         raise InputError(NO_CACHE)

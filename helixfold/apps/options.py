@@ -1,6 +1,6 @@
-"""Options of `helixfold predict`, and those that `helixfold features` and `helixfold doctor` share with it.
+"""Options of `helixfold predict`, some of which `helixfold features` and `helixfold doctor` share.
 
-The docstring of an option is its line in the help. Nothing is imported here that takes long to load.
+The docstring of an option is its line in the help. This module imports nothing that takes long to load.
 """
 
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ PairMode = Literal["unpaired_paired", "paired", "unpaired"]
 PairStrategy = Literal["greedy", "complete"]
 Order = Literal["length", "none", "random"]
 ToRelax = Literal["best", "all", "none"]
-# Of `helixfold doctor`: devices of this machine, or a card of helixfold.ops.device_properties that need not be in it.
+# Devices for `helixfold doctor`: of this machine, or a GPU model of helixfold.ops.device_properties.
 DoctorDevice = Literal[
     "auto", "cpu", "cuda", "mps", "t4", "rtx3090", "rtx4090", "l4", "a100", "a100-80", "h100", "h200"
 ]
@@ -69,7 +69,7 @@ _PRESETS = "; ".join(f"{name}: {preset.summary}" for name, preset in PREDICTION_
 @option_group(TARGETS)
 @dataclass(frozen=True, kw_only=True)
 class TargetOptions:
-    """Options for what is predicted, in which order, and where results go."""
+    """Options for the targets, their order and the output."""
 
     features: Annotated[tuple[Path, ...], Parameter(metavar="PATH..."), Traits(recorded="inputs")] = ()
     """Also predict from features made by `helixfold features`: features.npz files, or its output directory."""
@@ -116,14 +116,13 @@ class TargetOptions:
     """Show what would be done, with the estimated memory and time of each target, and stop. More than 20 targets are
     summarized; --verbose lists them."""
     command: Annotated[tuple[str, ...], Parameter(parse=False)] = ()
-    """Words of the command, which results record."""
+    """Words of the command, for the provenance of results."""
     failures_file: Annotated[Path | None, Parameter(parse=False)] = None
-    """Write why targets failed into this file, and neither failures.json nor pages of all targets: the command does so
-    that gave this run a part of them."""
+    """Write failures into this file instead of failures.json, and no pages of all targets; for a part of a batch."""
 
     @property
     def is_shared(self) -> bool:
-        """Return whether other runs may write into the output directory at the same time."""
+        """Return whether other runs may write to the output directory at the same time."""
         return self.shared or self.shard is not None
 
 
@@ -193,7 +192,7 @@ class SearchOptions:
 @option_group(Group.create_ordered("Complexes"))
 @dataclass(frozen=True, kw_only=True)
 class ComplexOptions:
-    """Options for complexes, whose chains stand between colons in a FASTA file, a table or a typed sequence."""
+    """Options for complexes; a complex is written as chains separated by colons, in a file or on the command line."""
 
     records_as_chains: Annotated[bool, Traits(recorded="inputs")] = False
     """Treat each FASTA file as one complex: its records are the chains, the file name is the target name."""
@@ -230,7 +229,7 @@ class ComplexOptions:
 @option_group(Group.create_ordered("Models"))
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """Options for the models that predict, and for their number of predictions."""
+    """Options for the models and the number of predictions."""
 
     preset: Annotated[
         str | None,
@@ -317,7 +316,7 @@ class ModelOptions:
 )
 @dataclass(frozen=True, kw_only=True)
 class ConformationOptions:
-    """Options for predictions from variants of the alignment, which show other conformations than the whole one."""
+    """Options for predictions from variants of the alignment, which may show other conformations."""
 
     cluster_msa: Annotated[bool, Traits(recorded="predictions")] = False
     """Also predict from each cluster of MSA rows (DBSCAN), as AF_Cluster does."""
@@ -349,7 +348,7 @@ class ConformationOptions:
 @option_group(Group.create_ordered("Recycling, relaxation and precision"))
 @dataclass(frozen=True, kw_only=True)
 class ComputeOptions:
-    """Options for how each prediction is computed and what is done with it."""
+    """Options for recycling, relaxation, precision and additional output of each prediction."""
 
     num_recycles: Annotated[
         int | None,
@@ -449,7 +448,7 @@ class ComputeOptions:
 @option_group(Group.create_ordered("Devices"))
 @dataclass(frozen=True, kw_only=True)
 class DeviceOptions:
-    """Options for the devices and processes that predict."""
+    """Options for devices and processes."""
 
     device: Annotated[str, Parameter(metavar="NAME", group=MOST_USED)] = "auto"
     """auto, cpu, cuda, cuda:N or mps."""
@@ -471,7 +470,7 @@ class DeviceOptions:
 @option_group(Group.create_ordered("Memory"))
 @dataclass(frozen=True, kw_only=True)
 class MemoryLimits:
-    """Options for the memory that a prediction may take."""
+    """Options for the memory of a prediction."""
 
     executor: Executor = "auto"
     """How the network is computed. whole: fastest, for chains that fit. slabs: needs the memory of two pair tensors.
@@ -497,7 +496,7 @@ class MemoryLimits:
 @option_group(Group.create_ordered("Output on the screen"))
 @dataclass(frozen=True, kw_only=True)
 class ScreenOptions:
-    """Options for what a run shows."""
+    """Options for output on the screen."""
 
     log_file: File | None = None
     """Append all output to this file, with time stamps."""
@@ -508,7 +507,7 @@ class ScreenOptions:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class PredictOptions(  # the fields of the last class come first, in the help too
+class PredictOptions(  # fields of the last base class come first, also in the help
     ScreenOptions,
     MemoryLimits,
     DeviceOptions,
@@ -527,12 +526,12 @@ class PredictOptions(  # the fields of the last class come first, in the help to
 @option_group(Group.create_ordered("Models and operators"))
 @dataclass(frozen=True, kw_only=True)
 class OperatorOptions:
-    """Options of `helixfold doctor` for the size and the device that models and operators are reported for."""
+    """Options of `helixfold doctor`: the target size, device and operators of the report."""
 
     length: Annotated[int, reads(whole_number(1, 100_000), "N")] = 256
     """Number of residues, at most 100,000."""
     device: DoctorDevice = "auto"
-    """A device of this machine, or the name of a GPU that it need not have."""
+    """A device of this machine, or the name of any supported GPU model."""
     operators: bool = False
     """Also list the backend that computes each operator, and why others cannot."""
     rows: Annotated[int, reads(whole_number(1, 1_000_000), "N")] = 128

@@ -9,7 +9,7 @@ MULTIMER = tuple(f"{name}_multimer{release}" for release in ("_v3", "_v2", "") f
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionPreset:
-    """Models to predict with, and the options that differ from their defaults (None: they do not)."""
+    """A set of models, and the values of options that differ from the default (None: the default)."""
 
     summary: str
     models: tuple[str, ...]
@@ -18,7 +18,7 @@ class PredictionPreset:
     num_ensemble: int | None = None
 
 
-# The first four are AlphaFold's and compute the same.
+# The first four are AlphaFold's presets, with the same results.
 PREDICTION_PRESETS = {
     "monomer": PredictionPreset(summary="AlphaFold's five models", models=MONOMER),
     "monomer_ptm": PredictionPreset(summary="the five with PAE and pTM", models=MONOMER_PTM),
@@ -26,7 +26,7 @@ PREDICTION_PRESETS = {
     "multimer": PredictionPreset(summary="AlphaFold-Multimer's five models, for complexes", models=MULTIMER[:5]),
     "quick": PredictionPreset(summary="model_1_ptm with 1 recycle", models=MONOMER_PTM[:1], num_recycles=1),
     "thorough": PredictionPreset(
-        summary="the five with PAE, recycled until they settle (0.5 Angstrom), at most 20 times",
+        summary="the five with PAE, recycled until they converge (0.5 Å), at most 20 times",
         models=MONOMER_PTM,
         num_recycles=20,
         recycle_tolerance=0.5,

@@ -1,4 +1,4 @@
-"""Search for relatives and templates of targets, and write and read their features."""
+"""Search for homologs and templates of targets, and write and read their features."""
 
 import os
 import shutil
@@ -38,30 +38,30 @@ from helixfold.results.lock import locked_directory
 from helixfold.results.writing import to_json, write_file
 from helixfold.runtime.standard_streams import optional_output, print_note, print_summary
 
-# As many as one search of a batch should serve; another run gets those after them.
+# Number of targets that a run claims together, for one search of a batch.
 _TARGETS_PER_CLAIM = 32
 
 
 def written_directories(output: Path, names: Iterable[str]) -> tuple[Path, ...]:
-    """Return the directories that a run writes to: the output directory, and those of targets and of their searches."""
+    """Return the directories that a run writes to: the output directory, targets, and searches of targets."""
     targets = [output / name for name in names]
     searches = [SEARCHES.path(target) for target in targets]
-    # Of a complex, each chain that is searched has its own.
+    # In a complex, each chain with searches has its own directory.
     chains = [path for each in searches if each.is_dir() for path in sorted(each.iterdir()) if path.is_dir()]
     return output, *targets, *searches, *chains
 
 
 def shared_directories(targets: Iterable[AnyTarget]) -> list[Path]:
-    """Return the directories of results that serve several of these targets, which are complexes."""
+    """Return the directories of search results that several of these complexes share."""
     return sorted({path for each in targets if isinstance(each, ComplexInput) for path in each.shared_results})
 
 
 def search_for_all(targets: Sequence[AnyTarget], plan: SearchPlan, output: Path) -> None:
-    """Make the searches that serve many targets at once, and print which ones, as they may take long."""
+    """Run the searches that can be made for many targets at once, and print which ones, because they may take long."""
     if targets and plan.alignments:
         searches = ", ".join(step.result_file for step in plan.alignments)
         print_note(f"searching for {len(targets)} targets: {searches}")
-    # By directory, for complexes may share the results of a chain.
+    # Targets by directory, because complexes may share the results of a chain.
     unpaired, paired, shared = dict[Path, Target](), dict[Path, Target](), dict[Path, Target]()
     complexes: list[tuple[Sequence[str], Sequence[Path]]] = []
     for target in targets:
@@ -84,7 +84,8 @@ def search_for_all(targets: Sequence[AnyTarget], plan: SearchPlan, output: Path)
         _search_ahead(paired, SearchPlan(alignments=(plan.uniprot,)))
     search_alone = any(not isinstance(step.tool, BatchSearch) for step in plan.alignments)
     if search_alone or plan.of_chains().templates is not None:
-        # Before several processes begin, which would repeat them; whoever needs a search that fails repeats it.
+        # Shared searches run before the processes start, which would repeat them. A failed search is repeated when a
+        # target needs it.
         for directory, target in shared.items():
             with suppress(InputError, SearchError, OSError):
                 find_homologs(target, plan.of_chains(), directory)
@@ -96,12 +97,12 @@ def _search_ahead(targets: Mapping[Path, Target], plan: SearchPlan) -> None:
 
 
 def contacts_of(plan: SearchPlan) -> list[ServerContact]:
-    """Return the contacts with servers, each of which tells why it was given up: no process need try it again."""
+    """Return the contact with each server of a plan; its `problem` is set once the server has been given up."""
     return [step.tool.server.contact for step in plan.alignments if isinstance(step.tool, ServerSearch)]
 
 
 def prepare_in(directory: Path, target: AnyTarget, plan: SearchPlan) -> PreparedTarget | PreparedComplex:
-    """Return a target's features; write them and the results of searches into its directory."""
+    """Run the searches of a target, write their results and the features into its directory, and return both."""
     prepared = prepare_any(target, plan, SEARCHES.path(directory))
     save_features(FEATURES.path(directory), prepared.features)
     return prepared
@@ -110,7 +111,10 @@ def prepare_in(directory: Path, target: AnyTarget, plan: SearchPlan) -> Prepared
 def write_templates(
     directory: Path, prepared: PreparedTarget | PreparedComplex, read: Collection[str] | None = None
 ) -> None:
-    """Write templates.json into a target's directory if there are template results; see `templates_of` for `read`."""
+    """Write templates.json if templates were searched or supplied.
+
+    `read` has the labels of the templates that models read; see `templates_of`.
+    """
     if (templates := templates_of(prepared, read)) is not None:
         write_file(TEMPLATES.path(directory), to_json(templates, indent=2) + "\n")
 
@@ -126,15 +130,15 @@ def make_features(
     pulldown: Sequence[PulldownEntry] = (),
     invalid: Mapping[str, str] | None = None,
 ) -> int:
-    """Search and make features for every target into `output/<target>/`; return `exit_code_for` the failures.
+    """Run the searches and compute the features of every target into `output/<target>/`; return the exit code.
 
-    The complexes of a `pulldown` are also listed, so that predictions from their features are ranked in one table.
-    Targets that are `invalid` count as failures.
+    Results of earlier searches are reused. A failed target is recorded in `failures.json` and does not stop the others;
+    `invalid` targets count as failed. The entries of a `pulldown` are written too, so that predictions from the
+    features are ranked in one table.
 
-    Results of earlier searches are used again. A target that fails is recorded in `failures.json` and does not stop the
-    others. With `part` (i, n), n machines divide the targets and use one output directory: this one makes every n-th
-    target from the i-th on, and records failures in a file of its own. With `is_shared`, any number of runs do so, and
-    each claims targets before it begins with them.
+    With `part` (i, n), n machines divide the targets and share one output directory: this run takes every n-th target
+    starting at index i, and records failures in its own file. With `is_shared`, any number of runs share the output
+    directory, and each claims targets before it starts them.
     """
     failures_file = FAILURES.name()
     if part is not None:
@@ -149,7 +153,7 @@ def make_features(
             with closing(Claims.in_directory(output)) as claims:
                 failures = _make_claimed(targets, output, plan, claims, lots=_TARGETS_PER_CLAIM)
         else:
-            # Other parts are at work in the output directory itself.
+            # With parts, other runs may be writing to the output directory itself.
             own = written_directories(output, [directory.name for directory in directories.values()])
             own += tuple(shared_directories(targets)) if part is None else ()
             remove_partial_files(own if part is None else own[1:])
@@ -162,10 +166,10 @@ def make_features(
 def make_part_of_features(
     targets: Sequence[AnyTarget], *, output: Path, plan: SearchPlan, claims: Claims
 ) -> dict[str, str]:
-    """Search and make features for targets that are a part of a batch, and return why which of them failed, by name.
+    """Compute features for targets that are a part of a batch; return the failures by name of the target.
 
-    Other runs may do so in the output directory at the same time, for these targets or others. Searches that can serve
-    many targets are made for all at once, and sequences that occur twice are searched once.
+    Other runs may use the output directory at the same time, for these targets or others. Batch searches are made for
+    all targets at once, and a sequence that occurs twice is searched once.
     """
     check_earlier(output, {directory_in(output, target.name).name: target.sequence for target in targets})
     with locked_directory(output, is_shared=True):
@@ -173,24 +177,24 @@ def make_part_of_features(
 
 
 def search_claim(name: str) -> str:
-    """Return under which name the search for a target is claimed; its prediction is claimed by its own name."""
+    """Return the name of the claim for a target's searches; the claim for its prediction has the target's name."""
     return f"features of {name}"
 
 
 def _make_claimed(
     targets: Sequence[AnyTarget], output: Path, plan: SearchPlan, claims: Claims, *, lots: int
 ) -> dict[str, str]:
-    """Claim targets, so many at a time, and make their features; return why which failed, here or in other runs."""
+    """Claim targets, `lots` at a time, and compute their features; return the failures here and in other runs."""
     failures: dict[str, str] = {}
     shared = _shared_targets([target.name for target in targets], output, claims, failures)
     starts = range(0, len(targets), lots)
-    for numbers in shared.claimed([range(len(targets))[start : start + lots] for start in starts]):
-        ended = {targets[number].name: number for number in numbers}
+    for indices in shared.claimed([range(len(targets))[start : start + lots] for start in starts]):
+        index_of = {targets[index].name: index for index in indices}
         failures |= _make_lot(
-            [targets[number] for number in numbers],
+            [targets[index] for index in indices],
             output,
             plan,
-            report=lambda name, failure, ended=ended: shared.end(ended[name], failure),  # type: ignore[misc]
+            report=lambda name, failure, index_of=index_of: shared.end(index_of[name], failure),  # type: ignore[misc]
         )
     return failures
 
@@ -202,7 +206,7 @@ def _make_lot(
     *,
     report: Callable[[str, str | None], None] = lambda *_: None,
 ) -> dict[str, str]:
-    """Search for targets at once, make the features of one after the other, and return why which failed, by name."""
+    """Run the searches for all targets at once, then compute features one by one; return the failures by name."""
     chains = {target.sequence: target for target in reversed(targets) if isinstance(target, Target)}
     first = {target.name for target in chains.values()}
     search_for_all([each for each in targets if not isinstance(each, Target) or each.name in first], plan, output)
@@ -222,11 +226,11 @@ def _make_lot(
 
 
 def _copy_results(source: Path | None, directory: Path) -> None:
-    """Copy the results of searches for the same sequence, which tell themselves what they are results of."""
+    """Copy the results of searches for the same sequence, including the record that identifies them."""
     if source is None or not (source / RECORD_FILE).is_file() or (directory / RECORD_FILE).exists():
         return
-    with suppress(OSError):  # the search is made instead
-        # The record comes last: without it, the files are not known to be results.
+    with suppress(OSError):  # if the copy fails, the search is made
+        # The record is copied last, because files without it do not count as results.
         for path in sorted(source.iterdir(), key=lambda path: path.name == RECORD_FILE):
             if path.is_file() and not path.name.startswith("."):
                 with atomic_write(directory / path.name) as temporary:
@@ -234,20 +238,20 @@ def _copy_results(source: Path | None, directory: Path) -> None:
 
 
 def _shared_targets(names: Sequence[str], output: Path, claims: Claims, failures: dict[str, str]) -> SharedTasks:
-    """Return the targets as tasks that runs share; failures in other runs are added to `failures`."""
+    """Return the targets as tasks that several runs share; failures in other runs are added to `failures`."""
 
-    def report(number: int, failure: str | None) -> None:
-        failures.update({} if failure is None else {names[number]: failure})
+    def report(index: int, failure: str | None) -> None:
+        failures.update({} if failure is None else {names[index]: failure})
 
-    def clear(number: int) -> bool:
-        remove_partial_files(written_directories(output, [directory_in(output, names[number]).name])[1:])
+    def clear(index: int) -> bool:
+        remove_partial_files(written_directories(output, [directory_in(output, names[index]).name])[1:])
         return True
 
     return SharedTasks([search_claim(name) for name in names], claims, is_needed=clear, report=report)
 
 
 def _make_features_of(target: AnyTarget, directory: Path, output: Path, plan: SearchPlan) -> str | None:
-    """Make the features of one target, print a line, and return why it failed, if it did."""
+    """Compute the features of one target, print a line, and return the failure or None."""
     try:
         prepared = prepare_in(directory, target, plan)
         write_templates(directory, prepared)
@@ -264,9 +268,9 @@ def _make_features_of(target: AnyTarget, directory: Path, output: Path, plan: Se
 def convert_features(paths: Sequence[Path], output: Path) -> int:
     """Convert AlphaFold's features.pkl files into `output/<target>/features.npz`; return 0.
 
-    Raise `InputError`, before anything is written, for a file that cannot be used.
+    Raise `InputError` for a file that cannot be used, before anything is written.
     """
-    found, names = list[tuple[Path, Features]](), TargetNames()
+    loaded, names = list[tuple[Path, Features]](), TargetNames()
     with input_problems() as problems:
         for path in paths:
             with problems.collected():
@@ -274,14 +278,14 @@ def convert_features(paths: Sequence[Path], output: Path) -> int:
                 names.add(features.domain_name, path)
                 if (problem := target_name_problem(features.domain_name)) is not None:
                     raise InputError.at(path, problem, record=features.domain_name)
-                found.append((path, features))
-    directories = [directory_in(output, features.domain_name) for _, features in found]
+                loaded.append((path, features))
+    directories = [directory_in(output, features.domain_name) for _, features in loaded]
     check_earlier(
-        output, {each.name: features.sequence for each, (_, features) in zip(directories, found, strict=True)}
+        output, {each.name: features.sequence for each, (_, features) in zip(directories, loaded, strict=True)}
     )
     with locked_directory(output):
         remove_partial_files(written_directories(output, [directory.name for directory in directories]))
-        for directory, (path, features) in zip(directories, found, strict=True):
+        for directory, (path, features) in zip(directories, loaded, strict=True):
             features.save(FEATURES.path(directory))
             print_summary(
                 f"{printable(str(path))}: {features.domain_name}, {len(features.sequence)} residues -> {directory}"
@@ -290,56 +294,59 @@ def convert_features(paths: Sequence[Path], output: Path) -> int:
 
 
 def check_earlier(output: Path, sequences: Mapping[str, str]) -> None:
-    """Raise `InputError` if the output directory holds other proteins or files under the names of these targets."""
+    """Raise `InputError` if the output directory has other proteins or files with the names of these targets.
+
+    `sequences` has the sequence of each target by directory name.
+    """
     for name, sequence in sequences.items():
         directory = output / name
         for each in written_directories(output, [name])[1:]:
             if each.is_symlink():  # files written there would end up outside the output directory
                 raise InputError.at(each, LINK_PROBLEM)
         if os.path.exists(directory) and not os.path.isdir(directory):
-            raise InputError.at(directory, "is not a directory, and a target's files go there; choose another --output")
+            raise InputError.at(directory, "is not a directory, but a target needs one here; choose another --output")
         earlier = FEATURES.path(directory)
         if earlier.is_file() and _sequence_of(earlier) not in (None, sequence):
             raise InputError(
-                f"{earlier.parent} holds another protein of the name '{name}'; choose another --output directory"
+                f"{earlier.parent} has another protein with the name '{name}'; choose another --output directory"
             )
 
 
 def _sequence_of(path: Path) -> str | None:
-    """Return the sequence of earlier features; None if they are damaged, and so are made again."""
+    """Return the sequence of earlier features; None if they are damaged and will be computed again."""
     try:
-        found = read_npz(path, names=("sequence",)).get("sequence")
+        sequence = read_npz(path, names=("sequence",)).get("sequence")
     except InputError:
         return None
-    return str(found) if found is not None and found.ndim == 0 and found.dtype.kind == "U" else None
+    return str(sequence) if sequence is not None and sequence.ndim == 0 and sequence.dtype.kind == "U" else None
 
 
 def read_features(paths: Sequence[Path], problems: InputProblems) -> list[tuple[Path, TargetFeatures]]:
-    """Read features.npz files, given as files or as output directories with one file for each target.
+    """Read features.npz files; each path is a file, or an output directory with one file for each target.
 
-    Return each file's path with its features; a damaged file or an unsafe name is added to `problems`.
+    Return each file's path with its features. Damaged files and unsafe target names are added to `problems`.
     """
-    found: list[tuple[Path, TargetFeatures]] = []
+    loaded: list[tuple[Path, TargetFeatures]] = []
     for path in paths:
         files = [path]
         if os.path.isdir(path):
             files = sorted({*path.glob(f"*/{FEATURES.name()}"), *path.glob(FEATURES.name())})
             if not files:
-                problems.add(InputError.at(path, f"there is no {FEATURES.name()} here or in a directory below"))
+                problems.add(InputError.at(path, f"no {FEATURES.name()} in this directory or a subdirectory"))
         for file in files:
             with problems.collected(file.parent.name):
                 features = load_features(file)
-                # The name becomes a directory, and whoever made the file chose it.
+                # The name of the target, which is part of the file's content, becomes the name of a directory.
                 residues = features.sequence.replace(CHAIN_SEPARATOR, "")
                 problem = target_name_problem(features.domain_name) or unknown_residues_problem(residues)
                 if problem is not None:
                     raise InputError.at(file, problem, record=features.domain_name)
-                found.append((file, features))
-    return found
+                loaded.append((file, features))
+    return loaded
 
 
 def unfinished_features(paths: Sequence[Path]) -> list[Path]:
-    """Return the directories of targets, in output directories of features, whose features are not there yet."""
+    """Return the directories of targets without features in output directories of `helixfold features`."""
     return [
         directory
         for path in paths
@@ -351,5 +358,5 @@ def unfinished_features(paths: Sequence[Path]) -> list[Path]:
 
 
 def pulldown_of_features(paths: Sequence[Path], names: Collection[str]) -> list[PulldownEntry]:
-    """Return the complexes of pulldowns among the targets of these names, in output directories of features."""
+    """Return the pulldown entries with these target names, from output directories of `helixfold features`."""
     return [entry for path in paths for entry in read_entries(path) if entry.name in names]

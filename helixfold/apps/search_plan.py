@@ -1,4 +1,4 @@
-"""From the search options of a command to the searches that it makes."""
+"""Plan the searches of a command from its options and the configuration files."""
 
 import math
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from helixfold.folding.provenance import RecordedSearch, SearchPurpose
 from helixfold.runtime.options import changed_options
 from helixfold.runtime.standard_streams import print_note
 
-# ColabFold's names of modes with a server, and the server's own.
+# Values of --msa-mode that use a server (ColabFold's names), and the corresponding modes of the server.
 _PAIRS_ENVIRONMENTAL = "mmseqs2_uniref_env_envpair"
 _SERVER_MODES: dict[str, Mode] = {
     "server": "env",
@@ -39,17 +39,17 @@ _EXCLUDED = {
 }
 
 
-# Options that name where alignments come from, or targets that have them.
+# Options that name a source of alignments, or targets that have them.
 _SOURCES = frozenset(("--msa", "--databases", "--database", "--msa-server", "--features"))
 Options = TypeVar("Options", bound=SearchOptions)
 
 
 def with_site_sources(options: Options, targets: Sequence[AnyTarget] = (), *, announce: bool = True) -> Options:
-    """Return the options with the databases or the MMseqs2 server of a configuration file where they leave this open.
+    """Return the options with the databases or the MMseqs2 server of a configuration file, if they name no source.
 
-    Databases are searched, or the server if there are none, if --msa-mode is auto, no option names a source and none of
-    the targets has an alignment. Options that ask for databases or a server without naming them get these too.
-    With `announce`, print which file names what is searched. Options that are already complete are not changed.
+    They are used if --msa-mode is auto, no option names a source and no target has an alignment; databases take
+    precedence over a server. They are also used if the options request databases or a server without naming them. With
+    `announce`, the source and its configuration file are printed. Complete options are returned unchanged.
     """
     site, names, mode = site_configuration(), set(changed_options(options)), options.msa_mode
     asks_server = mode in _SERVER_MODES or options.msa_server is True
@@ -64,10 +64,10 @@ def with_site_sources(options: Options, targets: Sequence[AnyTarget] = (), *, an
     else:
         return options
     what = f"{key.replace('msa_', 'MSA ')} of {site.sources[key]}"
-    having = [target.name for target in targets if _has_alignments(target)]
-    if is_open and having:
-        if announce and len(having) < len(targets):
-            reason = f"'{printable(having[0])}' has its own alignment; pass {option} to search for all targets"
+    with_alignment = [target.name for target in targets if _has_alignments(target)]
+    if is_open and with_alignment:
+        if announce and len(with_alignment) < len(targets):
+            reason = f"'{printable(with_alignment[0])}' has its own alignment; pass {option} to search for all targets"
             print_note(f"{what}: not searched, because {reason}")
         return options
     if announce:
@@ -76,12 +76,15 @@ def with_site_sources(options: Options, targets: Sequence[AnyTarget] = (), *, an
 
 
 def profile_of(options: SearchOptions) -> DatabaseProfile:
-    """Return the databases that the options name, which may be none. Raise `InputError` for wrong ones."""
+    """Return the profile of the databases that the options name, which may be empty.
+
+    Raise `InputError` for contradictory options and for databases that cannot be used.
+    """
     if options.databases is not None and options.database:
         raise InputError("--databases and --database cannot be combined; put all databases into one profile")
     reduced = options.db_preset == "reduced_dbs"
     if reduced and (options.databases is None or not options.databases.is_dir()):
-        raise InputError("--db-preset is for databases as AlphaFold lays them out; give their --databases DIR")
+        raise InputError("--db-preset needs a directory in AlphaFold's layout; pass --databases DIR")
     if options.databases is not None:
         programs = {name for name in PACKAGES if find_program(name) is not None}
         return read_database_profile(options.databases, programs, reduced=reduced)
@@ -89,10 +92,10 @@ def profile_of(options: SearchOptions) -> DatabaseProfile:
 
 
 def plan_of(options: SearchOptions, *, announce: bool = True, dry_run: bool = False) -> SearchPlan:
-    """Return the searches that the options ask for, and print which databases are left out and where sequences go.
+    """Return the plan of the searches for these options.
 
-    Of several processes one should `announce` this. A `dry_run` sends nothing, and says so.
-    Raise `InputError` for options that contradict each other.
+    With `announce`, print which databases are not searched, and to which server sequences are sent (in a `dry_run`,
+    would be sent); only one of several processes should do so. Raise `InputError` for contradictory options.
     """
     url = server_of(options)
     if options.templates == () and url is None:
@@ -105,7 +108,7 @@ def plan_of(options: SearchOptions, *, announce: bool = True, dry_run: bool = Fa
     if url is not None:
         for name, seconds in (("timeout", options.msa_server_timeout), ("wait", options.msa_server_wait)):
             if not 0 < seconds < math.inf:
-                raise InputError(f"--msa-server-{name} is a number of seconds greater than 0, got {seconds:g}")
+                raise InputError(f"--msa-server-{name} must be a number of seconds above 0, got {seconds:g}")
         server = ServerOptions(
             url=url,
             mode=_SERVER_MODES.get(options.msa_mode, "env"),
@@ -116,13 +119,13 @@ def plan_of(options: SearchOptions, *, announce: bool = True, dry_run: bool = Fa
             instead=_INSTEAD_OF_SERVER,
         )
     server_name = "" if url is None else printable(without_password(url))
-    sent = [f"sequences {'would be' if dry_run else 'are'} sent to {server_name}"] if server_name else []
-    for note in [*profile.notes, *sent] if announce else []:
+    server_note = [f"sequences {'would be' if dry_run else 'are'} sent to {server_name}"] if server_name else []
+    for note in [*profile.notes, *server_note] if announce else []:
         print_note(note)
     cache = options.search_cache or search_cache()
     makes_files = options.templates == () or any(each.tool in ("colabfold", "mmseqs") for each in profile.alignments)
     if announce and makes_files and cache is not None and not can_be_written(cache):
-        print_note(f"{cache} cannot be written, so this run keeps no searches there (--search-cache)")
+        print_note(f"{cache} is not writable, so this run stores no searches there (--search-cache)")
     plan = plan_searches(
         profile,
         cpus=options.threads or available_processors(),
@@ -136,7 +139,7 @@ def plan_of(options: SearchOptions, *, announce: bool = True, dry_run: bool = Fa
 
 
 def print_complex_notes(options: SearchOptions, targets: Sequence[AnyTarget]) -> None:
-    """Print which databases that complexes need are missing, if one of the targets is such a complex."""
+    """Print notes about missing databases for complexes, if one of the targets is a complex of different chains."""
     options = with_site_sources(options, targets, announce=False)
     if server_of(options) is None and any(
         isinstance(target, ComplexInput) and len(target.target.entities) > 1 for target in targets
@@ -146,17 +149,20 @@ def print_complex_notes(options: SearchOptions, targets: Sequence[AnyTarget]) ->
 
 
 def server_of(options: SearchOptions) -> str | None:
-    """Return the URL of the MMseqs2 server to use, if any. Raise `InputError` if --msa-mode excludes other options."""
+    """Return the URL of the MMseqs2 server to use, or None.
+
+    Raise `InputError` for options that contradict --msa-mode.
+    """
     mode, names = options.msa_mode, changed_options(options)
     for name in _EXCLUDED.get(mode, ("--databases", "--database") if mode in _SERVER_MODES else ()):
         if name in names:
             raise InputError(
                 f"--msa-mode {mode} and {name} cannot be combined; leave one of them out "
-                "(--msa-mode auto takes all that is given)"
+                "(--msa-mode auto uses all sources)"
             )
     if mode == "databases" and not {"--databases", "--database"} & set(names):
         raise InputError(
-            "--msa-mode databases needs to know them; pass --databases or --database, or set databases in a "
+            "--msa-mode databases needs databases; pass --databases or --database, or set databases in a "
             "configuration file"
         )
     if isinstance(options.msa_server, str):
@@ -177,9 +183,9 @@ def selected_alignments(
         raise InputError(f"--msa-mode files needs an alignment for each target; none was found for {names}; pass --msa")
     if options.msa_mode != "single_sequence":
         return list(targets)
-    left_out = [target.name for target in targets if target.alignments]
-    if left_out and announce:
-        print_note(f"the alignments of {', '.join(left_out)} are not read, for --msa-mode")
+    unused = [target.name for target in targets if target.alignments]
+    if unused and announce:
+        print_note(f"the alignments of {', '.join(unused)} are not read because of --msa-mode single_sequence")
     return [
         replace(target, files=(), a3m=None) if isinstance(target, ComplexInput) else replace(target, alignments=())
         for target in targets
@@ -191,7 +197,7 @@ def _has_alignments(target: AnyTarget) -> bool:
 
 
 def search_identities(plan: SearchPlan) -> tuple[str, ...]:
-    """Return one line for each search of a plan, with everything that determines its result."""
+    """Return a line for each search of a plan with everything that determines its result."""
     steps = [step.tool.identity() for step in plan.alignments]
     if plan.templates is not None:
         steps.append(_template_identity(plan.templates))
@@ -199,7 +205,7 @@ def search_identities(plan: SearchPlan) -> tuple[str, ...]:
 
 
 def recorded_searches(target: AnyTarget, plan: SearchPlan) -> tuple[RecordedSearch, ...]:
-    """Return the searches of a plan that a target needs, as its results record them."""
+    """Return the searches of a plan that a target needs, in the form of its results' provenance."""
     pairs = None
     if isinstance(target, ComplexInput):
         needed = target.needed(plan)

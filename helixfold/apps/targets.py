@@ -1,6 +1,6 @@
-"""Read the targets of a command from the files of its options, each with its alignments and templates.
+"""Read the targets of a command from its input files, with their alignments and templates.
 
-The complexes of a pulldown, of baits and preys, share the searches for their chains.
+The complexes of a pulldown (baits with preys) share the searches for their chains.
 """
 
 import hashlib
@@ -31,25 +31,26 @@ from helixfold.results.failures import failures_of_input
 from helixfold.results.file_table import CHAIN_SEARCHES
 from helixfold.runtime.options import changed_options
 
-_LONGEST_NAME = 60  # letters of a protein's name in the name of a directory of searches
+_MAX_NAME = 60  # characters of a protein's name in the name of a directory of searches
 
 
 def skippable_problems(skip_invalid: bool) -> InputProblems | None:
-    """Return where to collect the errors of single targets that --skip-invalid leaves out; None: they are raised."""
+    """Return a collection for the errors of single targets with --skip-invalid; None means that errors are raised."""
     return InputProblems() if skip_invalid else None
 
 
-def left_out_failures(problems: InputProblems, names: Collection[str], *, announce: bool) -> dict[str, str]:
-    """Return why targets are left out, as failures.json has it; `names` are the directories of the valid targets.
+def failures_of_skipped(problems: InputProblems, names: Collection[str], *, announce: bool) -> dict[str, str]:
+    """Return the errors of skipped targets in the form of failures.json.
 
-    Print it from the process that should `announce` it. Raise all errors if no target is valid.
+    `names` are the directories of the valid targets. With `announce`, the errors are printed. If no target is valid,
+    all errors are raised together.
     """
     if not names:
         problems.raise_all()
     if problems and announce:
         for line in problems.lines:
             print(f"helixfold: {line}", file=sys.stderr)
-        print(f"helixfold: {counted(len(problems), 'invalid input')} left out (--skip-invalid)", file=sys.stderr)
+        print(f"helixfold: {counted(len(problems), 'invalid input')} skipped (--skip-invalid)", file=sys.stderr)
     return failures_of_input(problems, names)
 
 
@@ -60,11 +61,11 @@ def requested_targets(
     announce: bool,
     problems: InputProblems | None = None,
 ) -> tuple[list[AnyTarget], list[PulldownEntry]]:
-    """Return the targets of the options' files, or those given, with their alignments and templates, and the entries of
-    a pulldown's table.
+    """Return the targets with their alignments and templates, and the entries of a pulldown's table.
 
-    Of several processes one should `announce` what is left out. Raise `InputError` for wrong input; the errors of
-    single targets are added to `problems` instead, if they are given.
+    The targets are `given_targets`, or come from the input files of the options. With `announce`, notes are printed;
+    only one of several processes should do so. Raise `InputError` for wrong input; with `problems`, the errors of
+    single targets are added to them instead.
     """
     example = (EXAMPLE_TEMPLATE,) if options.example and options.templates is None else ()
     own_files = options.msa, options.templates or example
@@ -93,21 +94,19 @@ def requested_targets(
 
 
 def _inputs(options: PredictOptions, problems: InputProblems) -> tuple[Path, ...]:
-    """Return the input files, or the example with --example. Raise `InputError` if they do not go together.
+    """Return the input files, or the example with --example. Raise `InputError` for both together.
 
-    A last file that is not there is added to `problems`: it may be meant as the output directory.
+    If the last file does not exist, an error is added to `problems`: the user may have meant an output directory.
     """
     inputs = options.inputs
     if options.example:
         if inputs or options.features:
-            raise InputError(
-                "--example predicts the protein that comes with helixfold; leave out your own files, or --example"
-            )
+            raise InputError("--example cannot be combined with input files; leave out one of them")
         return (EXAMPLE,)
     last = inputs[-1] if len(inputs) > 1 else None
     if last and not (os.path.exists(last) or last.name.lower().endswith(INPUT_SUFFIXES) or is_sequence(last)):
-        # ColabFold takes the output directory last, and it need not exist.
-        problems.add(InputError.at(last, f"there is no such file; to write results there, pass --output {last}"))
+        # In ColabFold's command, the last argument is the output directory, which need not exist.
+        problems.add(InputError.at(last, f"no such file; to write results there, pass --output {last}"))
         return inputs[:-1]
     return inputs
 
@@ -116,22 +115,22 @@ def pulldown_targets(options: PredictOptions, problems: InputProblems) -> tuple[
     """Return the complexes of --pulldown, and the entries of the table in which they are ranked.
 
     Errors of single proteins and complexes are added to `problems`. Raise `InputError` for files that cannot be used,
-    and for options that do not go with --pulldown.
+    and for options that cannot be combined with --pulldown.
     """
     if options.pulldown is None:
         if options.pulldown_table is not None:
-            raise InputError("--pulldown-table names baits and preys of two FASTA files; give them as --pulldown")
+            raise InputError("--pulldown-table needs the two FASTA files of baits and preys; pass --pulldown")
         return [], []
     for name in ("--features", "--example", "--records-as-chains", "--chain-ids"):
         if name in changed_options(options):
             raise InputError(f"--pulldown and {name} cannot be combined; run the command once for each")
     if options.inputs:
-        raise InputError(f"--pulldown has its own files; give {options.inputs[0]} to a command of its own")
+        raise InputError(f"--pulldown cannot be combined with {options.inputs[0]}; run the command once for each")
     complexes = []
     for each in read_pulldown(*options.pulldown, options.pulldown_table, problems):
         with problems.collected(each.name):
             if CHAIN_SEARCHES.match(f"{filesystem_key(each.name)}/"):
-                raise InputError(f"a complex named '{each.name}' would be where results of searches are; rename it")
+                raise InputError(f"the name '{each.name}' is used for results of searches; rename the complex")
             complexes.append(each)
     inputs = _in_complexes(complexes, options, problems)
     names = {each.name for each in inputs}
@@ -142,7 +141,7 @@ def pulldown_targets(options: PredictOptions, problems: InputProblems) -> tuple[
 def _in_complexes(
     complexes: Sequence[PulldownComplex], options: PredictOptions, problems: InputProblems
 ) -> list[ComplexInput]:
-    """Return the complexes with their alignments, by protein, with templates, and with shared directories."""
+    """Return the complexes with the alignments of their proteins, templates, and shared directories for searches."""
     names: dict[str, str] = {}
     for each in complexes:
         for protein, sequence in zip(each.proteins, each.target.sequences, strict=True):
@@ -153,7 +152,7 @@ def _in_complexes(
         with problems.collected(name):
             files[sequence] = tuple(alignments_of(Target(name=name, sequence=sequence), options.msa, only=False))
     searches = CHAIN_SEARCHES.path(options.output)
-    found = [
+    inputs = [
         ComplexInput(
             target=each.target,
             files=tuple(ChainAlignmentFiles(unpaired=files[entity.sequence]) for entity in each.target.entities),
@@ -166,13 +165,13 @@ def _in_complexes(
         for each in complexes
         if files.keys() >= set(each.target.sequences)
     ]
-    with_templates = with_search_files(found, (), options.templates or (), problems)
+    with_templates = with_search_files(inputs, (), options.templates or (), problems)
     return [each for each in with_templates if isinstance(each, ComplexInput)]
 
 
 def _directory(name: str, sequence: str) -> str:
-    """Return the name of a directory for a sequence, which is the same in every run."""
-    return f"{directory_name(name)[:_LONGEST_NAME]}_{hashlib.sha256(sequence.encode()).hexdigest()[:8]}"
+    """Return the name of the directory with the searches for a sequence, which is the same in every run."""
+    return f"{directory_name(name)[:_MAX_NAME]}_{hashlib.sha256(sequence.encode()).hexdigest()[:8]}"
 
 
 def _entry(each: PulldownComplex, output: Path) -> PulldownEntry:

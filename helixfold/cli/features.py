@@ -109,7 +109,7 @@ def features(
     from helixfold.apps.fetched_inputs import with_fetched_inputs
     from helixfold.apps.search import make_features
     from helixfold.apps.search_plan import plan_of, with_site_sources
-    from helixfold.apps.targets import left_out_failures, requested_targets, skippable_problems
+    from helixfold.apps.targets import failures_of_skipped, requested_targets, skippable_problems
 
     requested = with_fetched_inputs(PredictOptions(**values_of(options, PredictOptions), inputs=inputs))
     with input_problems(skippable_problems(options.skip_invalid)) as problems:
@@ -119,7 +119,7 @@ def features(
     if (shard := options.shard) is not None and not shard[0] < shard[1]:
         raise InputError(f"a shard must be i/n with i from 0 to n - 1, got {shard[0]}/{shard[1]}")
     plan = plan_of(with_site_sources(options, targets))
-    invalid = left_out_failures(problems, {directory_name(target.name) for target in targets}, announce=True)
+    invalid = failures_of_skipped(problems, {directory_name(target.name) for target in targets}, announce=True)
     return make_features(
         targets,
         output=options.output,

@@ -117,9 +117,9 @@ def predicted_protein(model: AlphaFold, folded: Folded, inputs: ModelInput) -> P
     )
 
 
-def _restraint_notes(given: ModelInput, protein: Protein) -> tuple[str, ...]:
+def _restraint_notes(inputs: ModelInput, protein: Protein) -> tuple[str, ...]:
     """Return a note on how many restraints the structure satisfies; nothing for a target without restraints."""
-    if (restraints := given.restraints) is None:
+    if (restraints := inputs.restraints) is None:
         return ()
     satisfied = restraints.count_satisfied(protein.atom_positions[:, ATOM_ORDER["CA"]])
     return (f"RESTRAINTS: the structure satisfies {satisfied} of {len(restraints.pairs)}",)

@@ -64,7 +64,7 @@ def test_whether_passes_are_recorded_is_told(
     if torch.device("cpu") == pick_device():
         assert "CUDA graphs none: only NVIDIA GPUs have them" in doctor(capsys)
     monkeypatch.setattr("helixfold.apps.predict.doctor.graphs_unsupported_reason", lambda properties: None)
-    assert "CUDA graphs of short passes whose size repeats (--cuda-graphs)" in doctor(capsys)
+    assert "CUDA graphs for short targets whose size repeats (--cuda-graphs)" in doctor(capsys)
 
 
 def test_a_missing_program_is_named_with_its_package(

@@ -221,7 +221,7 @@ def test_targets_whose_features_are_unfinished_are_named(
     arguments = ["predict", "--features", str(features), "--models", "tiny", "--dry-run"]
     capsys.readouterr()
     assert main([*arguments, "--output", str(tmp_path / "out")]) == 0
-    left_out = f"left out, as they have no features.npz: {features / 'empty'}, {features / 'half'};"
+    left_out = f"skipped because features.npz is missing: {features / 'empty'}, {features / 'half'};"
     assert left_out in capsys.readouterr().err
 
 

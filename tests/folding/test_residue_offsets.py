@@ -158,6 +158,6 @@ def test_the_command_closes_rings_and_its_files_say_so(tmp_path: Path, capsys: p
     assert failures == {"one": "InputError: cyclic chain B is not in one; its chains are A"}
     capsys.readouterr()
     assert main([*command, "--cyclic", "Q"]) == 2
-    assert capsys.readouterr().err == "helixfold: error: --cyclic Q: no target has a chain of this name\n"
+    assert capsys.readouterr().err == "helixfold: error: --cyclic Q: no target has a chain with this name\n"
     chains = read_structure(tmp_path / "out" / "two" / "unrelaxed_tiny.pdb").chains
     assert [chain.is_cyclic for chain in chains] == [False, True]

@@ -22,7 +22,7 @@ from helixfold.apps.predict.record import TargetRecord, read_record, record_of
 from helixfold.apps.predict.settings import folding_of
 from helixfold.apps.predict.variants import expected_variants, variant_settings
 from helixfold.apps.search_plan import plan_of, with_site_sources
-from helixfold.apps.targets import left_out_failures, requested_targets, skippable_problems
+from helixfold.apps.targets import failures_of_skipped, requested_targets, skippable_problems
 from helixfold.execution.device import AUTO, DTYPES, common_dtype, settled_dtype
 from helixfold.folding.options import FoldingOptions
 from helixfold.model.config import Method
@@ -235,7 +235,7 @@ def read_batch(options: PredictOptions, given_targets: Sequence[AnyTarget] | Non
         names=names,
         plan=plan,
         pulldown=pulldown,
-        invalid=left_out_failures(problems, names, announce=True),
+        invalid=failures_of_skipped(problems, names, announce=True),
         presets=[limits.limited_preset(preset) for preset, _ in found],
         folding=folding,
         variants=variant_settings(options),

@@ -1,7 +1,7 @@
-"""Options of ColabFold's and AlphaFold's command lines that are not simply another name of an option of ours.
+"""Convert options of ColabFold's and AlphaFold's command lines to helixfold's options.
 
-Names with the same meaning and the same values stand with our options (`Traits.colabfold`, `Traits.alphafold`). Those
-here set ours by another value, or cannot be followed and say what to do instead. None is ignored silently.
+Options with the same meaning and values are aliases (`Traits.colabfold`, `Traits.alphafold`). The options here need a
+conversion of values, or are not supported and raise an error with advice. No option is ignored silently.
 """
 
 import re
@@ -20,25 +20,25 @@ from helixfold.runtime.options import RepresentationName, integer, traits_of
 from helixfold.runtime.standard_streams import print_note
 
 _NO = ("false", "0", "f", "no")
-# A function that changes our options, each of them an attribute, by the value of another program's option. It returns a
-# remark for the user, or None. Switches have the values true and false.
+# Function that changes helixfold's options (attributes of the namespace) by the value of another program's option, and
+# returns a note for the user or None. Switches have the values true and false.
 Conversion = Callable[[SimpleNamespace, str], str | None]
 Table = dict[str, tuple[str, Conversion | str]]
 
 
 class UnsupportedError(Exception):
-    """Error for an option of another program that cannot be followed; the text says what to do instead."""
+    """Error for an option of another program that is not supported; the text is advice what to do instead."""
 
 
 def put(options: SimpleNamespace, ours: str, value: Any) -> None:
-    """Set our option `ours` to a value. Raise `UnsupportedError` if the user gave it with another value."""
+    """Set the option `ours` of helixfold. Raise `UnsupportedError` if the user has set it to another value."""
     if getattr(options, ours) not in (getattr(options.defaults, ours), value):
-        raise UnsupportedError(f"is the same as --{ours.replace('_', '-')}, which is given with another value")
+        raise UnsupportedError(f"is the same as --{ours.replace('_', '-')}, which has another value")
     setattr(options, ours, value)
 
 
 def same(ours: str, read: Callable[[str], Any]) -> Conversion:
-    """Return a conversion that sets our option `ours` to the value, read by `read`."""
+    """Return a conversion that sets the option `ours` of helixfold to the value, parsed by `read`."""
     return lambda options, value: put(options, ours, read(value))
 
 
@@ -49,9 +49,9 @@ def weights(options: SimpleNamespace, value: str) -> None:
 
 
 def data_directory(options: SimpleNamespace, value: str) -> None:
-    """Set --databases to a directory that AlphaFold's download script filled, and --weights to its parameters.
+    """Set --databases to a directory in the layout of AlphaFold's download script, and --weights to its parameters.
 
-    Weights that are already set stay, and databases are not needed if features are given.
+    Weights that are already set are kept. With --features, --databases is not set.
     """
     if (Path(value) / "params").is_dir() and options.weights is None:
         weights(options, value)
@@ -60,7 +60,7 @@ def data_directory(options: SimpleNamespace, value: str) -> None:
 
 
 def inputs(options: SimpleNamespace, value: str) -> None:
-    """Add input files, which are separated by commas."""
+    """Add the input files in a list separated by commas."""
     options.inputs = (*options.inputs, *(Path(path) for path in value.split(",") if path))
 
 
@@ -68,42 +68,42 @@ def rows(options: SimpleNamespace, value: str) -> None:
     """Set --max-msa-rows and --max-extra-rows to the two numbers of ColabFold's --max-msa."""
     both = re.fullmatch(r"([1-9][0-9]{0,8}):([1-9][0-9]{0,8})", value)
     if both is None:
-        raise UnsupportedError(f"is max-seq:max-extra-seq, such as 512:1024, got '{printable(value)}'")
+        raise UnsupportedError(f"must be max-seq:max-extra-seq, such as 512:1024, got '{printable(value)}'")
     put(options, "max_msa_rows", int(both[1]))
     put(options, "max_extra_rows", int(both[2]))
 
 
 def rank(_: SimpleNamespace, value: str) -> None:
-    """Accept ranking by pLDDT, and of complexes by ipTM and pTM. Raise `UnsupportedError` for any other."""
+    """Accept ranking by pLDDT, or by ipTM and pTM for complexes. Raise `UnsupportedError` for any other ranking."""
     if value not in ("auto", "plddt", "multimer"):
         raise UnsupportedError(
-            "predictions are ranked by their mean pLDDT, and those of complexes by ipTM and pTM; "
+            "predictions are ranked by mean pLDDT, and predictions of complexes by ipTM and pTM; "
             "confidence_<model>.json has the pTM of each"
         )
 
 
 def amber(options: SimpleNamespace, _: str) -> None:
-    """Set --models-to-relax to all, unless --num-relax is given with a number other than 0."""
+    """Set --models-to-relax to all, unless --num-relax has a value other than 0."""
     if options.others.get("--num-relax", "0") == "0":
         put(options, "models_to_relax", "all")
 
 
 def num_relax(options: SimpleNamespace, value: str) -> None:
-    """Set --models-to-relax to best for 1, or to none for 0, unless --amber is given.
+    """Set --models-to-relax to best for 1, or to none for 0 without --amber.
 
     Raise `UnsupportedError` for larger numbers.
     """
-    number = integer(value)
-    if number > 1:
-        raise UnsupportedError("the best prediction is relaxed, or all: --models-to-relax best or all")
-    if number == 1:
+    count = integer(value)
+    if count > 1:
+        raise UnsupportedError("only the best prediction or all can be relaxed; pass --models-to-relax best or all")
+    if count == 1:
         put(options, "models_to_relax", "best")
     elif "--amber" not in options.others:
         put(options, "models_to_relax", "none")
 
 
 def gpu_relax(_: SimpleNamespace, value: str) -> None:
-    """Accept relaxation on a GPU where there is one. Raise `UnsupportedError` if a machine has one and this is off."""
+    """Accept relaxation on the GPU. Raise `UnsupportedError` if it is switched off on a machine with a GPU."""
     from torch.cuda import is_available  # noqa: PLC0415 (torch takes long to import, and this option is rare)
 
     if value == "false" and is_available():
@@ -111,7 +111,7 @@ def gpu_relax(_: SimpleNamespace, value: str) -> None:
 
 
 def representation(name: RepresentationName) -> Conversion:
-    """Return a conversion that adds a representation to those of --save-representations."""
+    """Return a conversion that adds a representation to --save-representations."""
 
     def convert(options: SimpleNamespace, value: str) -> None:
         if value not in _NO:
@@ -121,13 +121,13 @@ def representation(name: RepresentationName) -> Conversion:
 
 
 def later(_: SimpleNamespace, __: str) -> None:
-    """Change nothing; `models` and `precomputed_alignments` read these options later, together with others."""
+    """Do nothing: `models` and `precomputed_alignments` read these options later, together with others."""
 
 
 def precomputed_alignments(options: SimpleNamespace) -> None:
     """Set --msa to the output directory and --msa-mode to files if AlphaFold's --use_precomputed_msas is on.
 
-    Raise `InputError` for any other --msa-mode, and if there is no output directory.
+    Raise `InputError` for any other --msa-mode, and if the output directory does not exist.
     """
     if options.others.get("--use_precomputed_msas", "false") in _NO:
         return
@@ -137,11 +137,9 @@ def precomputed_alignments(options: SimpleNamespace) -> None:
         )
     directory = options.output
     if len(options.inputs) == 1 and (named := directory / options.inputs[0].stem).is_dir():
-        directory = named  # AlphaFold names it after the FASTA file, not after its record
+        directory = named  # AlphaFold names the directory after the FASTA file, not after its record
     if not directory.is_dir():
-        problem = (
-            "there is no such output directory; --use_precomputed_msas reads the alignments in it; omit this option"
-        )
+        problem = "no such output directory, from which --use_precomputed_msas reads alignments; leave out this option"
         raise InputError.at(directory, problem)
     options.msa, options.msa_mode = (*options.msa, directory), "files"
 
@@ -149,39 +147,39 @@ def precomputed_alignments(options: SimpleNamespace) -> None:
 def models(options: SimpleNamespace) -> None:
     """Set --models by ColabFold's --model-type, --num-models and --model-order together.
 
-    Raise `InputError` if one of them has a value that is not allowed, or if --models or --preset is given too.
+    Raise `InputError` if one of them has an invalid value, or in combination with --models or --preset.
     """
     kind, count, order = (options.others.get(name) for name in ("--model-type", "--num-models", "--model-order"))
     if kind is None and count is None and order is None:
         return
     if options.models or options.preset:
-        raise InputError("--model-type, --num-models and --model-order name models, as --models and --preset do")
+        raise InputError("--model-type, --num-models and --model-order cannot be combined with --models or --preset")
     sets = {"auto": MONOMER_PTM, "alphafold2_ptm": MONOMER_PTM, "alphafold2": MONOMER}
     releases = ("v3", "v2", "v1")
-    sets |= {f"alphafold2_multimer_{name}": MULTIMER[5 * place :][:5] for place, name in enumerate(releases)}
+    sets |= {f"alphafold2_multimer_{name}": MULTIMER[5 * index :][:5] for index, name in enumerate(releases)}
     if kind is not None and kind not in sets:
         raise InputError(
-            f"--model-type: {printable(kind)} is not there; {', '.join(sets)} are{did_you_mean(kind, sets)}"
+            f"--model-type must be one of {', '.join(sets)}, got {printable(kind)}{did_you_mean(kind, sets)}"
         )
     numbers = (order or "1,2,3,4,5").split(",")
     if not all(re.fullmatch("[1-5]", number) for number in numbers) or len(set(numbers)) < len(numbers):
         raise InputError(
-            f"--model-order is models' numbers, such as 1,2,3,4,5, each once; got '{printable(order or '')}'"
+            f"--model-order must be different numbers of models, such as 1,2,3,4,5; got '{printable(order or '')}'"
         )
     if count is not None and not re.fullmatch("[1-5]", count):
-        raise InputError(f"--num-models is a number from 1 to 5, got '{printable(count)}'")
-    chosen = [sets[kind or "auto"][int(number) - 1] for number in numbers]
-    options.models = tuple(chosen[: int(count or 5)])
+        raise InputError(f"--num-models must be a number from 1 to 5, got '{printable(count)}'")
+    names = [sets[kind or "auto"][int(number) - 1] for number in numbers]
+    options.models = tuple(names[: int(count or 5)])
 
 
-_NO_EFFECT = "nothing is compiled for a length here, so it is without effect"
-_TEMPLATE_TABLE = f"structures of your own are given with --templates; {NO_TEMPLATE_TABLE}"
+_NO_EFFECT = "it has no effect, because nothing is compiled for a length"
+_TEMPLATE_TABLE = f"pass your own structures with --templates; {NO_TEMPLATE_TABLE}"
 _PROFILE = "pass a profile of the databases (such as examples/databases.toml) or their directory with --databases"
 _DATABASES = ("uniref90", "mgnify", "bfd", "small_bfd", "uniref30", "uniclust30", "uniprot", "pdb70", "pdb_seqres")
 _PATHS = (*(f"--{name}_database_path" for name in _DATABASES), "--template_mmcif_dir", "--obsolete_pdbs_path")
 _PROGRAMS = ("jackhmmer", "hhblits", "hhsearch", "hmmsearch", "hmmbuild", "kalign")
-# Each option with what corresponds to it here, and its conversion, or the advice of the error if it cannot be followed.
-# Options with a value come first, then switches.
+# Table of options: the corresponding option of helixfold for the help, and the conversion, or the error's advice if the
+# option is not supported. Options with a value come first, then switches.
 _COLABFOLD: tuple[Table, Table] = (
     {
         "--model-type": ("--models (auto, alphafold2, _ptm, _multimer_v1, _v2, _v3)", later),
@@ -190,10 +188,10 @@ _COLABFOLD: tuple[Table, Table] = (
         "--data": ("--weights", weights),
         "--max-msa": ("--max-msa-rows and --max-extra-rows", rows),
         "--num-relax": ("--models-to-relax (0 none, 1 best)", num_relax),
-        "--rank": ("as it is done: by pLDDT, or by ipTM and pTM of complexes", rank),
-        "--recompile-padding": ("without effect", lambda *_: _NO_EFFECT),
+        "--rank": ("the default: by pLDDT, or by ipTM and pTM for complexes", rank),
+        "--recompile-padding": ("no effect", lambda *_: _NO_EFFECT),
         "--jobname-prefix": (
-            "not there; FASTA headers name targets",
+            "not supported; FASTA headers name targets",
             "targets are named by the first word of their headers; change it there",
         ),
         **dict.fromkeys(("--pdb-hit-file", "--local-pdb-path"), ("--templates", _TEMPLATE_TABLE)),
@@ -204,11 +202,11 @@ _COLABFOLD: tuple[Table, Table] = (
     },
     {
         "--amber": ("--models-to-relax all", amber),
-        "--use-gpu-relax": ("as it is done on a machine with a GPU", gpu_relax),
-        "--disable-unified-memory": ("without effect", lambda *_: _NO_EFFECT),
+        "--use-gpu-relax": ("the default on a machine with a GPU", gpu_relax),
+        "--disable-unified-memory": ("no effect", lambda *_: _NO_EFFECT),
         "--save-single-representations": ("--save-representations single", representation("single")),
         "--save-pair-representations": ("--save-representations pair", representation("pair")),
-        "--save-all": ("not there; --save-logits", "nothing is pickled; --save-logits writes the logits of all heads"),
+        "--save-all": ("not supported; --save-logits", "pickles are not written; --save-logits writes all logits"),
         **dict.fromkeys(
             ("--disable-cluster-profile", "--calc-extra-ptm", "--no-use-probs-extra"),
             (
@@ -216,8 +214,8 @@ _COLABFOLD: tuple[Table, Table] = (
                 "features and scores of complexes are AlphaFold-Multimer's, without such variants",
             ),
         ),
-        "--msa-only": ("helixfold features", "`helixfold features` makes alignments and features and predicts nothing"),
-        "--af3-json": ("not there", "inputs of AlphaFold 3 are not written"),
+        "--msa-only": ("helixfold features", "run `helixfold features`, which only makes alignments and features"),
+        "--af3-json": ("not supported", "inputs of AlphaFold 3 are not written"),
     },
 )
 _ALPHAFOLD: tuple[Table, Table] = (
@@ -236,9 +234,7 @@ _ALPHAFOLD: tuple[Table, Table] = (
             "--models-to-relax all or none",
             same("models_to_relax", lambda value: "all" if value == "true" else "none"),
         ),
-        **dict.fromkeys(
-            ("--use_gpu_relax", "--enable_gpu_relax"), ("as it is done on a machine with a GPU", gpu_relax)
-        ),
+        **dict.fromkeys(("--use_gpu_relax", "--enable_gpu_relax"), ("the default on a machine with a GPU", gpu_relax)),
         "--use_gpu": ("--device cuda or cpu", same("device", lambda value: "cuda" if value == "true" else "cpu")),
         "--use_precomputed_msas": ("--msa with the output directory, and --msa-mode files", later),
         "--benchmark": (
@@ -252,23 +248,23 @@ _ALL = _VALUES | _SWITCHES
 _NEGATIVES = {f"--no{name[2:]}": name for name in _ALPHAFOLD[1]}
 
 
-class GivenOption(str):
-    """The value of an option of another program, true or false for a switch, with the `name` that it was given by."""
+class OtherOption(str):
+    """The value of an option of another program ("true" or "false" for a switch), with the option's `name`."""
 
     __slots__ = ("name",)
     name: str
 
     def __new__(cls, name: str, value: str) -> Self:
         """Return the option of this name with this value."""
-        given = super().__new__(cls, value)
-        given.name = name
-        return given
+        option = super().__new__(cls, value)
+        option.name = name
+        return option
 
 
-def _collect(_: Any, tokens: Sequence[Token]) -> tuple[GivenOption, ...]:
-    """Return each option that was given."""
+def _collect(_: Any, tokens: Sequence[Token]) -> tuple[OtherOption, ...]:
+    """Return the options on the command line, in order."""
     return tuple(
-        GivenOption(
+        OtherOption(
             str(token.keyword),
             str(token.implicit_value).lower() if token.implicit_value in (True, False) else token.value,
         )
@@ -279,7 +275,7 @@ def _collect(_: Any, tokens: Sequence[Token]) -> tuple[GivenOption, ...]:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class CompatibilityOptions:
-    """Options of other programs. Those that are given are stored as `GivenOption`, switches too."""
+    """Options of other programs; the values of options and switches on the command line are `OtherOption`."""
 
     values: Annotated[
         tuple[str, ...], Parameter(name=tuple(_VALUES), converter=_collect, consume_multiple=False, show=False)
@@ -291,21 +287,21 @@ class CompatibilityOptions:
         bool,
         Parameter(
             group=Group.create_ordered("Options of other programs"),
-            help="List the options of ColabFold and AlphaFold that are understood, too.",
+            help="List the options of ColabFold and AlphaFold that are accepted, too.",
         ),
     ] = False
 
 
 def resolve(options: PredictOptions, others: CompatibilityOptions) -> PredictOptions:
-    """Return our options with the options of other programs applied to them.
+    """Return helixfold's options after applying the options of other programs.
 
-    Remarks about an option are printed to stderr. Raise `InputError` for an option that cannot be followed.
+    Notes about an option are printed to stderr. Raise `InputError` for an option that is not supported.
     """
-    given: Any = (*others.values, *others.switches)
+    foreign: Any = (*others.values, *others.switches)
     ours = SimpleNamespace(**vars(options))
-    ours.defaults, ours.others = PredictOptions(), {_known(option.name): str(option) for option in given}
-    for option in given:
-        _, convert = _ALL[_known(option.name)]
+    ours.defaults, ours.others = PredictOptions(), {_name_in_table(option.name): str(option) for option in foreign}
+    for option in foreign:
+        _, convert = _ALL[_name_in_table(option.name)]
         try:
             if isinstance(convert, str):
                 if option in _NO:
@@ -321,34 +317,34 @@ def resolve(options: PredictOptions, others: CompatibilityOptions) -> PredictOpt
     return replace(options, **{each.name: getattr(ours, each.name) for each in fields(options)})
 
 
-def _known(name: str) -> str:
+def _name_in_table(name: str) -> str:
     """Return the name of an option in the table; on the command line, hyphens and underscores are equal."""
-    names = {known.replace("_", "-"): known for known in (*_ALL, *_NEGATIVES)}
-    known = name if name in _ALL or name in _NEGATIVES else names[name.replace("_", "-")]
-    return _NEGATIVES.get(known, known)
+    names = {each.replace("_", "-"): each for each in (*_ALL, *_NEGATIVES)}
+    entry = name if name in _ALL or name in _NEGATIVES else names[name.replace("_", "-")]
+    return _NEGATIVES.get(entry, entry)
 
 
 def foreign_options() -> dict[str, dict[str, str]]:
-    """Return what corresponds here to each option of ColabFold and of AlphaFold, by program and name."""
-    found = {
-        program: {name: here for table in tables for name, (here, _) in table.items()}
+    """Return the corresponding option of helixfold for each option of ColabFold and AlphaFold, by program and name."""
+    table = {
+        program: {name: here for part in tables for name, (here, _) in part.items()}
         for program, tables in (("ColabFold", _COLABFOLD), ("AlphaFold", _ALPHAFOLD))
     }
     for ours, traits in traits_of(PredictOptions).items():
         for program, name in (("ColabFold", traits.colabfold), ("AlphaFold", traits.alphafold)):
             if name:
-                found[program][name] = f"--{ours.replace('_', '-')}"
-    return found
+                table[program][name] = f"--{ours.replace('_', '-')}"
+    return table
 
 
-def is_refused(name: str) -> bool:
-    """Return whether an option of another program is always an error here."""
+def is_unsupported(name: str) -> bool:
+    """Return whether an option of another program always raises an error."""
     return name in _ALL and isinstance(_ALL[name][1], str)
 
 
 def listing() -> Iterator[str]:
-    """Yield the lines of a table of all options of other programs and what corresponds to them."""
+    """Yield the lines of a table of all options of other programs with the corresponding options of helixfold."""
     for program, options in foreign_options().items():
-        yield f"{program}'s options, and what they are here:"
+        yield f"{program}'s options, and the corresponding options of helixfold:"
         width = max(map(len, options))
         yield from (f"  {name:{width}}  {here}" for name, here in options.items())

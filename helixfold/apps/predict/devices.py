@@ -15,54 +15,54 @@ _VISIBLE, _THREADS = "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"
 
 @dataclass(frozen=True, kw_only=True)
 class Processes:
-    """Number of processes to start on this machine, and environment variables that give them devices and cores."""
+    """Number of processes to start on this machine, and environment variables that assign devices and cores to them."""
 
     count: int
     environment: Mapping[str, str]
 
 
 def processes(devices: str | None, device: str, ranks_per_target: int) -> Processes | None:
-    """Return the processes that `--devices` asks for; None if it was not given.
+    """Return the processes to start for the option `--devices`, or None without it.
 
-    Raise `InputError` for devices that do not exist, or that cannot be divided into groups.
+    Raise `InputError` for devices that do not exist, or if their number is not a multiple of `ranks_per_target`.
     """
     if devices is None:
         return None
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        raise InputError("torchrun has started the processes and each takes its own device; leave --devices out")
+        raise InputError("--devices cannot be combined with torchrun, which starts the processes; leave --devices out")
     if device not in ("auto", "cpu", "cuda"):
         raise InputError(f"--device {device} and --devices cannot be combined; name all devices with --devices")
-    there = 0 if device == "cpu" else torch.cuda.device_count()
-    if device == "cuda" and not there:
-        raise InputError("there is no CUDA device; choose --device cpu")
-    chosen = _gpus(devices, there) if there else None
-    count = len(chosen) if chosen is not None else _count(devices)
+    gpu_count = 0 if device == "cpu" else torch.cuda.device_count()
+    if device == "cuda" and not gpu_count:
+        raise InputError("no CUDA device was found; choose --device cpu")
+    gpus = _gpus(devices, gpu_count) if gpu_count else None
+    count = len(gpus) if gpus is not None else _count(devices)
     if count % ranks_per_target:
         raise InputError(
             f"{count} processes cannot be divided into groups of {ranks_per_target}; --ranks-per-target must divide "
             "the number of --devices"
         )
     environment = {_THREADS: os.environ.get(_THREADS) or str(max(1, available_processors() // count))}
-    if chosen is not None:
+    if gpus is not None:
         names = os.environ.get(_VISIBLE, "").split(",")
-        environment[_VISIBLE] = ",".join(names[number] if len(names) == there else str(number) for number in chosen)
+        environment[_VISIBLE] = ",".join(names[index] if len(names) == gpu_count else str(index) for index in gpus)
     return Processes(count=count, environment=environment)
 
 
-def _gpus(devices: str, there: int) -> list[int]:
+def _gpus(devices: str, count: int) -> list[int]:
     if devices == "all":
-        return list(range(there))
+        return list(range(count))
     words = [word.strip() for word in devices.split(",")]
-    numbers = [int(word) for word in words if word.isdecimal() and int(word) < there]
-    if len(set(numbers)) != len(words):
+    indices = [int(word) for word in words if word.isdecimal() and int(word) < count]
+    if len(set(indices)) != len(words):
         raise InputError(
-            f"--devices is all, or a list of GPUs such as 0,1, each once; there are 0 to {there - 1}, got {devices!r}"
+            f"--devices must be all, or different GPUs from 0 to {count - 1}, such as 0,1; got {devices!r}"
         )
-    return numbers
+    return indices
 
 
 def _count(devices: str) -> int:
     try:
         return whole_number(1, MAX_PROCESSES)(devices)
     except ValueError as error:
-        raise InputError(f"on a CPU --devices is how many processes to start, such as 2; it {error}") from error
+        raise InputError(f"on a CPU --devices is the number of processes to start, such as 2; it {error}") from error

@@ -1,4 +1,4 @@
-"""Report what is installed on this machine, how much memory models take, and what targets would be made from."""
+"""Report of `helixfold doctor`: installed programs, memory of models, configuration, databases and targets."""
 
 import os
 import platform
@@ -44,25 +44,25 @@ from helixfold.weights import demonstration
 from helixfold.weights.cache import parameters_directory
 from helixfold.weights.find import DEFAULTS, default_models
 
-# Variables of a SLURM allocation that are worth telling.
+# Environment variables of a SLURM allocation in the report.
 _SLURM = (
     *("SLURM_JOB_ID", "SLURM_JOB_PARTITION", "SLURM_JOB_NODELIST", "SLURM_NNODES", "SLURM_NTASKS"),
     *("SLURM_CPUS_", "SLURM_MEM_", "SLURM_JOB_GPUS", "SLURM_GPUS"),
 )
-_WRITTEN = ("weights_directory", "cache_directory", "search_cache")
+_WRITABLE = ("weights_directory", "cache_directory", "search_cache")
 _MAX_COUNTED = 10_000  # structure files; counting the 200,000 of a PDB mirror would take long
 Facts = dict[str, Any]
-# Cards by name, which need not be in this machine, without its CPU.
+# Names of GPU models, which need not be in this machine.
 GPU_NAMES = [name for name in DEVICE_MODELS if name != "cpu"]
 
 
 def facts(
     profile: DatabaseProfile, targets: Sequence[AnyTarget], server: str | None, length: int, device: str
 ) -> Facts:
-    """Return what `helixfold doctor` says as objects of JSON: machine, models, programs, databases and targets.
+    """Return the content of the report as JSON values: machine, models, programs, databases and targets.
 
-    Models are described for a chain of `length` residues on a device or a named card, `server` is the URL of the MSA
-    server, if one would be used. Sizes are in bytes.
+    The memory of models is estimated for a chain of `length` residues on a device or GPU model. `server` is the URL of
+    the MSA server, if one would be used. Sizes are in bytes.
     """
     return {
         "machine": _machine(),
@@ -79,9 +79,9 @@ def facts(
 
 
 def configuration_facts() -> Facts:
-    """Return the configuration files that are looked for, the error in one of them, if any, and else all settings.
+    """Return the paths of configuration files, and either the error in one of them or all settings.
 
-    The source of a setting is the file that gave it, or "default".
+    The source of a setting is the file that sets it, or "default".
     """
     files = [{"path": str(path), "is_read": os.path.exists(path)} for path in configuration_files()]
     try:
@@ -97,26 +97,26 @@ def configuration_facts() -> Facts:
         key: {
             "value": str(value) if isinstance(value, Path) else value,
             "source": str(site.sources.get(key, "default")),
-            **({"is_writable": can_be_written(value)} if isinstance(value, Path) and key in _WRITTEN else {}),
+            **({"is_writable": can_be_written(value)} if isinstance(value, Path) and key in _WRITABLE else {}),
         }
         for key, value in values.items()
     }
     return {"files": files, "error": None, "settings": settings}
 
 
-def report(found: Facts) -> Iterator[str]:
-    """Yield the lines that say the facts to people."""
-    machine = found["machine"]
+def report(content: Facts) -> Iterator[str]:
+    """Yield the lines of the report from `facts` and `configuration_facts`."""
+    machine = content["machine"]
     yield f"helixfold {machine['helixfold']}, Python {machine['python']}, PyTorch {machine['pytorch']}"
     yield _row("device", f"{machine['device']} ({machine['device_name']})")
     if machine["warning"] is not None:
         yield _row("", machine["warning"])
     yield _row("precision", f"{machine['dtype']} by default (--dtype)")
     graphs = machine["cuda_graphs"]
-    yield _row("CUDA graphs", f"none: {graphs}" if graphs else "of short passes whose size repeats (--cuda-graphs)")
+    yield _row("CUDA graphs", f"none: {graphs}" if graphs else "for short targets whose size repeats (--cuda-graphs)")
     missing = machine["compiled_loops"]
     yield _row("CPU loops", f"none: {missing}" if missing else "compiled by Numba, for streams of two million elements")
-    yield from _host_lines({**found["host"], "all_memory": machine["memory"]})
+    yield from _host_lines({**content["host"], "all_memory": machine["memory"]})
     files = machine["parameters"]
     if not machine["has_downloaded_parameters"]:
         directory = parameters_directory()
@@ -131,12 +131,12 @@ def report(found: Facts) -> Iterator[str]:
     platform_name = machine["relaxation"]
     yield _row("relaxation", f"not installed: {INSTALL}" if platform_name is None else f"by OpenMM on {platform_name}")
     yield ""
-    yield from memory_plan.machine_table(found["models"])
+    yield from memory_plan.machine_table(content["models"])
     yield ""
-    yield from _configuration_lines(found["configuration"])
+    yield from _configuration_lines(content["configuration"])
     yield ""
     yield "search programs"
-    for name, program in found["programs"].items():
+    for name, program in content["programs"].items():
         if name == "pyhmmer":
             yield _row(name, f"{program['version']}, jackhmmer and hmmsearch in this process")
         elif program is None:
@@ -147,30 +147,30 @@ def report(found: Facts) -> Iterator[str]:
             if program.get("problem"):
                 yield _row("", program["problem"])
     yield ""
-    yield from _database_lines(found["databases"])
-    if found["targets"]:
+    yield from _database_lines(content["databases"])
+    if content["targets"]:
         yield ""
         yield "targets"
-    for target in found["targets"]:
+    for target in content["targets"]:
         yield _row(target["name"], f"{target['residues']:,} residues")
         yield _row("", f"alignment from {', '.join(target['alignment_from']) or 'nothing but the sequence itself'}")
         yield _row("", f"templates from {', '.join(target['templates_from']) or 'none'}")
 
 
-def _configuration_lines(found: Facts) -> Iterator[str]:
+def _configuration_lines(configuration: Facts) -> Iterator[str]:
     yield "configuration"
-    if not found["files"]:
+    if not configuration["files"]:
         yield f"  no files are read, because {VARIABLE} is {os.devnull}"
-    for file in found["files"]:
+    for file in configuration["files"]:
         yield f"  {file['path']}: {'read' if file['is_read'] else 'not there'}"
-    if found["error"] is not None:
-        yield f"  error: {found['error']}"
+    if configuration["error"] is not None:
+        yield f"  error: {configuration['error']}"
         yield "  The rest of this report is for the built-in defaults."
-    for key, setting in found["settings"].items():
+    for key, setting in configuration["settings"].items():
         value, source = setting["value"], setting["source"]
-        shown = ", ".join(value) if isinstance(value, list) else "none" if value is None else str(value)
+        text = ", ".join(value) if isinstance(value, list) else "none" if value is None else str(value)
         note = "" if setting.get("is_writable", True) else "; cannot be written"
-        yield f"  {key:<27}{shown.lower() if isinstance(value, bool) else shown} ({source}{note})"
+        yield f"  {key:<27}{text.lower() if isinstance(value, bool) else text} ({source}{note})"
 
 
 def _machine() -> Facts:
@@ -202,7 +202,7 @@ def _host() -> Facts:
         "system": f"{platform.system()} {platform.release()}",
         "slurm": {name: value for name, value in sorted(os.environ.items()) if name.startswith(_SLURM)},
         "processors": [{"by": by, "count": count} for by, count in processor_limits()],
-        # Groups without a limit have one that no machine reaches.
+        # Control groups without a limit report a huge one.
         "memory": [{"by": by, "left": left} for by, left in memory_limits() if left < 2**50],
         "extras": extra_versions(),
     }
@@ -211,10 +211,10 @@ def _host() -> Facts:
 def _host_lines(host: Facts) -> Iterator[str]:
     slurm = ", ".join(f"{name.removeprefix('SLURM_').lower()} {value}" for name, value in host["slurm"].items())
     yield _row("host", f"{host['name']}, {host['system']}; SLURM: {slurm or 'no allocation'}")
-    least = min(host["processors"], key=lambda each: each["count"])
-    yield _row("processors", f"{least['count']:g} of {os.cpu_count()}{_limited(least)}")
-    least = min(host["memory"], key=lambda each: each["left"])
-    yield _row("memory", f"{_size(least['left'])} free of {_size(host['all_memory'])}{_limited(least)}")
+    limit = min(host["processors"], key=lambda each: each["count"])
+    yield _row("processors", f"{limit['count']:g} of {os.cpu_count()}{_limited(limit)}")
+    limit = min(host["memory"], key=lambda each: each["left"])
+    yield _row("memory", f"{_size(limit['left'])} free of {_size(host['all_memory'])}{_limited(limit)}")
     missing = [f"{name} [{extra}]" for extra, each in host["extras"].items() for name in each if each[name] is None]
     installed = [f"{name} {each[name]}" for each in host["extras"].values() for name in each if each[name] is not None]
     yield _row("extras", f"{', '.join(installed) or 'none'}; not installed: {', '.join(missing) or 'none'}")
@@ -232,7 +232,7 @@ def _program(name: str) -> Facts | None:
 
 
 def _mmseqs() -> Facts | None:
-    """Return version, path and release of the MMseqs2 that searches would use, and what it is too old for."""
+    """Return version, path and release of the MMseqs2 for searches, and a problem if it is too old; None without it."""
     path = find_mmseqs()
     if path is None:
         return None
@@ -242,27 +242,27 @@ def _mmseqs() -> Facts | None:
         problem = f"too old: release {OLDEST_RELEASE} or a newer one is needed"
     elif release is not None and release < OLDEST_FOR_CLUSTERS:
         problem = f"too old for ColabFold's databases: they need release {OLDEST_FOR_CLUSTERS} or a newer one"
-    shown = version if release is None else f"release {release} ({version[:16]})"
-    return {"version": shown, "path": str(path), "release": release, "problem": problem}
+    text = version if release is None else f"release {release} ({version[:16]})"
+    return {"version": text, "path": str(path), "release": release, "problem": problem}
 
 
 def _models(device_name: str, length: int) -> Facts:
-    """Return the memory that each model would take for `length` residues on a device or a named card.
+    """Return the memory that each model would take for `length` residues on a device or GPU model.
 
-    The models are those whose parameters are on this machine, or else the default one and the demonstration model.
+    The models are those with parameters on this machine, or else the default model and the demonstration model.
     """
     if device_name in GPU_NAMES:
         properties = DEVICE_MODELS[device_name]
-        # A named card has all its memory free; its host is assumed to have as much free memory as this machine.
-        found = Device(properties=properties, memory=properties.memory, spill=available_memory(torch.device("cpu")))
+        # All memory of a GPU model counts as free; its host is assumed to have the free memory of this machine.
+        target = Device(properties=properties, memory=properties.memory, spill=available_memory(torch.device("cpu")))
     else:
         try:
-            found = Device.at_hand(pick_device(device_name), Path())
+            target = Device.at_hand(pick_device(device_name), Path())
         except InputError as error:
             return {"problem": str(error)}
     names = [file.stem.removeprefix("params_") for file in _parameter_files(parameters_directory())]
-    chosen = [name for name in names if name in PRESETS] or [DEFAULTS["monomer"], demonstration.NAME]
-    return memory_plan.machine_facts([PRESETS[name]() for name in chosen], length, found)
+    models = [name for name in names if name in PRESETS] or [DEFAULTS["monomer"], demonstration.NAME]
+    return memory_plan.machine_facts([PRESETS[name]() for name in models], length, target)
 
 
 def _parameter_files(directory: Path | None) -> list[Path]:
@@ -299,20 +299,20 @@ def _templates(database: TemplateDatabase | None) -> Facts | None:
     }
 
 
-def _database_lines(found: Facts) -> Iterator[str]:
+def _database_lines(databases: Facts) -> Iterator[str]:
     yield "databases, in the order in which their rows are merged"
-    templates = found["templates"]
-    if not found["alignments"] and templates is None and found["server"] is None:
-        yield "  none; name them with --databases or --database, or give alignments with --msa"
-    for database in found["alignments"]:
+    templates = databases["templates"]
+    if not databases["alignments"] and templates is None and databases["server"] is None:
+        yield "  none; pass --databases or --database, or alignments with --msa"
+    for database in databases["alignments"]:
         yield from _alignment_lines(database)
-    if found["server"] is not None:
-        yield _row("server", f"{found['server']}: sequences are sent there")
+    if databases["server"] is not None:
+        yield _row("server", f"{databases['server']}: sequences are sent there")
     if templates is not None:
         yield from _template_lines(templates)
-    for note in found["notes"]:
+    for note in databases["notes"]:
         yield _row("note", note)
-    complexes = found["complexes"]
+    complexes = databases["complexes"]
     if any(complexes.values()):
         yield "  of complexes"
     if complexes["pairs"] is not None:
@@ -333,8 +333,8 @@ def _template_lines(database: Facts) -> Iterator[str]:
     date = database["latest_release"]
     yield _row("templates", f"{database['tool']}{'' if date is None else f', released until {date}'}")
     yield _row("", _files_text(database))
-    most = " or more" if database["structure_files"] == _MAX_COUNTED else ""
-    yield _row("", f"structures in {database['structures']}: {counted(database['structure_files'], 'file')}{most}")
+    or_more = " or more" if database["structure_files"] == _MAX_COUNTED else ""
+    yield _row("", f"structures in {database['structures']}: {counted(database['structure_files'], 'file')}{or_more}")
 
 
 def _target(profile: DatabaseProfile, target: AnyTarget, server: str | None) -> Facts:

@@ -1,4 +1,4 @@
-"""Show what a run of `helixfold predict` would do: a row for each target, or a summary of a large batch."""
+"""Dry run of `helixfold predict`: print estimated memory and time, per target or as a summary of a large batch."""
 
 import sys
 import warnings
@@ -23,38 +23,41 @@ from helixfold.results.failures import EXPECTED_ERRORS, SOME_FAILED
 from helixfold.runtime.screen import format_estimate
 from helixfold.runtime.standard_streams import is_verbose
 
-FEW = 20  # targets up to which each has a row, also without --verbose
-_MOST_LINES = 10  # about targets that do not fit; more are counted in one line
+MAX_ROWS = 20  # max number of targets for which each has a row without --verbose
+_MAX_LINES = 10  # about targets that do not fit; others are counted in one line
 
 
 @dataclass(frozen=True, kw_only=True)
 class TargetEstimate:
-    """How one model folds one target, for the table of a dry run, and the seconds of its predictions."""
+    """Row of a dry run's table: the plan of one target with one model, and the seconds of its predictions."""
 
     target: str
     model: str
     rows: FeatureRows
-    found: PredictionEstimate
+    plan: PredictionEstimate
     seconds: float
 
 
 def print_dry_run(jobs: Sequence[Job], statuses: Sequence[ResumeStatus], settings: RunSettings) -> int:
-    """Print what each target, or all of many, would take; return 1 if one does not fit or cannot be read."""
+    """Print the estimated memory and time of all targets; return 1 if a target does not fit or cannot be read.
+
+    Batches of more than `MAX_ROWS` targets are summarized.
+    """
     remaining = [(job, status) for job, status in zip(jobs, statuses, strict=True) if not status.finished]
-    is_summary = len(remaining) > FEW and not is_verbose()
+    is_summary = len(remaining) > MAX_ROWS and not is_verbose()
     available = settings.memory.available(settings.device, settings.options.output)
     estimates: list[TargetEstimate] = []
     failed, seconds = False, 0.0
     for job, status in remaining:
         try:
-            found = list(_estimates(job, settings, available, is_rounded=is_summary))
+            rows = list(_estimates(job, settings, available, is_rounded=is_summary))
         except EXPECTED_ERRORS as error:
             failed = True
             print(f"{job.name}: would fail: {type(error).__name__}: {error}", file=sys.stderr)
             continue
-        estimates += found
-        # Some of its predictions may be there already.
-        seconds += sum(each.seconds for each in found) * status.missing / len(settings.predictions())
+        estimates += rows
+        # Finished predictions of the target take no time.
+        seconds += sum(each.seconds for each in rows) * status.missing / len(settings.predictions())
     for line in (*(_summary if is_summary else _table)(estimates, settings), *_problems(estimates, settings)):
         print(line)
     predictions = sum(status.missing for _, status in remaining)
@@ -69,19 +72,19 @@ def print_dry_run(jobs: Sequence[Job], statuses: Sequence[ResumeStatus], setting
         f"estimated time in all: {format_estimate(seconds / settings.workers.mesh.layout.dp)}, by the speed of this "
         "device; searches, relaxation and writing come on top"
     )
-    return SOME_FAILED if failed or not all(each.found.fits for each in estimates) else 0
+    return SOME_FAILED if failed or not all(each.plan.fits for each in estimates) else 0
 
 
 def _estimates(job: Job, settings: RunSettings, available: Device, *, is_rounded: bool) -> Iterator[TargetEstimate]:
-    """Yield the memory and the time that folding a target takes with each model; nothing is written or searched.
+    """Yield the estimated memory and time of a target with each model, without writing or searching.
 
-    Where `is_rounded`, lengths and depths are rounded up, so that few sizes are counted for many targets.
+    With `is_rounded`, lengths and MSA depths are rounded up, so that few sizes are counted for many targets.
     """
     features, target, searches = job.features, job.target, settings.searches
     templates = searches.templates is not None or (target is not None and bool(target.templates))
     is_alone = False
     if target is not None and not searches.alignments and (searches.templates is None or target.templates):
-        # A chain with nothing but its sequence has one row.
+        # The MSA of a chain without alignments, searches and templates has one row.
         is_alone = not (templates or isinstance(target, ComplexInput) or target.alignments)
         if not is_alone:
             with warnings.catch_warnings(action="ignore"):  # about unused templates, which the run itself reports
@@ -93,22 +96,22 @@ def _estimates(job: Job, settings: RunSettings, available: Device, *, is_rounded
             rows = FeatureRows(residues=job.residues, alignment=1, templates=0)
         else:
             rows = FeatureRows.at_most(job.residues, model.preset.sampling, templates=templates)
-        found = settings.plan(model, _rounded(rows, model.preset) if is_rounded else rows, available)
-        if is_rounded and not found.fits:
-            found = settings.plan(model, rows, available)
-        seconds = found.of(found.executor, residues=rows.residues).seconds
-        yield TargetEstimate(target=job.name, model=model.preset.name, rows=rows, found=found, seconds=seconds)
+        plan = settings.plan(model, _rounded(rows, model.preset) if is_rounded else rows, available)
+        if is_rounded and not plan.fits:
+            plan = settings.plan(model, rows, available)
+        seconds = plan.of(plan.executor, residues=rows.residues).seconds
+        yield TargetEstimate(target=job.name, model=model.preset.name, rows=rows, plan=plan, seconds=seconds)
 
 
 def _rounded(rows: FeatureRows, preset: Preset) -> FeatureRows:
-    """Return the numbers rounded up to the few for which a pass is counted; no more rows than a model reads."""
-    most = preset.sampling.max_msa_clusters + preset.sampling.max_extra_msa
+    """Return the numbers rounded up to bucket sizes, with at most as many rows as a model reads."""
+    max_rows = preset.sampling.max_msa_clusters + preset.sampling.max_extra_msa
     depth = rows.alignment if rows.alignment < 16 else bucket_size(rows.alignment)
-    return replace(rows, residues=bucket_size(rows.residues), alignment=min(depth, most))
+    return replace(rows, residues=bucket_size(rows.residues), alignment=min(depth, max_rows))
 
 
 def _summary(estimates: Sequence[TargetEstimate], settings: RunSettings) -> Iterator[str]:
-    """Yield the lines on all targets of a batch: lengths, searches, executors and the largest one."""
+    """Yield the summary of a batch: lengths, searches, executors, the longest and the slowest target."""
     if not estimates:
         return
     lengths = sorted(each.rows.residues for each in estimates)
@@ -119,11 +122,11 @@ def _summary(estimates: Sequence[TargetEstimate], settings: RunSettings) -> Iter
     steps = (*plan.alignments, plan.pairing, plan.uniprot, plan.templates, plan.complex_templates)
     names = dict.fromkeys(each.name for step in steps if step is not None for each in step.databases)
     yield f"searched for each target: {', '.join(names) or 'nothing; sequences and alignments are used as they are'}"
-    executors = Counter(each.found.executor if each.found.fits else "none" for each in estimates)
-    peak = gib(longest.found.memory.peak)
+    executors = Counter(each.plan.executor if each.plan.fits else "none" for each in estimates)
+    peak = gib(longest.plan.memory.peak)
     yield (
         f"executors: {', '.join(f'{name} {count:,}' for name, count in executors.most_common())}; the longest target "
-        f"takes at most {peak} of the {gib(longest.found.device.memory)} that there are"
+        f"needs at most {peak} of the available {gib(longest.plan.device.memory)}"
     )
     slowest = max(estimates, key=lambda each: each.seconds)
     yield f"time of the slowest: {format_estimate(slowest.seconds)} ({slowest.target}, {slowest.model})"
@@ -131,10 +134,10 @@ def _summary(estimates: Sequence[TargetEstimate], settings: RunSettings) -> Iter
 
 
 def _table(estimates: Sequence[TargetEstimate], _: RunSettings) -> Iterator[str]:
-    """Yield a row for each target and model, below the names of the columns."""
+    """Yield the lines of a table with a row for each target and model."""
     if not estimates:
         return
-    if (ranks := estimates[0].found.size.ranks) > 1:
+    if (ranks := estimates[0].plan.size.ranks) > 1:
         yield f"of each of the {ranks} processes that fold a target together:"
     width = max([6, *(len(each.target) for each in estimates)])
     models = max([5, *(len(each.model) for each in estimates)])
@@ -143,21 +146,21 @@ def _table(estimates: Sequence[TargetEstimate], _: RunSettings) -> Iterator[str]
         f"{'executor':8} {'peak GiB':>8} {'room GiB':>8} {'spilled GiB':>11} {'time':>12}"
     )
     for each in estimates:
-        found, size, bound = each.found, each.found.size, "<= " if each.rows.is_bound else ""
+        plan, size, bound = each.plan, each.plan.size, "<= " if each.rows.is_bound else ""
         counts = f"{bound + format(size.msa_rows, ','):>9} {bound + format(size.extra_rows, ','):>10}"
         templates = f"{bound}{size.templates}" if size.templates else "0"
-        spilled = f"{found.memory.spilled / 2**30:,.1f}" if found.executor == "spilled" else "-"
+        spilled = f"{plan.memory.spilled / 2**30:,.1f}" if plan.executor == "spilled" else "-"
         yield (
             f"{each.target:{width}}  {each.model:{models}} {size.residues:8,} {counts} {templates:>9}  "
-            f"{found.executor if found.fits else 'none':8} {found.memory.peak / 2**30:8,.1f} "
-            f"{found.device.memory / 2**30:8,.1f} {spilled:>11} {format_estimate(each.seconds):>12}"
+            f"{plan.executor if plan.fits else 'none':8} {plan.memory.peak / 2**30:8,.1f} "
+            f"{plan.device.memory / 2**30:8,.1f} {spilled:>11} {format_estimate(each.seconds):>12}"
         )
 
 
 def _problems(estimates: Sequence[TargetEstimate], settings: RunSettings) -> Iterator[str]:
-    """Yield why targets do not fit and what would, the shortest first; only some of many without --verbose."""
-    unfit = sorted((each for each in estimates if not each.found.fits), key=lambda each: each.rows.residues)
-    shown = unfit if is_verbose() else unfit[:_MOST_LINES]
-    yield from (f"{each.target}: {each.model}: {settings.memory.problem(each.found)}" for each in shown)
+    """Yield why targets do not fit, and what would fit; without --verbose, only for the shortest targets."""
+    unfit = sorted((each for each in estimates if not each.plan.fits), key=lambda each: each.rows.residues)
+    shown = unfit if is_verbose() else unfit[:_MAX_LINES]
+    yield from (f"{each.target}: {each.model}: {settings.memory.problem(each.plan)}" for each in shown)
     if len(unfit) > len(shown):
         yield f"{len(unfit) - len(shown):,} more do not fit (--verbose lists them)"

@@ -1,4 +1,4 @@
-"""What a run folds: targets whose features are still to be made, and features that were made before."""
+"""Read the input of a prediction run as jobs: targets whose features will be computed, and finished features."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ from helixfold.apps.search import (
     write_templates,
 )
 from helixfold.apps.search_plan import plan_of, with_site_sources
-from helixfold.apps.targets import left_out_failures, requested_targets, skippable_problems
+from helixfold.apps.targets import failures_of_skipped, requested_targets, skippable_problems
 from helixfold.folding.initial_guess import guessed_positions
 from helixfold.folding.model_input import input_notes
 from helixfold.folding.recycling import FoldingTarget
@@ -46,28 +46,28 @@ from helixfold.weights.find import ReadyModel
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A protein or complex to fold: a target whose features are still to be made, or features that were made before."""
+    """A protein or complex to fold: a target whose features will be computed, or features from a file."""
 
     target: AnyTarget | None = None
     features: TargetFeatures | None = None
-    directory: str | None = None  # its name, where an earlier version made it; None: `directory_name` gives it
-    initial_guess: Path | None = None  # a structure file, whose atoms the first pass recycles
-    restraints: Path | None = None  # a file of distance restraints
+    directory: str | None = None  # name of the output directory if an earlier version named it differently
+    initial_guess: Path | None = None  # structure file whose atom positions the first iteration recycles
+    restraints: Path | None = None  # file of distance restraints
 
     @property
     def name(self) -> str:
-        """Return the name of the target's directory, by which the screen and lists call the target, too."""
+        """Return the name of the target's directory, which is also its name on the screen and in lists."""
         return self.directory or directory_name(self.title)
 
     @property
     def title(self) -> str:
-        """Return the name of the target as its file has it."""
-        return self.target.name if self.target is not None else self.given_features.domain_name
+        """Return the name of the target in its file."""
+        return self.target.name if self.target is not None else self.ready_features.domain_name
 
     @property
     def sequence(self) -> str:
         """Return the amino acids as one-letter codes, with colons between the chains of a complex."""
-        return self.target.sequence if self.target is not None else self.given_features.sequence
+        return self.target.sequence if self.target is not None else self.ready_features.sequence
 
     @property
     def residues(self) -> int:
@@ -90,18 +90,18 @@ class Job:
 
     @property
     def is_complex(self) -> bool:
-        """Return whether the target is a complex, be it of a single chain."""
+        """Return whether the target is a complex, which may have a single chain."""
         return isinstance(self.target, ComplexInput) or isinstance(self.features, ComplexFeatureSet)
 
     def notes(self, models: Sequence[ReadyModel]) -> tuple[str, ...]:
-        """Return what every reader of its results by these models must know."""
+        """Return the notes for all readers of the target's results by these models."""
         restrained = self.restraints is not None
         of_input = (input_notes(model.preset, self.chains, restrained=restrained) for model in models)
         own = (note for model, notes in zip(models, of_input, strict=True) for note in (*model.notes, *notes))
         return tuple(dict.fromkeys(own))
 
     def prepare(self, directory: Path, settings: RunSettings, templates_read: Collection[str] = ()) -> TargetFeatures:
-        """Return the features, and write them into the target's directory.
+        """Compute the features, after the searches, or take the finished ones, and write them into the directory.
 
         `templates_read` are the labels of the templates that earlier predictions in the directory used.
         """
@@ -112,11 +112,11 @@ class Job:
             write_templates(directory, prepared, read)
             settings.say(f"{self.name}: {summary(prepared, read)}")
             return prepared.features
-        save_features(FEATURES.path(directory), self.given_features)
-        return self.given_features
+        save_features(FEATURES.path(directory), self.ready_features)
+        return self.ready_features
 
     def guessed_positions(self, features: TargetFeatures) -> Float[np.ndarray, "r 37 3"] | None:
-        """Return the atoms that the first pass recycles, in the order of the features; None for nothing."""
+        """Return the atom positions (Å) that the first iteration recycles, in the order of the features, or None."""
         return None if self.initial_guess is None else guessed_positions(self.initial_guess, features)
 
     def folding_target(
@@ -131,27 +131,27 @@ class Job:
         return None if self.restraints is None else read_restraints(self.restraints, self.sequence)
 
     @property
-    def given_features(self) -> TargetFeatures:
-        """Return the features that were made before, of a job that has them."""
+    def ready_features(self) -> TargetFeatures:
+        """Return the features of a job that has them from a file."""
         assert self.features is not None
         return self.features
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """What a run folds, and the searches for it."""
+    """The jobs and the searches of a run."""
 
     jobs: Sequence[Job]
     searches: SearchPlan
-    pulldown: Sequence[PulldownEntry]  # the entries of its table
-    invalid: Mapping[str, str]  # what is wrong with targets that are left out, as failures.json has it
+    pulldown: Sequence[PulldownEntry]  # entries of the pulldown table
+    invalid: Mapping[str, str]  # targets that are skipped, with the error for failures.json
 
 
 def read_jobs(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = None, *, announce: bool) -> Batch:
-    """Return what a run with these options folds; see `requested_targets`.
+    """Read all input of a run; see `requested_targets`.
 
-    Raise `InputError` for wrong input: all errors together or, with --skip-invalid, none of those that concern single
-    targets, unless no target is valid.
+    Raise `InputError` for wrong input, with all errors together. With --skip-invalid, errors of single targets are not
+    raised unless no target is valid.
     """
     if (
         options.features
@@ -166,34 +166,37 @@ def read_jobs(options: PredictOptions, given_targets: Sequence[AnyTarget] | None
         ready = read_features(options.features, problems)
         jobs = [*(Job(target=target) for target in targets), *(Job(features=features) for _, features in ready)]
         if not jobs and not problems:
-            raise InputError("there is nothing to fold; name a FASTA file, an alignment, or --features")
+            raise InputError("no input; pass a FASTA file, an alignment, or --features")
         _check_references(options.reference)
         files = [Path("the targets")] * len(targets) + [path for path, _ in ready]
         jobs = _checked(jobs, files, options, problems)
         chains = {chain for job in jobs for chain in job.chain_ids}
         for name in options.cyclic or ():
-            if name not in chains and not problems:  # a target that is left out may have it
+            if name not in chains and not problems:  # a skipped target may have the chain
                 hint = did_you_mean(name, sorted(chains))
-                raise InputError(f"--cyclic {printable(name)}: no target has a chain of this name{hint}")
-    # Whoever gives targets has decided what is searched.
+                raise InputError(f"--cyclic {printable(name)}: no target has a chain with this name{hint}")
+    # A caller that passes targets has already chosen the searches.
     search = with_site_sources(options, targets, announce=announce) if given_targets is None else options
     searches = plan_of(search, announce=announce, dry_run=options.dry_run)
     if announce and (unfinished := unfinished_features(options.features)):
-        text = f"left out, as they have no {FEATURES.name()}: {', '.join(map(str, unfinished))}"
-        print_note(f"{printable(text, 1000)}; helixfold features makes the rest")
+        text = f"skipped because {FEATURES.name()} is missing: {', '.join(map(str, unfinished))}"
+        print_note(f"{printable(text, 1000)}; run helixfold features to make it")
     jobs = [replace(job, directory=directory_in(options.output, job.title).name) for job in jobs]
-    invalid = left_out_failures(problems, {job.name for job in jobs}, announce=announce)
+    invalid = failures_of_skipped(problems, {job.name for job in jobs}, announce=announce)
     pulldown += pulldown_of_features(options.features, {directory_name(each.domain_name) for _, each in ready})
     if (shard := options.shard) is not None:
         count, jobs = len(jobs), part_of(jobs, shard)
         if not jobs:
-            raise InputError(f"there is no target in shard {shard[0]}/{shard[1]} of {counted(count, 'target')}")
+            raise InputError(f"shard {shard[0]}/{shard[1]} of {counted(count, 'target')} is empty; use fewer shards")
     return Batch(jobs=jobs, searches=searches, pulldown=pulldown, invalid=invalid)
 
 
 def _checked(jobs: Sequence[Job], files: Sequence[Path], options: PredictOptions, problems: InputProblems) -> list[Job]:
-    """Return the jobs that have a name of their own and, if there are any, an initial guess; `files` have the jobs."""
-    names, found = TargetNames(), list[Job]()
+    """Return the valid jobs, with their initial guesses; add an error for each that has no unique name or no guess.
+
+    `files` are the files that the jobs come from.
+    """
+    names, valid = TargetNames(), list[Job]()
     only = len(jobs) + len(problems) == 1
     for job, file in zip(jobs, files, strict=True):
         with problems.collected(job.title):
@@ -203,16 +206,16 @@ def _checked(jobs: Sequence[Job], files: Sequence[Path], options: PredictOptions
                 guess = file_of_target(options.initial_guess, job.title, STRUCTURES, only=only)
             if options.restraints is not None:
                 restraints = file_of_target(options.restraints, job.title, RESTRAINTS, only=only)
-            found.append(replace(job, initial_guess=guess, restraints=restraints))
-            _ = found[-1].distance_restraints  # so that errors in the files of all targets are listed together
-    return found
+            valid.append(replace(job, initial_guess=guess, restraints=restraints))
+            _ = valid[-1].distance_restraints  # so that errors in the files of all targets are listed together
+    return valid
 
 
 def _check_references(paths: Sequence[Path]) -> None:
-    """Read structures that samples will be compared to; raise `InputError` for what is wrong with one."""
+    """Read the reference structures; raise `InputError` if one cannot be read."""
     if not paths:
         return
-    # Takes long to import.
+    # This module takes long to import.
     from helixfold.analysis.matching import structure_files  # noqa: PLC0415
 
     for file in (each for path in paths for each in structure_files(path)):

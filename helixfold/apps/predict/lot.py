@@ -1,8 +1,8 @@
-"""Fold a lot of targets: make their features, then the predictions that are missing of each, and finish each target.
+"""Fold a lot, which is a few targets of similar length: compute features, fold missing predictions, finish targets.
 
-On a GPU, passes of short chains wait for the host to launch their operators, and take as long for many chains as for
-one: targets of a lot that need the same model share passes. Each keeps its own files, its own end of recycling and its
-own failure.
+On a GPU, the network takes as long for several short chains as for one, because it waits for the host to launch
+operators. Targets of a lot that need the same model are therefore folded as one batch. Each target has its own files,
+its own end of recycling and its own failure.
 """
 
 import threading
@@ -49,38 +49,38 @@ from helixfold.report.plots import import_matplotlib
 from helixfold.results.file_table import FEATURES
 from helixfold.results.prediction import write_prediction, write_timings
 
-# The most targets of a lot on a GPU.
-AT_ONCE = 64
+# Default maximum number of targets in a lot on a GPU.
+MAX_LOT = 64
 # Lengths of targets that are folded together round up to the same multiple of this.
 _LENGTH_STEP = 32
-# Predictions of a target up to which timings.json is written for each, and the seconds between for more of them.
+# For targets with at most this many predictions, timings.json is written after each; otherwise, after so many seconds.
 _FEW, _SECONDS_BETWEEN_TIMES = 50, 10
-# Residues of a target from which on the plot of its alignment is written before the first prediction.
+# For targets with more residues, the plot of the alignment is written before the first prediction.
 _LONG = 256
-# The predictions of a target, best first, or the error by which it failed.
+# Result of a target: its predictions, best first, or the error that stopped it.
 Outcome = list[Prediction] | Exception
 
 
 def sizes_of_lots(lengths: Sequence[int | None], settings: RunSettings) -> list[int]:
-    """Return how many of the targets with these numbers of residues, in their order, are folded together each time.
+    """Divide targets into lots of consecutive targets, and return the numbers of targets in each lot.
 
-    None stands for a target that is folded alone, as complexes are. Models of complexes and groups of ranks that share
-    targets fold one at a time, and every process gets some of the targets.
+    `lengths` are the numbers of residues; None is a target that is folded alone, such as a complex. Lots have one
+    target with multimer models, and where ranks share a target. Otherwise every process gets some of the targets.
     """
-    most = settings.options.targets_at_once
-    if most is None:
-        most = AT_ONCE if properties_of(settings.device).has_own_memory else 1
-    # A model of complexes averages over all template slots, empty ones included; padding would count as well.
+    max_size = settings.options.targets_at_once
+    if max_size is None:
+        max_size = MAX_LOT if properties_of(settings.device).has_own_memory else 1
+    # A multimer model averages over all template slots, including empty ones, so padding would change its results.
     has_multimer = any(model.preset.model.method == "multimer" for model in settings.models)
     if settings.workers.group.size > 1 or has_multimer or settings.folding.dropout or settings.folding.save_passes:
-        most = 1
-    most = min(most, ceil(len(lengths) / settings.workers.mesh.layout.dp))
+        max_size = 1
+    max_size = min(max_size, ceil(len(lengths) / settings.workers.mesh.layout.dp))
     sizes: list[int] = []
     before = 0
-    # A target that is to be alone counts as one that is too long to be folded with others.
+    # A target that is folded alone is treated as one that is too long for a lot.
     for length in (LAUNCH_BOUND_RESIDUES + 1 if length is None else length for length in lengths):
         step = ceil(length / _LENGTH_STEP)
-        if sizes and step == before and length <= LAUNCH_BOUND_RESIDUES and sizes[-1] < most:
+        if sizes and step == before and length <= LAUNCH_BOUND_RESIDUES and sizes[-1] < max_size:
             sizes[-1] += 1
         else:
             sizes.append(1)
@@ -89,11 +89,12 @@ def sizes_of_lots(lengths: Sequence[int | None], settings: RunSettings) -> list[
 
 
 def fold_lot(targets: Sequence[tuple[Job, Stages]], settings: RunSettings) -> list[Outcome]:
-    """Make what is missing of each target in its directory, and return how each ended; several share passes.
+    """Fold the missing predictions of each target and write its files; return the outcome of each target.
 
-    The first rank of a group calls this, and the others `serve_folds`. The failure of one target concerns no other.
+    The first rank of a group calls this, and the other ranks call `serve_folds`. A target that fails does not stop the
+    others.
     """
-    lot = [TargetUnderWay(job, settings, stages) for job, stages in targets]
+    lot = [TargetRun(job, settings, stages) for job, stages in targets]
     for target in lot:
         with target.failing_alone():
             target.begin()
@@ -102,14 +103,14 @@ def fold_lot(targets: Sequence[tuple[Job, Stages]], settings: RunSettings) -> li
     with tqdm(total=count, desc="predictions", unit="prediction", leave=False, disable=hides_bar) as bar:
         while alike := _alike(lot):
             together = _fold_together(alike, settings) if len(alike) > 1 else None
-            for place, target in enumerate(alike):
+            for index, target in enumerate(alike):
                 with target.failing_alone():
-                    prediction = target.known_prediction() if together is None else together[place]
+                    prediction = target.same_prediction() if together is None else together[index]
                     if prediction is None:
                         requested, plan = target.missing[0]
                         prediction = fold_planned(
                             requested.model,
-                            target.announced(),
+                            target.announce(),
                             plan,
                             replace(settings.folding, seed=requested.seed),
                             stages=target.stages,
@@ -128,8 +129,8 @@ def fold_lot(targets: Sequence[tuple[Job, Stages]], settings: RunSettings) -> li
     return [target.outcome for target in lot]
 
 
-class TargetUnderWay:
-    """A target under way in its directory, with the predictions that are `missing`, the next one first."""
+class TargetRun:
+    """The run of one target in its directory; `missing` has the predictions to fold, the next one first."""
 
     def __init__(self, job: Job, settings: RunSettings, stages: Stages) -> None:
         self.job, self.settings, self.stages = job, settings, stages
@@ -137,22 +138,22 @@ class TargetUnderWay:
         self.spill = settings.memory.spill_directory or directory
         self.missing: deque[tuple[PredictionRequest, PredictionEstimate]] = deque()
         self.outcome: Outcome = []
-        self._same: dict[tuple[str, str], Prediction] = {}  # by model and alignment, where seeds make no difference
+        self._same: dict[tuple[str, str], Prediction] = {}  # by model and alignment, if they do not depend on the seed
         self._next_times = 0.0
 
     @contextmanager
     def failing_alone(self) -> Iterator[None]:
-        """End the target if the block fails."""
+        """Context that records an error as the target's outcome, so that other targets continue."""
         try:
             yield
-        except Exception as error:  # a mistake of ours in one target must not end a night's batch either
+        except Exception as error:  # even a bug must not end a whole batch
             self.outcome = error
             self.missing.clear()
 
     def begin(self) -> None:
-        """Make the features, and plan the predictions that are missing.
+        """Compute the features, and plan the missing predictions.
 
-        Raise `NotEnoughMemoryError`, before any is made, if one does not fit.
+        Raise `NotEnoughMemoryError` if one of them does not fit, before any is folded.
         """
         job, directory, settings, stages = self.job, self.directory, self.settings, self.stages
         restore(directory)
@@ -160,8 +161,8 @@ class TargetUnderWay:
         with stages.stage("features"):
             self.features = features = job.prepare(directory, settings, resumed.templates_read)
             self._depth = write_alignment(directory, alignment_of(features))
-            found = find_variants(settings.variants, job, features, directory)
-        resumed.request(directory, settings, found)
+            variants = find_variants(settings.variants, job, features, directory)
+        resumed.request(directory, settings, variants)
         stages.finished[:0] = resumed.stages
         self._models = resumed.models
         self._facts = {**_facts(job, features, settings), "models": resumed.models}
@@ -181,32 +182,32 @@ class TargetUnderWay:
 
     @property
     def folding_target(self) -> FoldingTarget:
-        """Return what the next prediction is made from."""
+        """Return the input of the next prediction."""
         requested, _ = self.missing[0]
         features = requested.alignment.of(self.features)
         return self.job.folding_target(features, requested.name, self._guess)
 
     @property
-    def kind(self) -> tuple[object, ...]:
-        """Return a key that is equal for targets whose next predictions can share passes."""
+    def batch_key(self) -> tuple[object, ...]:
+        """Return a key that is equal for targets whose next predictions can be computed as one batch."""
         requested, plan = self.missing[0]
         size, model = plan.size, requested.model.preset
         if (model.name, requested.alignment.name) in self._same:
             return (id(self),)
-        # Padding takes as much time as what it stands beside: rows are at most doubled.
+        # Padding takes time, so the number of rows is at most doubled.
         rows = size.msa_rows.bit_length(), size.extra_rows.bit_length(), size.templates > 0
         return model.name, model.sampling, requested.seed, plan.executor, ceil(size.residues / _LENGTH_STEP), rows
 
-    def known_prediction(self) -> Prediction | None:
-        """Return the next prediction if an earlier one is the same, as its input does not depend on the seed."""
+    def same_prediction(self) -> Prediction | None:
+        """Return an earlier prediction with the same input as the next one, whose seed has no effect; else None."""
         requested, _ = self.missing[0]
-        known = self._same.get((requested.model.preset.name, requested.alignment.name))
-        if known is not None:
+        same = self._same.get((requested.model.preset.name, requested.alignment.name))
+        if same is not None:
             self.say_of_next("its input does not depend on the seed; not folded again")
-        return known
+        return same
 
-    def announced(self) -> FoldingTarget:
-        """Announce the next prediction, to other ranks and, if it spills, to the user; return its target."""
+    def announce(self) -> FoldingTarget:
+        """Send the next prediction to the other ranks, print a note if it spills, and return its input."""
         (requested, plan), settings = self.missing[0], self.settings
         if (remark := memory_plan.remark(plan, requested.name, self.spill)) is not None:
             settings.say(f"{self.job.name}: {remark}")
@@ -219,15 +220,15 @@ class TargetUnderWay:
         self.settings.say(f"{self.job.name}: {self.missing[0][0].name}: {line}")
 
     def write(self, prediction: Prediction) -> None:
-        """Write the next prediction.
+        """Write the next prediction to files, and remove it from `missing`.
 
-        Its record is written before its files, because a prediction whose files exist is not made again.
+        Its record is written before its files, because a prediction whose files exist is not folded again.
         """
         (requested, _), settings, resumed = self.missing.popleft(), self.settings, self._resumed
         preset, alignment = requested.model.preset, requested.alignment
         if (preset.name, alignment.name) not in self._same:
-            read = _rows_read(preset, alignment.of(self.features))
-            self._models[requested.name] = {**prediction.measurements, "msa_rows_read": read}
+            rows = _rows_read(preset, alignment.of(self.features))
+            self._models[requested.name] = {**prediction.measurements, "msa_rows_read": rows}
             dropout = settings.folding.dropout
             if settings.num_seeds > 1 and not depends_on_seed(alignment.of(self.features), preset, dropout=dropout):
                 self._same[preset.name, alignment.name] = prediction
@@ -252,14 +253,14 @@ class TargetUnderWay:
                 representations_format=settings.options.representations_format,
             )
             if no_pdb_file is not None:
-                settings.say(f"{self.job.name}: {requested.name}: there is no PDB file: {no_pdb_file}")
+                settings.say(f"{self.job.name}: {requested.name}: no PDB file: {no_pdb_file}")
             self._write_times(prediction)
         score = settings.folding.stop_at_score
         if score is not None and prediction.plddt.mean() >= score:
             self.missing.clear()
 
     def finish(self) -> list[Prediction]:
-        """Do what follows on all predictions, and return them, best first."""
+        """Rank, relax and report on all predictions, and return them, best first."""
         if self.job.residues <= _LONG:
             self._draw_coverage()
         return postprocess(
@@ -279,14 +280,14 @@ class TargetUnderWay:
             write_coverage(self.directory, alignment_of(self.features), self._depth)
 
     def _write_times(self, prediction: Prediction) -> None:
-        # The file has lines for every prediction: it is not written again for each of thousands.
+        # The file has entries for all predictions, so it is not rewritten for each of thousands.
         if time.monotonic() >= self._next_times:
             timings = {**self._facts, "stages": self.stages.table(running=True)}
             write_timings(self.directory, timings, notes=prediction.notes)
             self._next_times = time.monotonic() + self._seconds_between_times
 
     def _provenance(self, prediction: Prediction, preset: Preset) -> Provenance:
-        """Return what made a prediction of the target by the model of a preset."""
+        """Return the complete provenance of a prediction by the model of a preset."""
         settings, target = self.settings, self.job.target
         assert prediction.provenance is not None
         device = settings.device
@@ -302,24 +303,24 @@ class TargetUnderWay:
         )
 
 
-def _alike(lot: Sequence[TargetUnderWay]) -> list[TargetUnderWay]:
-    """Return the first target with a missing prediction, and those whose next one can be made in the same passes.
+def _alike(lot: Sequence[TargetRun]) -> list[TargetRun]:
+    """Return the first target with a missing prediction, and others whose next prediction can be in the same batch.
 
-    They need the same model and seed and have about as many residues and rows. As many are returned as fit into memory.
+    These need the same model and seed, and have similar numbers of residues and rows. All of them fit into memory.
     """
     waiting = [target for target in lot if target.missing]
-    found, plans = waiting[:1], [target.missing[0][1] for target in waiting[:1]]
+    batch, plans = waiting[:1], [target.missing[0][1] for target in waiting[:1]]
     for target in waiting[1:]:
-        if target.kind == found[0].kind:
+        if target.batch_key == batch[0].batch_key:
             plans.append(target.missing[0][1])
             if not fit_together(plans):
                 break
-            found.append(target)
-    return found
+            batch.append(target)
+    return batch
 
 
-def _fold_together(alike: Sequence[TargetUnderWay], settings: RunSettings) -> list[Prediction] | None:
-    """Return the next predictions of targets that are alike, made in the same passes; None if that failed."""
+def _fold_together(alike: Sequence[TargetRun], settings: RunSettings) -> list[Prediction] | None:
+    """Fold the next predictions of several targets as one batch; return None if that fails."""
     first, _ = alike[0].missing[0]
     return fold_together(
         first.model,
@@ -335,24 +336,24 @@ def _fold_together(alike: Sequence[TargetUnderWay], settings: RunSettings) -> li
 
 
 def serve_folds(jobs: Sequence[Job], settings: RunSettings) -> None:
-    """Take part in the predictions that the first rank of this group makes, until it ends."""
+    """Take part in the predictions of the first rank of this group until it ends."""
     group, by_name = settings.workers.group, {job.name: job for job in jobs}
-    while (asked := group.receive()) is not None:
+    while (message := group.receive()) is not None:
         with suppress(Exception):  # the first rank fails as well, and reports it
-            if "target" in asked:
-                job, directory = by_name[asked["target"]], settings.options.output / asked["target"]
+            if "target" in message:
+                job, directory = by_name[message["target"]], settings.options.output / message["target"]
                 with group.together():
                     features = load_features(FEATURES.path(directory))
                     guess = job.guessed_positions(features)
-                    found = find_variants(settings.variants, job, features, None)
-                    predictions = {each.key: each for each in settings.predictions(found.variants)}
+                    variants = find_variants(settings.variants, job, features, None).variants
+                    predictions = {each.key: each for each in settings.predictions(variants)}
                 plans = _plans([*predictions.values()], features, directory, settings)
                 continue
             with group.together():
-                requested = predictions[tuple(asked["prediction"])]
+                requested = predictions[tuple(message["prediction"])]
                 plan = plans[list(predictions).index(requested.key)]
-                varied = requested.alignment.of(features)
-                target = job.folding_target(varied, asked["name"], guess)
+                variant = requested.alignment.of(features)
+                target = job.folding_target(variant, message["name"], guess)
             fold_planned(
                 requested.model,
                 target,
@@ -368,13 +369,13 @@ def serve_folds(jobs: Sequence[Job], settings: RunSettings) -> None:
 def _plans(
     requested: Sequence[PredictionRequest], features: TargetFeatures, directory: Path, settings: RunSettings
 ) -> list[PredictionEstimate]:
-    """Return how predictions are made in the memory that every rank of the group has; all of them call this."""
+    """Return the plan of each prediction within the memory that every rank of the group has; all ranks call this."""
     group = settings.workers.group
     own = settings.memory.available(settings.device, directory)
     everyone = group.all_gather([own.memory, own.spill])
     memory, spill = (min(each) for each in zip(*everyone, strict=True))
     available = replace(own, memory=memory, spill=spill)
-    # No variant of the alignment has more rows than the whole.
+    # Plans are for the whole alignment, because its variants do not have more rows.
     plans: dict[tuple[str, SamplingConfig], PredictionEstimate] = {}
     for each in requested:
         preset = each.model.preset
@@ -385,7 +386,7 @@ def _plans(
 
 
 def _facts(job: Job, features: TargetFeatures, settings: RunSettings) -> dict[str, object]:
-    """Return the facts that timings.json holds next to the times."""
+    """Return the facts in timings.json besides the times, such as sizes, device and threads."""
     alignment = alignment_of(features)
     chains = {"chains": len(alignment.chain_names)} if isinstance(alignment, ComplexFeatures) else {}
     return {
@@ -402,7 +403,7 @@ def _facts(job: Job, features: TargetFeatures, settings: RunSettings) -> dict[st
 
 
 def _template_count(features: TargetFeatures, preset: Preset) -> int:
-    """Return the number of template slots that a model reads; in a slot, each chain can have its own template."""
+    """Return the number of template slots that a model reads; each chain can have its own template in a slot."""
     if preset.model.template is None:
         return 0
     masks = model_input(features, preset).features.template_all_atom_masks[: preset.sampling.max_templates]
@@ -410,6 +411,6 @@ def _template_count(features: TargetFeatures, preset: Preset) -> int:
 
 
 def _rows_read(model: Preset, features: TargetFeatures) -> int:
-    """Return how many MSA rows a model reads in each recycling iteration."""
-    most = model.sampling.max_msa_clusters + model.sampling.max_extra_msa
-    return min(len(model_input(features, model).features.msa), most)
+    """Return the number of MSA rows that a model reads in each recycling iteration."""
+    maximum = model.sampling.max_msa_clusters + model.sampling.max_extra_msa
+    return min(len(model_input(features, model).features.msa), maximum)

@@ -1,4 +1,4 @@
-"""Describe the memory of targets that are about to be folded, and of this machine for `helixfold doctor`."""
+"""Text about memory: notes on the plan of a target, and the memory table of `helixfold doctor`."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,34 +14,35 @@ from helixfold.planning.memory import FeatureRows
 from helixfold.planning.size import dtype_name, gib
 
 
-def remark(chosen: PredictionEstimate, model: str, directory: Path) -> str | None:
-    """Describe a plan that spills, or does not fit and is tried; None for an ordinary one."""
-    peak, available = gib(chosen.memory.peak), gib(chosen.device.memory)
-    if not chosen.fits:
-        return (
-            f"{model} is predicted to take {peak}, and there are {available}; tried, for --executor {chosen.executor}"
-        )
-    if chosen.executor != "spilled":
+def remark(plan: PredictionEstimate, model: str, directory: Path) -> str | None:
+    """Return a note about a plan that spills streams, or that does not fit and is tried; None for other plans."""
+    peak, available = gib(plan.memory.peak), gib(plan.device.memory)
+    if not plan.fits:
+        tried = f"tried because of --executor {plan.executor}"
+        return f"{model} needs an estimated {peak} of the available {available}; {tried}"
+    if plan.executor != "spilled":
         return None
-    place = str(directory) if chosen.device.properties.kind == "cpu" else "the host's memory"
-    return f"{model} spills {gib(chosen.memory.spilled)} to {place} and takes {peak} of the {available} that there are"
+    place = str(directory) if plan.device.properties.kind == "cpu" else "the host's memory"
+    return f"{model} spills {gib(plan.memory.spilled)} to {place} and needs {peak} of the available {available}"
 
 
 def machine_facts(presets: Iterable[Preset], residues: int, device: Device) -> dict[str, Any]:
-    """Return, for `helixfold doctor`, every executor's peak in bytes of each model, and the longest chain that slabs
-    and spilled streams have room for.
+    """Return the memory facts of `helixfold doctor` for each model and dtype.
+
+    They are the peak in bytes of each executor for a target of `residues`, and the length of the longest chain that
+    fits with slabs and with spilled streams.
     """
     models = []
     for preset, dtype in itertools.product(presets, (torch.float32, torch.bfloat16)):
         work = Prediction(model=preset.model, size=FeatureRows.at_most(residues, preset.sampling).size(preset, dtype))
-        found = estimate(work, device)
+        plan = estimate(work, device)
         models.append(
             {
                 "model": preset.name,
                 "dtype": dtype_name(dtype),
-                "executor": found.executor if found.fits else None,
-                "peak": {name: found.of(name).memory.peak for name in EXECUTORS},
-                # Whole streams are for short chains.
+                "executor": plan.executor if plan.fits else None,
+                "peak": {name: plan.of(name).memory.peak for name in EXECUTORS},
+                # Not for "whole", which is used for short chains only.
                 "longest": {name: max_residues(work, device, [name]) for name in EXECUTORS[1:]},
             }
         )
@@ -49,7 +50,7 @@ def machine_facts(presets: Iterable[Preset], residues: int, device: Device) -> d
 
 
 def machine_table(facts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of `machine_facts` for people."""
+    """Yield the lines of a table of `machine_facts`."""
     if "problem" in facts:
         yield f"memory: {facts['problem']}"
         return
@@ -61,8 +62,8 @@ def machine_table(facts: Mapping[str, Any]) -> Iterator[str]:
     for model in facts["models"]:
         cells = ""
         for name, peak in model["peak"].items():
-            most = f" ({model['longest'][name]:,})" if name in model["longest"] else ""
-            cells += f"{_number(peak) + most:>18}"
+            longest = f" ({model['longest'][name]:,})" if name in model["longest"] else ""
+            cells += f"{_number(peak) + longest:>18}"
         yield f"  {model['model']:13}{model['dtype']:11}{cells}   {model['executor'] or 'none'}"
 
 

@@ -1,6 +1,6 @@
-"""Finish a target once all its predictions are written: relax, rank, plot, tabulate, report and mark it as finished.
+"""Finish a target after all its predictions are written: relax, rank, plot, tabulate, report, and mark it as finished.
 
-Every step reads files and writes files, so that a target that was interrupted makes up for missing steps later.
+Every step reads and writes files, so that a run can repeat missing steps of an interrupted target.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,11 +34,11 @@ from helixfold.results.tables import write_tables
 
 @dataclass(frozen=True, kw_only=True)
 class PredictedTarget:
-    """A target whose predictions are written, with what the steps need; `say` prints a line about it."""
+    """A target whose predictions are written, as input of the steps; `say` prints a line about it."""
 
     directory: Path
-    title: str  # the target's name as its file has it
-    names: tuple[str, ...]  # of the predictions, as in their files' names
+    title: str  # name of the target in its file
+    names: tuple[str, ...]  # of the predictions, as in file names
     settings: RunSettings
     facts: Mapping[str, object]  # for timings.json
     stages: Stages
@@ -62,11 +62,11 @@ def _relax(target: PredictedTarget, order: list[Prediction]) -> None:
         origin_of=lambda name: _origin(target.directory, name),
     )
     if to_relax != "none" and not target.settings.options.slim:
-        _write_times(target, order, running=True)  # it takes long, and a run that goes on does not repeat it
+        _write_times(target, order, running=True)  # a resumed run does not repeat the relaxation, which takes long
 
 
 def _origin(directory: Path, name: str) -> ModelOrigin | None:
-    """Return what made a prediction, from its target's files."""
+    """Return the origin of a prediction from its target's files, or None if the record is damaged."""
     record = read_record(directory)
     return None if record is None else model_origin(record, name, load_features(FEATURES.path(directory)))
 
@@ -94,8 +94,8 @@ def _write_colabfold(target: PredictedTarget, order: list[Prediction]) -> None:
         write_colabfold(target.directory.resolve(), load_features(FEATURES.path(target.directory)), order, origins)
 
 
-# In this order; each is called with the predictions, best first, and has its line in timings.json if it comes before
-# that is written. What changes structures goes before "ranking", and the mark is last.
+# Steps in order; each is called with the predictions, best first. Steps before "timings" have a line in timings.json.
+# Steps that change structures must come before "ranking", and the mark must be last.
 STEPS: tuple[tuple[str, Callable[[PredictedTarget, list[Prediction]], None]], ...] = (
     ("relaxation", _relax),
     ("ranking", lambda target, order: write_ranked(target.directory, order)),
@@ -110,12 +110,12 @@ STEPS: tuple[tuple[str, Callable[[PredictedTarget, list[Prediction]], None]], ..
 )
 
 
-# Steps that make files which a slim target has not.
+# Steps whose files a slim target does not have.
 _NOT_SLIM = ("plots", "tables", "timings", "ensemble", "report")
 
 
 def is_postprocessed(directory: Path, predictions: Sequence[Prediction], settings: RunSettings) -> bool:
-    """Return whether a target that is marked as finished has all files that these settings ask for."""
+    """Return whether a target that is marked as finished has all files for these settings."""
     is_ranked = all(
         RANKED.path(directory, f".{kind}", rank=rank).is_file()
         for rank, prediction in enumerate(ranked(predictions))
@@ -128,7 +128,7 @@ def is_postprocessed(directory: Path, predictions: Sequence[Prediction], setting
 
 
 def postprocess(target: PredictedTarget) -> list[Prediction]:
-    """Carry out all steps, and return the predictions, best first."""
+    """Run all steps, and return the predictions, best first."""
     predictions = (read_finished(target.directory, name) for name in target.names)
     order = ranked([prediction for prediction in predictions if prediction is not None])
     for name, step in STEPS:
@@ -142,7 +142,7 @@ def postprocess(target: PredictedTarget) -> list[Prediction]:
 
 
 def colabfold_run(jobs: Sequence[Job], settings: RunSettings) -> tuple[dict[str, object], list[str]]:
-    """Return the settings for ColabFold's config.json, as far as they mean the same here, and the works to cite."""
+    """Return the settings for ColabFold's config.json that have the same meaning here, and the works to cite."""
     targets = [job.target for job in jobs if job.target is not None]
     templates = settings.searches.templates is not None or any(target.templates for target in targets)
     aligned = settings.searches.alignments or len(targets) < len(jobs) or any(each.alignments for each in targets)
@@ -167,6 +167,6 @@ def colabfold_run(jobs: Sequence[Job], settings: RunSettings) -> tuple[dict[str,
         "random_seed": options.seed,
         "num_seeds": settings.num_seeds,
     }
-    searched = any("server" in identity or "colabfold" in identity.lower() for identity in settings.search_identities)
-    works = ["alphafold", *(["colabfold"] if searched else []), *([] if settings.to_relax == "none" else ["openmm"])]
+    colabfold = any("server" in identity or "colabfold" in identity.lower() for identity in settings.search_identities)
+    works = ["alphafold", *(["colabfold"] if colabfold else []), *([] if settings.to_relax == "none" else ["openmm"])]
     return config, works

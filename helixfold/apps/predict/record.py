@@ -1,7 +1,7 @@
-"""The record of what a target's files were made from, in `settings.json` beside them.
+"""The record of a target's inputs, options and predictions in `settings.json`.
 
-By it, a run that goes on where another one ended tells results of its own settings from those of other ones. The file
-also has the programs, the device and the command that made each prediction, by which no result is told from another.
+A resumed run compares it with its own settings to decide which results to keep. The file also has the provenance of
+each prediction (programs, device, command), which is not compared.
 """
 
 import hashlib
@@ -40,15 +40,15 @@ _DESCRIPTIONS: dict[WeightsProvenance, str] = {
     "demonstration": "the demonstration model",
     "trained": "trained parameters",
 }
-# No alignment falls into more; a damaged file could say so.
-_MOST_CLUSTERS = 1_000_000
+# Maximum number of clusters of an alignment; a larger number means that the file is damaged.
+_MAX_CLUSTERS = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterRecord:
-    """The clusters of a target's alignment: the settings that make them, their number, and eps as it was used.
+    """The clusters of a target's alignment: settings, number of clusters, and the value of eps that was used.
 
-    The number is None before the alignment is there; eps then, too, and where no row was left to be clustered.
+    `count` and `eps` are None before the alignment exists; `eps` is also None if no row could be clustered.
     """
 
     settings: str
@@ -59,8 +59,8 @@ class ClusterRecord:
     def from_dict(cls, entry: Mapping[str, Any]) -> "ClusterRecord":
         """Read the entry of settings.json; raise KeyError, TypeError or ValueError if it is damaged."""
         count, eps = entry["count"], entry["eps"]
-        if count is not None and not 0 <= int(count) <= _MOST_CLUSTERS:
-            raise ValueError(f"{count} is no number of clusters")
+        if count is not None and not 0 <= int(count) <= _MAX_CLUSTERS:
+            raise ValueError(f"count must be 0 to {_MAX_CLUSTERS:,}, got {count}")
         return cls(
             settings=str(entry["settings"]),
             count=None if count is None else int(count),
@@ -72,19 +72,19 @@ class ClusterRecord:
 class TargetRecord:
     """The inputs (as digests), the options that change results, and the predictions of one target.
 
-    `clusters` are those of its alignment, if each is predicted from. `provenance` tells what made each prediction
-    that is there. It is no setting, and no difference: a result that was made on another machine is a result.
+    `clusters` are the clusters of its alignment, if each is a variant to predict from. `provenance` has the software
+    and device of each finished prediction; it is not compared, because results of another machine are valid.
     """
 
     inputs: Mapping[str, Any]
     options: Mapping[str, Any]
     predictions: Mapping[str, PredictionIdentity]  # by name
-    provenance: Mapping[str, Provenance] = field(default_factory=dict)  # by name, of those that were made
+    provenance: Mapping[str, Provenance] = field(default_factory=dict)  # by name, of finished predictions
     clusters: ClusterRecord | None = None
-    description: str = ""  # of the target, which the report shows; no difference either
+    description: str = ""  # of the target, for the report; not compared
 
     def differences(self, other: "TargetRecord") -> list[str]:
-        """Describe each setting of `other` that differs from this record; additional predictions do not count."""
+        """Return a phrase for each setting of `other` that differs from this record; new predictions do not count."""
         run = RunRecord(inputs=self.inputs, options=self.options)
         differences = run.differences(RunRecord(inputs=other.inputs, options=other.options))
         mine, theirs = self.clusters, other.clusters
@@ -107,23 +107,23 @@ class TargetRecord:
     @property
     def weights_provenance(self) -> WeightsProvenance:
         """Return the least trustworthy provenance of parameters among the predictions."""
-        found = (origin.weights_provenance for origin in self.predictions.values())
-        return min(found, key=WEIGHTS_PROVENANCES.index, default="trained")
+        all_provenance = (origin.weights_provenance for origin in self.predictions.values())
+        return min(all_provenance, key=WEIGHTS_PROVENANCES.index, default="trained")
 
     @property
     def made_with(self) -> str:
-        """Describe the parameters, as messages do."""
+        """Return a description of the parameters for messages, such as "the demonstration model"."""
         return _DESCRIPTIONS[self.weights_provenance]
 
     def is_superseded_by(self, other: "TargetRecord") -> bool:
-        """Return whether `other` has better parameters, so that these results may be replaced."""
+        """Return whether `other` has more trustworthy parameters, so that these results may be replaced."""
         return WEIGHTS_PROVENANCES.index(self.weights_provenance) < WEIGHTS_PROVENANCES.index(other.weights_provenance)
 
     def extended(self, other: "TargetRecord") -> "TargetRecord":
-        """Return `other` with this record's predictions as well, which keep their names."""
+        """Return `other` with the predictions of this record added, which keep their names."""
         present = {origin.key for origin in self.predictions.values()}
         more = {name: origin for name, origin in other.predictions.items() if origin.key not in present}
-        # Inputs and options are `other`'s: this record may come from a file, which is less to be trusted.
+        # Take inputs and options from `other`, because this record may come from a file, which is less reliable.
         return replace(
             other,
             predictions={**self.predictions, **more},
@@ -132,7 +132,7 @@ class TargetRecord:
         )
 
     def name_of(self, prediction: PredictionRequest) -> str:
-        """Return the name that this model, seed and alignment have in the record, or the requested one."""
+        """Return the name of a requested prediction in the record, or the requested name if it is not there."""
         return self._names.get(prediction.key, prediction.name)
 
     @cached_property
@@ -140,7 +140,7 @@ class TargetRecord:
         return {origin.key: name for name, origin in reversed([*self.predictions.items()])}
 
     def finished(self, directory: Path, residues: int) -> dict[str, Prediction]:
-        """Read the predictions whose files are all in the directory and undamaged."""
+        """Read the predictions whose files are complete and undamaged, by name."""
         read = {name: read_finished(directory, name) for name in self.predictions}
         return {
             name: prediction
@@ -149,9 +149,9 @@ class TargetRecord:
         }
 
     def write(self, directory: Path, notes: Sequence[str]) -> None:
-        """Write settings.json into the target's directory, with notes for every reader of the results."""
-        # In the order of the predictions, whatever was made first.
-        made = {name: self.provenance[name] for name in self.predictions if name in self.provenance}
+        """Write settings.json into the target's directory, with notes for all readers of the results."""
+        # The order of the predictions does not depend on the order in which they were made.
+        provenance = {name: self.provenance[name] for name in self.predictions if name in self.provenance}
         content = {
             "helixfold": __version__,
             **({"description": self.description} if self.description else {}),
@@ -159,7 +159,7 @@ class TargetRecord:
             "options": self.options,
             "predictions": {name: origin.to_dict() for name, origin in self.predictions.items()},
             **({} if self.clusters is None else {"clusters": vars(self.clusters)}),
-            "provenance": provenance_entries(made),
+            "provenance": provenance_entries(provenance),
             "notes": list(notes),
         }
         write_file(SETTINGS.path(directory), to_json(content, indent=2))
@@ -168,16 +168,16 @@ class TargetRecord:
 def record_for(
     job: Job, settings: RunSettings, predictions: Iterable[PredictionRequest], clusters: ClusterRecord | None = None
 ) -> TargetRecord:
-    """Return the record of a target of which these predictions are made with these settings."""
+    """Return the record of a target with these settings and requested predictions."""
     inputs: dict[str, Any] = {"sequence": hashlib.sha256(job.sequence.encode()).hexdigest()}
     if job.target is None:
-        inputs["features"] = features_digest(job.given_features)
+        inputs["features"] = features_digest(job.ready_features)
     else:
         inputs["alignments"] = [_file(path) for path in job.target.alignments]
         inputs["searches"] = list(settings.search_identities)
         if isinstance(job.target, ComplexInput):
             inputs["paired_alignments"] = [_file(path) for path in job.target.paired_alignments]
-            # In the order of the sequences above, in which chains of the same sequence are neighbours.
+            # In the order of the sequences above, in which chains with the same sequence are neighbours.
             searches = recorded_searches(job.target, settings.searches)
             pairs = [search.search for search in searches if search.purpose == "pairs"]
             inputs["searches"] = [*search_identities(settings.searches.of_chains()), *pairs]
@@ -205,7 +205,7 @@ def record_for(
 
 
 def _recorded_options(settings: RunSettings) -> dict[str, Any]:
-    """Return the options that change results: some always, as they stand for this run; others if they were given."""
+    """Return the options that change results: some always, with their resolved values, others if not the default."""
     recorded: dict[str, Any] = {
         "num_recycles": settings.num_recycles,
         "recycle_tolerance": settings.recycle_tolerance,
@@ -215,10 +215,10 @@ def _recorded_options(settings: RunSettings) -> dict[str, Any]:
         "max_msa_rows": settings.memory.max_msa_rows,
         "max_extra_rows": settings.memory.max_extra_rows,
     }
-    usual = PredictOptions()
+    defaults = PredictOptions()
     for name, traits in traits_of(PredictOptions).items():
         value = getattr(settings.options, name)
-        if traits.recorded == "options" and name not in recorded and value != getattr(usual, name):
+        if traits.recorded == "options" and name not in recorded and value != getattr(defaults, name):
             recorded[name] = list(value) if isinstance(value, tuple) else value
     return recorded
 
@@ -232,7 +232,7 @@ def read_record(directory: Path) -> TargetRecord | None:
 
 
 def record_of(content: Any) -> TargetRecord | None:
-    """Return the record that settings.json holds; None if it is damaged."""
+    """Return the record from the content of settings.json; None if it is damaged."""
     try:
         predictions = {str(name): PredictionIdentity.from_dict(entry) for name, entry in content["predictions"].items()}
         record = TargetRecord(
@@ -245,22 +245,22 @@ def record_of(content: Any) -> TargetRecord | None:
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
-    # Names become names of files.
+    # Names become parts of file names.
     safe = all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name) for name in predictions)
     return record if safe else None
 
 
 def model_origin(record: TargetRecord, name: str, features: TargetFeatures) -> ModelOrigin:
-    """Return what the mmCIF file of a prediction tells of its origin, as far as the record of its target knows it."""
-    origin, made = record.predictions[name], record.provenance.get(name)
+    """Return the origin of a prediction for its mmCIF file, from the record of its target and its features."""
+    origin, provenance = record.predictions[name], record.provenance.get(name)
     settings = {key: value for key, value in record.options.items() if isinstance(value, str | int | float)}
-    known = ModelOrigin(
+    model = ModelOrigin(
         parameters=origin.model, parameters_digest=origin.weights, settings={"seed": origin.seed, **settings}
     )
-    if made is None:
-        return known
-    templates = (each for each in templates_in(alignment_of(features)) if each.label in made.templates)
-    return replace(known, software=made.software, searches=made.searches, templates=tuple(templates))
+    if provenance is None:
+        return model
+    templates = (each for each in templates_in(alignment_of(features)) if each.label in provenance.templates)
+    return replace(model, software=provenance.software, searches=provenance.searches, templates=tuple(templates))
 
 
 def _files(path: Path) -> Iterable[Path]:
@@ -277,5 +277,5 @@ def _file(path: Path) -> dict[str, str]:
 
 @cache
 def _digest(path: Path, size: int, modified: int) -> str:
-    """Read a file once in a run; many targets share their templates."""
+    """Return the SHA-256 digest of a file, cached because many targets share templates."""
     return sha256_of(path)

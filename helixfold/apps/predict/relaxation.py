@@ -39,15 +39,19 @@ from helixfold.results.writing import to_json, write_file
 from helixfold.runtime.standard_streams import optional_output, print_summary
 
 INSTALL = "pip install 'helixfold[relax]'"
-_LONG = 300  # residues; on a CPU they take about a minute, and a word beforehand is due
-# Angstrom, over the heavy atoms of residues that keep their restraints, and the most residues that may lose them. Sound
-# predictions move by a few tenths. What moves farther is another structure, which the model did not predict and whose
-# confidence nobody knows.
-MOST_MOVED, MOST_FREED = 2.0, 0.9
+_LONG = 300  # residues; above this, relaxation on a CPU takes over a minute and is announced
+# Limits of a relaxation: RMSD (Å) of the heavy atoms of restrained residues, and share of residues without restraints.
+# Sound predictions move by a few tenths of an Å. Beyond the limits the result is another structure, to which the
+# predicted confidence does not apply.
+MAX_RMSD, MAX_FREED = 2.0, 0.9
 
 
-def chosen(requested: ToRelax | None, *, trained: bool) -> tuple[ToRelax, str | None]:
-    """Return which predictions to relax, by default if OpenMM is there and parameters are trained, and a remark."""
+def predictions_to_relax(requested: ToRelax | None, *, trained: bool) -> tuple[ToRelax, str | None]:
+    """Return which predictions to relax, and a note for the user or None.
+
+    The default is "best" if OpenMM is installed and the parameters are trained, else "none". Raise `InputError` if
+    relaxation was requested and OpenMM is not installed.
+    """
     if requested in ("best", "all") and not installed():
         raise InputError(f"--models-to-relax {requested} needs OpenMM and PDBFixer, which are not installed: {INSTALL}")
     if requested is not None:
@@ -55,12 +59,12 @@ def chosen(requested: ToRelax | None, *, trained: bool) -> tuple[ToRelax, str | 
     if not trained:
         return "none", None
     if not installed():
-        return "none", f"structures are not relaxed, for OpenMM is not installed ({INSTALL}; --models-to-relax none)"
+        return "none", f"structures are not relaxed: OpenMM is not installed ({INSTALL}; --models-to-relax none)"
     return "best", None
 
 
 def is_done(directory: Path, predictions: Sequence[Prediction], to_relax: ToRelax) -> bool:
-    """Return whether every prediction to relax has an entry in the metrics file, also if relaxing it failed."""
+    """Return whether every prediction to relax has an entry in the metrics file, including failed relaxations."""
     metrics = read_metrics(directory)
     return all(prediction.name in metrics for prediction in _selected(ranked(predictions), to_relax))
 
@@ -75,10 +79,11 @@ def relax_predictions(
     name: str | None = None,
     origin_of: Callable[[str], ModelOrigin | None] = lambda _: None,
 ) -> None:
-    """Relax the predictions that `to_relax` selects of target `name`'s predictions, given best first.
+    """Relax some or all predictions of the target `name`, and write the results into its directory.
 
-    `origin_of` takes the name of a prediction and returns what its mmCIF file tells of its origin. One that cannot be
-    relaxed stays as it was predicted; the reason is printed and written to the metrics file.
+    `order` has the predictions, best first, and `to_relax` selects from them. `origin_of` returns the origin that is
+    written to the mmCIF file of a prediction. If a relaxation fails, the prediction stays as it is, and the reason is
+    printed and written to the metrics file.
     """
     metrics = read_metrics(directory)
     missing = [prediction for prediction in _selected(order, to_relax) if prediction.name not in metrics]
@@ -92,9 +97,9 @@ def relax_predictions(
             relaxed = _relaxed(read_unrelaxed(directory, prediction), device)
             write_relaxed(directory, prediction, relaxed, name, origin_of(prediction.name))
         except (RelaxationError, MemoryError) as error:
-            why = str(error) or "memory is used up"
-            metrics[prediction.name] = {"failed": why}
-            say(f"{prediction.name}: not relaxed: {why}")
+            reason = str(error) or "out of memory"
+            metrics[prediction.name] = {"failed": reason}
+            say(f"{prediction.name}: not relaxed: {reason}")
         else:
             metrics[prediction.name] = relaxation_metrics(relaxed)
             say(f"{prediction.name}: {summary(relaxed)}")
@@ -102,19 +107,19 @@ def relax_predictions(
 
 
 def _relaxed(protein: Protein, device: torch.device) -> Relaxed:
-    """Relax a prediction. Raise `RelaxationError` if that makes another structure of it, as of chains that overlap."""
+    """Relax a prediction. Raise `RelaxationError` if the structure changes too much, for example if chains overlap."""
     relaxed = relax(protein, device=device)
     residues = len(protein.aatype)
-    if relaxed.rmsd_held > MOST_MOVED or len(relaxed.freed) > MOST_FREED * residues:
+    if relaxed.rmsd_held > MAX_RMSD or len(relaxed.freed) > MAX_FREED * residues:
         raise RelaxationError(
             f"its atoms would move by {relaxed.rmsd:.1f} A, and {len(relaxed.freed)} of {residues} residues had to be "
-            "placed anew, which makes another structure of it; `helixfold relax` does so on request"
+            "placed again, which gives another structure; run `helixfold relax` to relax it all the same"
         )
     return relaxed
 
 
 def summary(relaxed: Relaxed) -> str:
-    """Describe a relaxation in one line."""
+    """Return a one-line summary of a relaxation: violations, movement of atoms and time."""
     before, after = relaxed.before.residues, relaxed.after.residues
     violations = (
         f"{counted(before, 'residue')} with violations, now {after}" if before else "no violations before or after"
@@ -143,9 +148,9 @@ def relax_files(
     """Relax all chains of each structure file into `output`; return 0, or 1 if a structure could not be relaxed.
 
     `<name>_relaxed` has the format of its input file, and `<name>_relaxed.json` has energies and violations. Only
-    proteins are written: ligands, nucleic acids and water are left out, and modified residues become their standard
-    residues. Raise `InputError`, before anything is written, if OpenMM is not installed, a file cannot be read or holds
-    no protein, or an output file exists without `overwrite`. Raise it, too, if another run writes into `output`.
+    proteins are written: ligands, nucleic acids and water are dropped, and modified residues are replaced by standard
+    residues. Before writing anything, raise `InputError` if OpenMM is not installed, a file cannot be read or has no
+    protein, an output file exists and `overwrite` is False, or another run writes to `output`.
     """
     if not installed():
         raise InputError(f"helixfold relax needs OpenMM and PDBFixer, which are not installed: {INSTALL}")
@@ -156,23 +161,23 @@ def relax_files(
         if not structure.chains:
             raise InputError.at(path, "it holds no protein; pass a structure with at least one chain of amino acids")
         if len(structure.chains) > MAX_CHAINS:
-            raise InputError.at(path, f"it holds {len(structure.chains):,} chains, and {MAX_CHAINS:,} can be named")
+            raise InputError.at(path, f"it has {len(structure.chains):,} chains; expected at most {MAX_CHAINS:,}")
     failed = 0
     with locked_directory(output):
         for path, structure in structures.items():
-            shown = printable(path.name)
+            name = printable(path.name)
             try:
                 relaxed = relax(protein_from_chains(structure.chains), options, device)
                 _write(targets[path], structure, relaxed)
             except (RelaxationError, MemoryError, OSError, ValueError) as error:
                 failed += 1
-                print(f"{shown}: not relaxed: {error or 'memory is used up'}", file=sys.stderr)
+                print(f"{name}: not relaxed: {error or 'out of memory'}", file=sys.stderr)
             else:
-                print_summary(f"{shown}: {summary(relaxed)} -> {targets[path]}")
+                print_summary(f"{name}: {summary(relaxed)} -> {targets[path]}")
                 if relaxed.after.residues:
                     numbers = ", ".join(map(str, relaxed.flawed[:20]))
                     print_summary(
-                        f"{shown}: violations are left in residues {numbers}{', ...' * (len(relaxed.flawed) > 20)}"
+                        f"{name}: violations are left in residues {numbers}{', ...' * (len(relaxed.flawed) > 20)}"
                     )
     if failed:
         print(f"helixfold: {failed} of {len(structures)} structures could not be relaxed", file=sys.stderr)
@@ -191,17 +196,17 @@ def _write(target: Path, structure: Structure, relaxed: Relaxed) -> None:
 
 
 def _mmcif(name: str, relaxed: Relaxed, chain_ids: Sequence[str]) -> str:
-    """Return the text of an mmCIF file, which is no ModelCIF: the structure need not be a prediction."""
+    """Return the text of an mmCIF file, without the ModelCIF extension because the structure may be experimental."""
     protein, model = relaxed.protein, gemmi.Model(1)
     sequences: dict[str, list[str]] = {}
     chains = split_chains(protein, chain_ids)
     for chain in chains:
         residues: dict[int, gemmi.Residue] = {}
-        for found in iterate_atoms(protein, chain, relaxed.hydrogens):
+        for source in iterate_atoms(protein, chain, relaxed.hydrogens):
             atom = gemmi.Atom()
-            atom.name, atom.element, atom.occ = found.name, gemmi.Element(found.element), 1.0
-            atom.pos, atom.b_iso = gemmi.Position(*found.position), found.b_factor
-            residues.setdefault(found.residue, _residue(protein, found.residue)).add_atom(atom)
+            atom.name, atom.element, atom.occ = source.name, gemmi.Element(source.element), 1.0
+            atom.pos, atom.b_iso = gemmi.Position(*source.position), source.b_factor
+            residues.setdefault(source.residue, _residue(protein, source.residue)).add_atom(atom)
         written = gemmi.Chain(chain.name)
         for residue in residues.values():
             written.add_residue(residue)
@@ -213,7 +218,7 @@ def _mmcif(name: str, relaxed: Relaxed, chain_ids: Sequence[str]) -> str:
     structure.setup_entities()
     for written in structure[0]:
         entity = structure.get_entity_of(written.get_polymer())
-        if entity is not None:  # a single residue is no polymer
+        if entity is not None:  # a single residue is not a polymer
             entity.full_sequence = sequences[written.name]
     structure.assign_label_seq_id()
     for bond in ring_bonds(protein, chains):
@@ -229,16 +234,16 @@ def _residue(protein: Protein, index: int) -> gemmi.Residue:
 
 
 def _connection(protein: Protein, bond: RingBond) -> gemmi.Connection:
-    found = gemmi.Connection()
-    found.type, found.name, found.asu = gemmi.ConnectionType.Covale, f"ring_{bond.chain}", gemmi.Asu.Same
-    found.reported_distance = bond.length
-    found.partner1, found.partner2 = (
+    connection = gemmi.Connection()
+    connection.type, connection.asu = gemmi.ConnectionType.Covale, gemmi.Asu.Same
+    connection.name, connection.reported_distance = f"ring_{bond.chain}", bond.length
+    connection.partner1, connection.partner2 = (
         gemmi.AtomAddress(
             bond.chain, gemmi.SeqId(str(protein.residue_index[end])), THREE_LETTER[protein.aatype[end]], atom
         )
         for end, atom in ((bond.last, "C"), (bond.first, "N"))
     )
-    return found
+    return connection
 
 
 def _target(path: Path, output: Path) -> Path:
@@ -252,7 +257,7 @@ def _check(targets: dict[Path, Path], *, overwrite: bool) -> None:
     by_target: dict[Path, Path] = {}
     for path, target in targets.items():
         if target in by_target:
-            raise InputError.at(path, f"its result would have the same name as that of {by_target[target]}: {target}")
+            raise InputError.at(path, f"its result and the result of {by_target[target]} have the same name: {target}")
         by_target[target] = path
         if target.exists() and not overwrite:
-            raise InputError.at(target, "is there already; choose another --output, or add --overwrite")
+            raise InputError.at(target, "exists already; choose another --output, or pass --overwrite")

@@ -1,4 +1,4 @@
-"""Resume a target: decide which earlier results stay, which are out of date, and which predictions are missing."""
+"""Resume a target: decide which earlier results to keep, and which predictions are missing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,82 +25,82 @@ from helixfold.results.writing import to_json
 
 @dataclass(frozen=True, kw_only=True)
 class ResumeStatus:
-    """Work that a run will do for a target: none if it is finished, else the missing predictions."""
+    """Remaining work for a target: whether it is finished, and the number of missing predictions."""
 
     name: str
     finished: bool
-    missing: int  # predictions
-    remark: str | None = None  # for the user, about earlier results
+    missing: int  # number of predictions
+    remark: str | None = None  # text for the user about earlier results
 
 
 @dataclass(kw_only=True)
 class ResumedTarget:
     """A target whose directory is ready for more predictions, with the timings of earlier runs.
 
-    `record` grows as predictions are made, and `notes` are for every reader of the results. `missing` is filled by
-    `request`, once the target's features tell which predictions it has.
+    `record` grows as predictions are made, and `notes` are for all readers of the results. `request` fills `missing`,
+    which depends on the target's features.
     """
 
     job: Job
     record: TargetRecord
     notes: tuple[str, ...]
-    models: dict[str, Any]  # of timings.json, by prediction
+    models: dict[str, Any]  # entries of timings.json by prediction
     stages: tuple[Stage, ...]
     missing: tuple[PredictionRequest, ...] = ()
 
-    def request(self, directory: Path, settings: RunSettings, found: TargetVariants) -> None:
-        """Add the predictions from all variants of the alignment to the record, and find out which of them are missing.
+    def request(self, directory: Path, settings: RunSettings, variants: TargetVariants) -> None:
+        """Add the predictions from all variants of the alignment to the record, and set `missing`.
 
-        Raise `InputError` if the alignment falls into other clusters than in an earlier run.
+        Raise `InputError` if the alignment has other clusters than in an earlier run.
         """
         before = self.record.clusters
-        if before is not None and before.count is not None and found.clusters not in (None, before):
+        if before is not None and before.count is not None and variants.clusters not in (None, before):
             raise InputError.at(
                 SETTINGS.path(directory),
-                f"an earlier run found {before.count} clusters, and now there are {found.clusters.count}: the "
-                "alignment is another one; --overwrite begins anew",
+                f"an earlier run found {before.count} clusters, and now there are {variants.clusters.count}: the "
+                "alignment has changed; pass --overwrite to start again",
             )
-        requested = settings.predictions(found.variants)
-        self.record = self.record.extended(record_for(self.job, settings, requested, found.clusters))
+        requested = settings.predictions(variants.variants)
+        self.record = self.record.extended(record_for(self.job, settings, requested, variants.clusters))
         done = self.record.finished(directory, self.job.residues)
         self.missing = tuple(_missing(self.record, done, directory, settings, requested))
-        again = {prediction.name for prediction in self.missing}
-        made = {name: each for name, each in self.record.provenance.items() if name in done and name not in again}
-        self.record = replace(self.record, provenance=made)
+        names = {prediction.name for prediction in self.missing}
+        provenance = {name: each for name, each in self.record.provenance.items() if name in done and name not in names}
+        self.record = replace(self.record, provenance=provenance)
         self.record.write(directory, self.notes)
-        # What was measured of a prediction that is made again is measured again.
-        self.stages = tuple(stage for stage in self.stages if stage.name.partition(": ")[0] not in again)
+        # Drop the timings of predictions that are made again.
+        self.stages = tuple(stage for stage in self.stages if stage.name.partition(": ")[0] not in names)
 
     @property
     def templates_read(self) -> set[str]:
         """Return the labels of the templates that the finished predictions used."""
-        return {label for made in self.record.provenance.values() for label in made.templates}
+        return {label for provenance in self.record.provenance.values() for label in provenance.templates}
 
     def add(self, directory: Path, prediction: Prediction) -> None:
-        """Write into settings.json what made a prediction, whose files are to be written next."""
+        """Add the provenance of a prediction to settings.json, before its files are written."""
         assert prediction.provenance is not None
-        made = {**self.record.provenance, prediction.name: prediction.provenance}
-        self.record = replace(self.record, provenance=made)
+        provenance = {**self.record.provenance, prediction.name: prediction.provenance}
+        self.record = replace(self.record, provenance=provenance)
         self.record.write(directory, self.notes)
 
 
 def resume_status(
     job: Job, directory: Path, settings: RunSettings, packed: PackedResults | None = None
 ) -> ResumeStatus:
-    """Return what a run with these settings will do for a target; nothing is written.
+    """Return the remaining work for a target with these settings, without writing anything.
 
-    Of a target that is `packed`, the index says what it can, and else its files are unpacked for as long as this takes.
+    The status of a `packed` target comes from the index if possible; otherwise its files are unpacked temporarily.
     """
     entry = None
     if packed is not None and job.name in packed and (entry := packed.entry(job.name)) is None:
         return _unpacked_status(job, settings, packed)
     earlier = read_record(directory) if entry is None else record_of(entry.content.get("settings"))
     overwrite = settings.options.overwrite
-    found = _expected(job, settings, None if overwrite else earlier)
-    predictions = settings.predictions(found.variants)
-    requested = record_for(job, settings, predictions, found.clusters)
-    # At least one cluster, as long as nobody knows how many there are.
-    unknown = 0 if found.clusters is None or found.clusters.count is not None else len(settings.predictions())
+    expected = _expected(job, settings, None if overwrite else earlier)
+    predictions = settings.predictions(expected.variants)
+    requested = record_for(job, settings, predictions, expected.clusters)
+    # If the number of clusters is unknown, at least one is assumed.
+    unknown = 0 if expected.clusters is None or expected.clusters.count is not None else len(settings.predictions())
     is_marked = entry is not None or RANKING.path(directory).is_file()
     if overwrite or (earlier is None and not is_marked):
         return ResumeStatus(name=job.name, finished=False, missing=len(predictions) + unknown)
@@ -119,7 +119,7 @@ def resume_status(
     missing += len(_missing(record, done, directory, settings, predictions))
     finished = not missing and is_marked and is_postprocessed(directory, list(done.values()), settings)
     if done and not finished:
-        to_do = f"{missing} to be made" if missing else "what follows on them is to be done"
+        to_do = f"{missing} missing" if missing else "ranking and reports are missing"
         remark = f"{len(done)} prediction{'' if len(done) == 1 else 's'} there from an earlier run, {to_do}"
     return ResumeStatus(name=job.name, finished=finished, missing=missing, remark=remark)
 
@@ -131,15 +131,15 @@ def _unpacked_status(job: Job, settings: RunSettings, packed: PackedResults) -> 
             return resume_status(job, directory, settings)
     except InputError as error:
         missing = len(settings.predictions(_expected(job, settings, None).variants))
-        return ResumeStatus(name=job.name, finished=False, missing=missing, remark=f"{error}; begins anew")
+        return ResumeStatus(name=job.name, finished=False, missing=missing, remark=f"{error}; starts again")
 
 
 def _is_whole(
     entry: JsonObject, record: TargetRecord, requested: Sequence[PredictionRequest], settings: RunSettings
 ) -> bool:
-    """Return whether a packed target has all predictions and files that the settings ask for, as far as its line says.
+    """Return whether a packed target certainly has all requested predictions and files, by its entry in the index.
 
-    False stands for what only its files say, too.
+    False also means that only its files can answer this.
     """
     folding = settings.folding
     if folding.representations or folding.logits or folding.save_passes:
@@ -160,7 +160,7 @@ def _is_whole(
 
 
 def begun_dtype(jobs: Sequence[Job], settings: RunSettings, packed: PackedResults) -> str | None:
-    """Return the dtype of the first target that an earlier run made with these settings, dtypes aside; else None."""
+    """Return the dtype of the first target of an earlier run with these settings, apart from the dtype; else None."""
     for job in jobs:
         entry = packed.entry(job.name) if job.name in packed else None
         directory = settings.options.output / job.name
@@ -168,28 +168,28 @@ def begun_dtype(jobs: Sequence[Job], settings: RunSettings, packed: PackedResult
         if earlier is None:
             continue
         dtype, requested = earlier.options.get("dtype"), _requested(job, settings, earlier)
-        alike = replace(requested, options={**requested.options, "dtype": dtype})
-        if dtype in DTYPES and not earlier.is_superseded_by(requested) and not earlier.differences(alike):
+        same_dtype = replace(requested, options={**requested.options, "dtype": dtype})
+        if dtype in DTYPES and not earlier.is_superseded_by(requested) and not earlier.differences(same_dtype):
             return str(dtype)
     return None
 
 
 def _mismatch(earlier: TargetRecord | None, requested: TargetRecord, *, is_marked: bool) -> str | None:
-    """Say why earlier results are not the requested ones, and what becomes of them; None if they are."""
+    """Return why earlier results do not match the requested ones, and whether they are replaced; None if they match."""
     if earlier is None:
-        return f"finished before, but {SETTINGS.name()} there is missing or damaged, so nobody knows from what"
+        return f"finished before, but {SETTINGS.name()} there is missing or damaged, so its settings are unknown"
     if earlier.is_superseded_by(requested):
-        return f"made before with {earlier.made_with}; begins anew"
+        return f"predicted before with {earlier.made_with}; starts again"
     differences = "; ".join(earlier.differences(requested))
     if not differences:
         return None
     if is_marked:
         return f"finished before with other settings ({differences})"
-    return f"begun before with other settings ({differences}) and not finished; begins anew"
+    return f"started before with other settings ({differences}) and not finished; starts again"
 
 
 def resume_target(job: Job, directory: Path, settings: RunSettings) -> ResumedTarget:
-    """Keep what an earlier run made with the same settings, remove the rest, and write the new record."""
+    """Keep the results of an earlier run with the same settings, remove all others, and write the new record."""
     earlier = None if settings.options.overwrite else read_record(directory)
     requested = _requested(job, settings, earlier)
     done_file(directory.resolve()).unlink(missing_ok=True)
@@ -211,13 +211,13 @@ def _expected(job: Job, settings: RunSettings, earlier: TargetRecord | None) -> 
 
 
 def _requested(job: Job, settings: RunSettings, earlier: TargetRecord | None) -> TargetRecord:
-    """Return the record of all predictions that the settings ask for, with the clusters that an earlier run found."""
-    found = _expected(job, settings, earlier)
-    return record_for(job, settings, settings.predictions(found.variants), found.clusters)
+    """Return the record of all requested predictions, with the clusters of an earlier run."""
+    expected = _expected(job, settings, earlier)
+    return record_for(job, settings, settings.predictions(expected.variants), expected.clusters)
 
 
 def _has_score(done: dict[str, Prediction], settings: RunSettings) -> bool:
-    """Return whether a prediction that is done has the score at which a run stops."""
+    """Return whether a finished prediction has the score at which the run stops."""
     score = settings.folding.stop_at_score
     return score is not None and any(prediction.plddt.mean() >= score for prediction in done.values())
 
@@ -229,7 +229,7 @@ def _missing(
     settings: RunSettings,
     requested: Sequence[PredictionRequest],
 ) -> list[PredictionRequest]:
-    """Return the requested predictions that are to be made; none if one that is done has the score that ends a run."""
+    """Return the requested predictions that are missing; none if a finished one has the score that ends a run."""
     if _has_score(done, settings):
         return []
     form = settings.options.representations_format
@@ -241,14 +241,14 @@ def _missing(
 
 
 def _earlier_timings(directory: Path) -> tuple[dict[str, Any], list[Stage]]:
-    """Read what timings.json says of each model and stage; nothing if it is missing or damaged."""
+    """Read the entries of each model and stage in timings.json; nothing if it is missing or damaged."""
     try:
         content: Any = read_json(TIMINGS.path(directory), AGAIN)
         stages = [
             Stage(name=str(name), seconds=float(row["seconds"]), peak_memory=int(row["peak_memory_gib"] * 2**30))
             for name, row in content["stages"].items()
         ]
-        to_json({"models": content["models"], "seconds": [stage.seconds for stage in stages]})  # as it will be written
+        to_json({"models": content["models"], "seconds": [stage.seconds for stage in stages]})  # checks values
         return dict(content["models"]), stages
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return {}, []

@@ -1,6 +1,6 @@
 """Run `helixfold predict` in this process, together with the other processes of its worker group.
 
-Read the targets, search, and of each target make the features, fold, write and report; or forecast what that takes.
+It reads the targets, searches, and computes features, predictions and reports of each target; or it does a dry run.
 """
 
 import itertools
@@ -64,20 +64,20 @@ _NO_WEIGHTS = (
     "no weights are configured, so the small demonstration model folds {targets}; run 'helixfold weights download', or "
     "pass --weights (or --models small to fold with the demonstration model on purpose)"
 )
-_MOST_LINES = 10  # about finished targets; more are counted in one line
+_MAX_LINES = 10  # about finished targets; others are counted in one line
 
 
 def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = None, part: Part | None = None) -> int:
-    """Fold every target with every model into `<output>/<target>/`; return `exit_code_for` the failures.
+    """Fold every target with every model into `<output>/<target>/`; return the exit code (`exit_code_for`).
 
-    `given_targets` take the place of those in the files that `options` name; as the `part` of a batch, they leave
-    failures.json and the pages of all targets to that. All input is read and checked before
-    anything is written: wrong input raises `InputError`. Earlier results of the same settings are not made again unless
-    the options say so. A target that fails is recorded in `failures.json` and never stops the others. A dry run writes
-    and searches nothing; 1 then says that a target does not fit into memory.
+    `given_targets` replaces the targets in the files of `options`. With `part`, this run folds a part of a batch, which
+    writes failures.json and the pages of all targets itself. All input is checked before anything is written; wrong
+    input raises `InputError`. Earlier results with the same settings are kept unless the options overwrite them. A
+    failed target is recorded in failures.json and does not stop the others. A dry run does not search or write files,
+    and returns 1 if a target does not fit into memory.
 
-    All processes of a run call this. The first one leads: it looks at the output directory, and searches. Each group of
-    them takes the next targets when it is free, and the first process returns the exit code of all.
+    All processes of a run call this. The first one reads the output directory, and searches. Each group of processes
+    takes the next targets when it is free. The first process returns the exit code of the whole run.
     """
     allocator.keep_few_kernels()
     limit_threads()
@@ -102,29 +102,29 @@ def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = Non
             settled = settled_dtype(settings.folding.dtype, properties_of(settings.device))
             dtype = common_dtype(workers.world.all_gather(settled))
             if options.dry_run:
-                code = _forecast(jobs, settings, dtype) if is_first else 0
+                code = _dry_run(jobs, settings, dtype) if is_first else 0
                 return SOME_FAILED if is_first and batch.invalid else code
             with loading.stage("searches for all targets"):
                 if is_first:
                     with workers.world.leading():
                         check_earlier(options.output, {job.name: job.sequence for job in jobs})
                         claims = _entered(stack, settings)
-                        begun = _begin(replace(batch, jobs=jobs), settings, dtype)
-                        workers.world.send(begun)
-                elif (begun := workers.world.receive()) is None:
+                        work = _begin(replace(batch, jobs=jobs), settings, dtype)
+                        workers.world.send(work)
+                elif (work := workers.world.receive()) is None:
                     return 0  # the first process reports why
                 else:
                     claims = _entered(stack, settings)
-                    for contact, problem in zip(contacts_of(batch.searches), begun["servers"], strict=True):
+                    for contact, problem in zip(contacts_of(batch.searches), work["servers"], strict=True):
                         contact.problem = problem
-            settings = settings.computing_in(begun["dtype"])
+            settings = settings.computing_in(work["dtype"])
             if not workers.is_leader:
                 serve_folds(jobs, settings)
                 workers.leave()
                 return 0
-            remaining = [(jobs[number], missing) for number, missing in begun["remaining"]]
-            packer = _packer(begun["directories"] if is_first else (), settings, claims)
-            BatchRunner(remaining, begun["lots"], settings, claims, packer).run(loading.finished)
+            remaining = [(jobs[index], missing) for index, missing in work["remaining"]]
+            packer = _packer(work["directories"] if is_first else (), settings, claims)
+            BatchRunner(remaining, work["lots"], settings, claims, packer).run(loading.finished)
             workers.group.send(None)
             workers.leave()
             return _end(settings) if is_first else 0
@@ -139,11 +139,11 @@ def settings_for(
     workers: WorkerGroup,
     part: Part | None = None,
 ) -> RunSettings:
-    """Load the models onto the device of this process, and return the settings of a run that folds these jobs.
+    """Load the models onto the device of this process, and return the settings of a run with these jobs.
 
-    Raise `InputError` for options that contradict each other, and for models and weights that cannot be used.
+    Raise `InputError` for contradictory options, and for models and weights that cannot be used.
     """
-    variants = variant_settings(options)  # before what takes long
+    variants = variant_settings(options)  # checks options before the models are loaded, which takes long
     names, folding = folding_of(options)
     limits, device = MemoryOptions(**values_of(options, MemoryLimits)), workers.mesh.device
     method: Method = "multimer" if jobs and all(job.chains > 1 for job in jobs) else "monomer"
@@ -151,15 +151,15 @@ def settings_for(
     loaded = {} if part is None else part.loaded
     if (key := (names, options.weights, folding.seed, method)) not in loaded:
         loaded.clear()
-        found = find_models(names, options.weights, seed=folding.seed, method=method, adapters=adapters)
-        loaded[key] = tuple(limits.limited(model) for model in found)
+        all_models = find_models(names, options.weights, seed=folding.seed, method=method, adapters=adapters)
+        loaded[key] = tuple(limits.limited(model) for model in all_models)
     models: tuple[ReadyModel, ...] = loaded[key]
     for model in models:
         model.network.to(device)
     _check_ranking(jobs, [model.preset for model in models])
     _check_restraints(jobs, [model.preset for model in models])
     trained = all(model.provenance == "trained" for model in models)
-    to_relax, remark = relaxation.chosen(options.models_to_relax, trained=trained)
+    to_relax, remark = relaxation.predictions_to_relax(options.models_to_relax, trained=trained)
     if remark is not None and workers.mesh.is_first:
         print_note(remark)
     settings = RunSettings(
@@ -186,7 +186,7 @@ def _check_restraints(jobs: Sequence[Job], presets: Sequence[Preset]) -> None:
 
 
 def _entered(stack: ExitStack, settings: RunSettings) -> Claims | None:
-    """Lock the output directory for as long as the stack lasts, and return the claims in it if runs share it."""
+    """Lock the output directory until the stack is closed; return the claims in it if several runs share it."""
     options, workers = settings.options, settings.workers
     is_shared, has_others = options.is_shared or not workers.mesh.is_first, workers.mesh.size > 1
     stack.enter_context(locked_directory(options.output, is_shared=is_shared, has_others=has_others))
@@ -198,26 +198,26 @@ def _entered(stack: ExitStack, settings: RunSettings) -> Claims | None:
 
 
 def _begin(batch: Batch, settings: RunSettings, dtype: str) -> dict[str, Any]:
-    """Find the targets that are not finished, and search for them; return what every process needs to know.
+    """Find the unfinished targets, and run their searches; return the work to be done, as a message to all processes.
 
-    That is the `dtype` to compute in (resumed targets keep theirs), the numbers and missing predictions of the
-    `remaining` targets, the sizes of their `lots`, the names of finished targets that have `directories`, and for each
-    server of the searches why it was given up.
+    It has the `dtype` of the trunk (resumed targets keep theirs), the indices of the `remaining` targets with the
+    numbers of their missing predictions, the sizes of `lots`, the names of finished targets that have `directories`,
+    and the problem of each of the `servers` of the searches, or None.
     """
     jobs, options, output, workers = batch.jobs, settings.options, settings.options.output, settings.workers
     with PackedResults(output) as packed:
-        dtype = _begun_dtype(jobs, settings, dtype, packed)
+        dtype = _resumed_dtype(jobs, settings, dtype, packed)
         settings = settings.computing_in(dtype)
         _print_notes(jobs, settings)
         statuses = _statuses(jobs, settings, packed)
         if not options.is_shared:
             remove_partial(output)
-            # Others are unpacked when they are folded, so that not all have directories at once.
+            # Without searches, targets are unpacked when they are folded, so that not all have directories at once.
             for status in statuses if settings.searches.alignments else ():
                 if not status.finished:
                     restore(output / status.name)
-    remaining = [(number, status.missing) for number, status in enumerate(statuses) if not status.finished]
-    to_fold = [jobs[number] for number, _ in remaining]
+    remaining = [(index, status.missing) for index, status in enumerate(statuses) if not status.finished]
+    to_fold = [jobs[index] for index, _ in remaining]
     lots = sizes_of_lots([None if job.is_complex else job.residues for job in to_fold], settings)
     finished = [output / status.name for status in statuses if status.finished and (output / status.name).is_dir()]
     if batch.pulldown:
@@ -232,30 +232,30 @@ def _begin(batch: Batch, settings: RunSettings, dtype: str) -> dict[str, Any]:
             for directory in finished:
                 slim_down(directory)
         search_for_all([job.target for job in to_fold if job.target is not None], settings.searches, output)
-    # A run that was killed between the last prediction and the archive leaves this to the next one.
+    # A run that was killed after the last prediction may not have written its archive.
     if options.zip:
         archive_finished(finished)
-    # Invalid targets are tasks that nobody takes and that have failed.
+    # Invalid targets are added as failed tasks.
     workers.queue.open([*(job.name for job in to_fold), *batch.invalid], lots)
-    for number, problem in enumerate(batch.invalid.values(), start=len(to_fold)):
-        workers.queue.report(number, problem)
+    for index, problem in enumerate(batch.invalid.values(), start=len(to_fold)):
+        workers.queue.report(index, problem)
     servers = [contact.problem for contact in contacts_of(settings.searches)]
     directories = [path.name for path in finished]
     return {"dtype": dtype, "remaining": remaining, "lots": lots, "directories": directories, "servers": servers}
 
 
 def _packer(finished: Sequence[str], settings: RunSettings, claims: Claims | None) -> Packer | None:
-    """Return what packs the targets of this run, beginning with those that were finished before and are not packed."""
+    """Return the packer of a run with packed output, else None; it starts with finished targets that are not packed."""
     options = settings.options
     if options.output_format != "packed":
         return None
-    # Another run may not have ended with a target yet.
+    # Targets that another run still holds are left to it.
     free = (name for name in finished if claims is None or claims.work_on(name) != "held")
     return Packer(options.output, free)
 
 
 def _end(settings: RunSettings) -> int:
-    """Write what tells of all targets once no process is at work any more, and return the exit code."""
+    """Write the files about all targets after all processes have ended, and return the exit code."""
     options, queue = settings.options, settings.workers.queue
     if settings.part is not None:
         return exit_code_for(queue.failures())
@@ -271,18 +271,18 @@ def _check_ranking(jobs: Sequence[Job], presets: Sequence[Preset]) -> None:
     without = [preset.name for preset in presets if not preset.model.heads.aligned_error]
     if without and len(without) < len(presets) and any(job.chains > 1 for job in jobs):
         raise InputError(
-            f"{', '.join(without)} cannot be ranked with the other models, for without predicted errors there is no "
-            "ipTM of a complex; choose models with _ptm or _multimer in their names, or only models without"
+            f"{', '.join(without)} cannot be ranked with the other models, because a model without predicted errors "
+            "has no ipTM; choose models with _ptm or _multimer in their names, or only models without"
         )
 
 
-def _begun_dtype(jobs: Sequence[Job], settings: RunSettings, dtype: str, packed: PackedResults) -> str:
-    """Return the dtype of the targets that this run resumes, if the user named none; else the given dtype."""
+def _resumed_dtype(jobs: Sequence[Job], settings: RunSettings, dtype: str, packed: PackedResults) -> str:
+    """Return the dtype of the targets that this run resumes, unless the user chose one; else `dtype`."""
     if settings.folding.dtype != AUTO or settings.options.overwrite:
         return dtype
     begun = begun_dtype(jobs, settings, packed)
     if begun not in (None, dtype):
-        print_note(f"computes in {begun}, in which earlier targets of this run were predicted")
+        print_note(f"computing in {begun}, like earlier targets of this run")
     return begun or dtype
 
 
@@ -297,49 +297,49 @@ def _print_notes(jobs: Sequence[Job], settings: RunSettings) -> None:
 
 
 def _sorted(jobs: Sequence[Job], options: PredictOptions, *, several: bool) -> list[Job]:
-    """Sort short targets first, for early results; for several groups long ones, so that none is left at the end."""
+    """Sort targets: short ones first for early results, or long ones first for several groups, to end together."""
     order: Order = options.sort_queries_by
     if order == "none":
         return list(jobs)
     if order == "random":
-        return [jobs[number] for number in np.random.default_rng(options.seed).permutation(len(jobs))]
+        return [jobs[index] for index in np.random.default_rng(options.seed).permutation(len(jobs))]
     return sorted(jobs, key=lambda job: job.residues, reverse=several)
 
 
 def _statuses(jobs: Sequence[Job], settings: RunSettings, packed: PackedResults) -> list[ResumeStatus]:
-    """Return what the run will do for each target, and print it where there are earlier results."""
+    """Return the work to be done for each target, and print notes about earlier results."""
     options = settings.options
     for problem in packed.problems.values():
         tqdm.write(f"helixfold: {problem}; its targets count as not predicted", file=sys.stderr)
     statuses = [resume_status(job, options.output / job.name, settings, packed) for job in jobs]
     skipped = "would be skipped" if options.dry_run else "skipped"
-    others = [status for status in statuses if status.finished and status.remark is not None]
-    if others and not options.keep_existing:
-        these = "it" if len(others) == 1 else f"these {len(others)} of {len(jobs)} targets"
+    mismatched = [status for status in statuses if status.finished and status.remark is not None]
+    if mismatched and not options.keep_existing:
+        these = "it" if len(mismatched) == 1 else f"these {len(mismatched)} of {len(jobs)} targets"
         advice = (
             f"; pass --overwrite to fold {these} again, another --output, or (helixfold predict only) --keep-existing "
             f"to skip {these}"
         )
         with input_problems() as problems:
-            for number, status in enumerate(others):
-                text = f"{status.remark}{'' if number else advice}"
+            for index, status in enumerate(mismatched):
+                text = f"{status.remark}{'' if index else advice}"
                 problems.add(InputError.at(options.output / status.name, text))
     without_remark = sum(status.finished and status.remark is None for status in statuses)
-    if without_remark > _MOST_LINES:
+    if without_remark > _MAX_LINES:
         print_summary(f"{without_remark} targets: finished before, {skipped} (--overwrite folds them again)")
     for status in statuses:
         if status.remark is not None and not status.finished:
             print_summary(f"{status.name}: {status.remark}")
-        elif status.remark is not None or (status.finished and without_remark <= _MOST_LINES):
+        elif status.remark is not None or (status.finished and without_remark <= _MAX_LINES):
             remark = status.remark or "finished before"
             print_summary(f"{status.name}: {remark}, {skipped} (--overwrite folds it again)")
     return statuses
 
 
-def _forecast(jobs: Sequence[Job], settings: RunSettings, dtype: str) -> int:
-    """Print what a run would do; return 1 if a target does not fit into memory or cannot be read."""
+def _dry_run(jobs: Sequence[Job], settings: RunSettings, dtype: str) -> int:
+    """Print the estimates of a dry run; return 1 if a target does not fit into memory or cannot be read."""
     check_earlier(settings.options.output, {job.name: job.sequence for job in jobs})
     with PackedResults(settings.options.output) as packed:
-        settings = settings.computing_in(_begun_dtype(jobs, settings, dtype, packed))
+        settings = settings.computing_in(_resumed_dtype(jobs, settings, dtype, packed))
         _print_notes(jobs, settings)
         return print_dry_run(jobs, _statuses(jobs, settings, packed), settings)

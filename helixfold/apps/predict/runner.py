@@ -1,4 +1,4 @@
-"""Fold the remaining targets of a batch, lot by lot, and report on each; one that fails stops no other."""
+"""Fold the remaining targets of a batch, lot by lot, and report on each; a failed target does not stop the others."""
 
 import sys
 import time
@@ -36,17 +36,17 @@ from helixfold.results.packed import PackedResults
 from helixfold.runtime.screen import format_duration, remaining_seconds
 from helixfold.runtime.standard_streams import print_detail, print_note, print_summary
 
-# The index has a line for every target: it is not written again for each of thousands.
+# The index has a line for every target, so it is not rewritten after each of thousands.
 _SECONDS_BETWEEN_INDEXES = 30
 _BAR = "{desc}: {n_fmt}/{total_fmt} |{bar}| {elapsed}{postfix}"
 
 
 class BatchRunner:
-    """Fold the remaining targets of a run; each group of processes takes the next lot of them when it is free.
+    """Folds the remaining targets of a run; each group of processes takes the next lot when it is free.
 
-    `remaining` are targets with the numbers of their missing predictions, and `lots` the numbers of targets that follow
-    each other and are folded together. Targets are claimed one by one if the run has `claims`. A `packer` packs what is
-    finished.
+    `remaining` has each target with the number of its missing predictions, and `lots` the sizes of the lots of
+    consecutive targets that are folded together. With `claims`, each target is claimed first, so that several runs can
+    share the batch. A `packer` packs finished targets.
     """
 
     def __init__(
@@ -67,26 +67,26 @@ class BatchRunner:
             report = settings.workers.queue.report
             self._shared = SharedTasks(names, claims, is_needed=self._is_needed, report=report)
         self._next_index = 0.0
-        self._finished: list[tuple[int, float]] = []  # residues and seconds of a prediction of each target
+        self._finished: list[tuple[int, float]] = []  # residues and seconds per prediction of finished targets
 
     def run(self, shared_stages: Sequence[Stage]) -> None:
-        """Fold the targets that this group of processes takes; write failures.json at once, the index now and then.
+        """Fold targets until none is left, and write failures.json after each failure and the index at intervals.
 
-        `shared_stages` precede all targets, such as loading parameters, and are part of the timings of each. A run that
-        is a part of a larger batch leaves failures.json and the index to that.
+        `shared_stages` precede all targets, such as loading parameters, and are included in the timings of each. If
+        this run is a part of a larger batch, that writes failures.json and the index.
         """
         queue, count = self._workers.queue, len(self._remaining)
         try:
             with tqdm(total=count, desc="targets", bar_format=_BAR, disable=self._settings.no_bars) as bar:
-                for numbers in self._taken():
-                    bar.set_postfix_str(self._postfix(numbers))
+                for indices in self._next_lots():
+                    bar.set_postfix_str(self._postfix(indices))
                     start = time.perf_counter()
-                    outcomes = fold_lot([self._target(number, shared_stages) for number in numbers], self._settings)
-                    seconds = (time.perf_counter() - start) / len(numbers)
-                    for number, outcome in zip(numbers, outcomes, strict=True):
-                        failure = self._finish(number, outcome, seconds)
+                    outcomes = fold_lot([self._target(index, shared_stages) for index in indices], self._settings)
+                    seconds = (time.perf_counter() - start) / len(indices)
+                    for index, outcome in zip(indices, outcomes, strict=True):
+                        failure = self._finish(index, outcome, seconds)
                         bar.update()
-                        queue.report(number, failure)
+                        queue.report(index, failure)
                         require_unmoved(self._output)
                         if self._options.failures_file is None and self._settings.part is None:
                             self._write_pages(failure)
@@ -97,17 +97,17 @@ class BatchRunner:
             print_note(f"{queue.number_finished()} of {counted(count, 'target')} done")
             raise
 
-    def _taken(self) -> Iterator[Sequence[int]]:
-        """Yield the numbers of the targets to fold next: of those in this run's queue, then of other runs that died.
+    def _next_lots(self) -> Iterator[Sequence[int]]:
+        """Yield the indices of the targets in each lot: from this run's queue, then from other runs that died.
 
-        Targets of other runs count as done here; those that failed there, as failed.
+        Targets that other runs have finished or failed count as finished or failed here.
         """
         lots = (self._lots[lot] for lot in self._workers.take_tasks(len(self._lots)))
         yield from lots if self._shared is None else self._shared.claimed(lots)
 
-    def _is_needed(self, number: int) -> bool:
-        """Return whether a claimed target is not finished, and remove what a killed run had not finished writing."""
-        job = self._remaining[number][0]
+    def _is_needed(self, index: int) -> bool:
+        """Return whether a claimed target is not finished, and remove partial files of a killed run."""
+        job = self._remaining[index][0]
         remove_partial_files(written_directories(self._output, [job.name])[1:])
         self._packed.refresh()
         with self._packed:
@@ -117,27 +117,27 @@ class BatchRunner:
             self._packer.add(job.name)
         return False
 
-    def _target(self, number: int, shared_stages: Sequence[Stage]) -> tuple[Job, Stages]:
-        ended = partial(self._ended_stage, number)
-        return self._remaining[number][0], Stages(self._workers.mesh.device, shared_stages, ended)
+    def _target(self, index: int, shared_stages: Sequence[Stage]) -> tuple[Job, Stages]:
+        end_stage = partial(self._end_stage, index)
+        return self._remaining[index][0], Stages(self._workers.mesh.device, shared_stages, end_stage)
 
     def _write_pages(self, failure: str | None) -> None:
-        """Write failures.json if the last target failed, and now and then the index."""
+        """Write failures.json if the last target failed, and the index if it was not written for some time."""
         is_due = time.monotonic() >= self._next_index
         if failure is None and not is_due:
             return
         failures = self._workers.queue.failures_so_far()
         if failure is not None:
-            # At once, for a run that is ended has no other chance to say so.
-            with suppress(OSError):  # such as a full disk; `close` tries again, and tells
+            # Written after each failure, because the run may be killed before its end.
+            with suppress(OSError):  # such as a full disk; `close` tries again and reports it
                 write_failures(self._output, failures)
         if is_due:
             write_pages(self._output, failures, [job.name for job, _ in self._remaining])
             self._next_index = time.monotonic() + _SECONDS_BETWEEN_INDEXES
 
-    def _finish(self, number: int, outcome: Outcome, seconds: float) -> str | None:
-        """Print how a target ended and pack its results if they are wanted; return why it failed, if it did."""
-        job, missing = self._remaining[number]
+    def _finish(self, index: int, outcome: Outcome, seconds: float) -> str | None:
+        """Print the outcome of a target and archive its results if requested; return the failure, or None."""
+        job, missing = self._remaining[index]
         directory = self._output / job.name
         failure = None
         if isinstance(outcome, LostClaimError):
@@ -149,60 +149,60 @@ class BatchRunner:
             if outcome and self._options.zip:
                 write_archive(directory)
         except Exception as error:
-            require_unmoved(self._output)  # which concerns all targets
+            require_unmoved(self._output)  # a moved directory stops the whole run
             failure = str(error) if isinstance(error, OtherRankError) else failure_text(error)
-            self._settings.say(f"{job.name}: failed: {failure} [{self._progress(number, seconds)}]", file=sys.stderr)
+            self._settings.say(f"{job.name}: failed: {failure} [{self._progress(index, seconds)}]", file=sys.stderr)
             print_detail("".join(traceback.format_exception(error)).rstrip())
         else:
             if missing:
                 self._finished.append((job.residues, max(seconds, 1e-3) / missing))
             if outcome:
-                self._settings.say(f"{_summary(directory, outcome)} [{self._progress(number, seconds)}]")
-        ended = "finished" if failure is None else "failed"
+                self._settings.say(f"{_summary(directory, outcome)} [{self._progress(index, seconds)}]")
+        result = "finished" if failure is None else "failed"
         if self._shared is not None:
-            self._shared.end(number, failure)
+            self._shared.end(index, failure)
         if failure is None and outcome and self._packer is not None:
             self._packer.add(job.name)
-        self._report(number, Stage(name=ended, seconds=seconds, peak_memory=0))
+        self._report(index, Stage(name=result, seconds=seconds, peak_memory=0))
         return failure
 
-    def _ended_stage(self, number: int, stage: Stage) -> None:
-        """Report a stage of a target; raise `LostClaimError` if another run has claimed the target."""
+    def _end_stage(self, index: int, stage: Stage) -> None:
+        """Report a finished stage of a target; raise `LostClaimError` if another run has claimed the target."""
         if self._shared is not None:
-            self._shared.require_held(number)
-        self._report(number, stage)
+            self._shared.require_held(index)
+        self._report(index, stage)
 
-    def _postfix(self, numbers: Sequence[int]) -> str:
-        """Return what the bar says beside its numbers: the time that is left, and the targets under way."""
-        lengths = [self._remaining[number][0].residues for number in numbers]
-        name = self._remaining[numbers[0]][0].name
+    def _postfix(self, indices: Sequence[int]) -> str:
+        """Return the text after the bar: the remaining time and the current targets."""
+        lengths = [self._remaining[index][0].residues for index in indices]
+        name = self._remaining[indices[0]][0].name
         words = [name, f"{lengths[0]} residues"]
-        if len(numbers) > 1:
-            words = [f"{name} and {len(numbers) - 1} more", f"{min(lengths)} to {max(lengths)} residues"]
-        time_left = self._time_left(numbers[0])
+        if len(indices) > 1:
+            words = [f"{name} and {len(indices) - 1} more", f"{min(lengths)} to {max(lengths)} residues"]
+        time_left = self._time_left(indices[0])
         return ", ".join([time_left, *words] if time_left else words)
 
-    def _report(self, number: int, stage: Stage) -> None:
-        """Print progress as JSON, if this run does so; a target that has ended counts as done."""
+    def _report(self, index: int, stage: Stage) -> None:
+        """Print progress as JSON if the options ask for it; a finished or failed target counts as done."""
         if self._settings.prints_json:
             queue, has_ended = self._workers.queue, stage.name in ("finished", "failed")
             done = queue.number_finished() + len(queue.failures_so_far()) + has_ended
             print_progress(
-                self._remaining[number][0].name,
+                self._remaining[index][0].name,
                 stage.name,
                 done=done,
                 total=len(queue),
                 seconds=stage.seconds,
-                seconds_left=self._seconds_left(number + has_ended),
+                seconds_left=self._seconds_left(index + has_ended),
             )
 
-    def _progress(self, number: int, seconds: float) -> str:
-        time_left = self._time_left(number + 1)
-        words = [f"{number + 1} of {len(self._remaining)}", format_duration(seconds)]
+    def _progress(self, index: int, seconds: float) -> str:
+        time_left = self._time_left(index + 1)
+        words = [f"{index + 1} of {len(self._remaining)}", format_duration(seconds)]
         return ", ".join([*words, time_left] if time_left else words)
 
     def _time_left(self, first: int) -> str | None:
-        """Say how long the targets from that one on will take; None if nothing is known yet, or nothing is left."""
+        """Return text with the remaining time, from the target with index `first` on; None if it is unknown or over."""
         seconds = self._seconds_left(first)
         return f"about {format_duration(seconds)} left" if seconds else None
 
@@ -214,7 +214,7 @@ class BatchRunner:
 
 
 def archive_finished(directories: Sequence[Path]) -> None:
-    """Pack targets that were finished before; print which cannot be packed, and go on."""
+    """Write the archives of targets that were finished before; print a line for each that fails, and continue."""
     for directory in directories:
         try:
             write_archive(directory)
@@ -223,22 +223,22 @@ def archive_finished(directories: Sequence[Path]) -> None:
 
 
 def close(queue: TaskQueue, output: Path) -> int:
-    """Write failures.json and the index page of a batch that has ended, and return its exit code.
+    """Write failures.json and the index page of a batch, and return its exit code.
 
-    One process does this for all, when no other is at work any more.
+    Call this in one process, after all others have ended.
     """
     return close_batch(queue.failures(), len(queue), output)
 
 
 def close_part(queue: TaskQueue, failures_file: Path) -> int:
-    """Write why targets of a part of a batch failed, and return the exit code of the part."""
+    """Write the failures of a part of a batch to a file, and return the exit code of the part."""
     failures = queue.failures()
     write_failures(failures_file.parent, failures, failures_file.name)
     return exit_code_for(failures)
 
 
 def close_batch(failures: Mapping[str, str], count: int, output: Path) -> int:
-    """Write failures.json and the index page of a batch of so many targets, and return its exit code."""
+    """Write failures.json and the index page of a batch of `count` targets, and return its exit code."""
     require_unmoved(output)
     try:
         write_failures(output, failures)
@@ -254,7 +254,7 @@ def close_batch(failures: Mapping[str, str], count: int, output: Path) -> int:
 
 
 def write_pages(output: Path, failures: Mapping[str, str], names: Iterable[str] = ()) -> bool:
-    """Write the pages of the batch, and return whether they could be written, without which a batch goes on."""
+    """Write the pages of the batch; if that fails, print the reason and return False."""
     try:
         write_index(output, names, failures)
         write_pulldown(output, failures)

@@ -1,4 +1,4 @@
-"""Settings with which a run folds all its targets: its options, and what they stand for on this machine."""
+"""Settings of a prediction run: its options, resolved to models, memory, searches and devices on this machine."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -28,16 +28,16 @@ from helixfold.weights.find import ReadyModel
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionRequest:
-    """What a run asks of a model: a prediction from a variant of a target's alignment, with one seed."""
+    """A prediction to be made: one model, one variant of the target's alignment, and one seed."""
 
-    name: str  # of its files: the model's, then the variant's if there is one, then the seed if there are several
-    model: ReadyModel  # whose preset reads as many rows as the variant has it
+    name: str  # of files: model, then variant and seed if there are several
+    model: ReadyModel  # with the numbers of rows of the variant
     seed: int
     alignment: AlignmentVariant = WHOLE_ALIGNMENT
 
     @property
     def identity(self) -> PredictionIdentity:
-        """Return what identifies the prediction."""
+        """Return the prediction's identity in records."""
         return PredictionIdentity(
             model=self.model.preset.name,
             seed=self.seed,
@@ -48,15 +48,15 @@ class PredictionRequest:
 
     @property
     def key(self) -> tuple[str, int, str]:
-        """Return what tells the prediction from all others of its target."""
+        """Return a key that is unique among the predictions of the target."""
         return self.identity.key
 
 
 @dataclass(kw_only=True)
 class Part:
-    """The part of a larger batch that a run folds: its targets are claimed already.
+    """The part of a larger batch that this run folds, whose targets are claimed already.
 
-    `loaded` holds the models, and their recorded passes, for the next part of this process.
+    `loaded` is a cache of models and CUDA graphs for the next part in this process.
     """
 
     claims: Claims
@@ -65,7 +65,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """What a run folds all its targets with; the seeds are `folding.seed` and those after it."""
+    """Resolved settings of a run, the same for all targets; seeds count up from `folding.seed`."""
 
     options: PredictOptions
     folding: FoldingOptions
@@ -85,19 +85,19 @@ class RunSettings:
 
     @cached_property
     def search_identities(self) -> tuple[str, ...]:
-        """Return each search in one line that says what determines its result."""
+        """Return a line for each search with everything that determines its result."""
         return search_identities(self.searches)
 
     def predictions(self, variants: Iterable[AlignmentVariant] = (WHOLE_ALIGNMENT,)) -> list[PredictionRequest]:
-        """Return the predictions of a target from variants of its alignment, in the order in which they are made.
+        """Return the predictions of a target from variants of its alignment, in the order of folding.
 
-        All variants by all models with one seed come before the next seed.
+        All variants and models with one seed come before the next seed.
         """
         variants, num_seeds = list(variants), self.num_seeds
         return [
             PredictionRequest(
                 name="_".join(filter(None, (model.preset.name, variant.name, f"seed_{seed}" if num_seeds > 1 else ""))),
-                model=_reading(model, variant),
+                model=_limited_model(model, variant),
                 seed=seed,
                 alignment=variant,
             )
@@ -108,12 +108,12 @@ class RunSettings:
 
     @property
     def num_recycles(self) -> int:
-        """Return the largest number of recycles of any model."""
+        """Return the maximum number of recycles over all models."""
         return max(self.folding.recycles(model.preset) for model in self.models)
 
     @property
     def recycle_tolerance(self) -> float:
-        """Return the largest change of distances, in Angstrom, at which the recycling of any model ends."""
+        """Return the maximum recycling tolerance (Å) over all models."""
         return max(self.folding.tolerance(model.preset) for model in self.models)
 
     @property
@@ -129,52 +129,52 @@ class RunSettings:
     @property
     def no_bars(self) -> bool | None:
         """Return the `disable` argument of `tqdm`: True for JSON and for several processes, whose bars would mix."""
-        # None lets tqdm decide by whether it writes to a terminal.
+        # With None, tqdm shows a bar only on a terminal.
         return True if self.workers.mesh.size > 1 or self.prints_json else None
 
     def say(self, line: str, file: TextIO | None = None) -> None:
-        """Print a line from the first rank of a group, with its number if there are several processes."""
+        """Print a line from the first rank of a group, with its rank if there are several processes."""
         if self.workers.is_leader:
             text = line if self.workers.mesh.size == 1 else f"rank {self.workers.mesh.rank}: {line}"
             print_summary(text) if file is None else tqdm.write(text, file=file)
 
     def plan(self, model: ReadyModel, rows: FeatureRows, available: Device) -> PredictionEstimate:
-        """Return how each rank of a group folds a target with a model in the memory that it has."""
+        """Return the plan for a target with a model on each rank of a group, within the available memory."""
         dtype, ensemble = DTYPES[self.folding.dtype], self.folding.num_ensemble
         size = rows.size(model.preset, dtype, ensemble, self.workers.group.size)
-        passes = self.num_seeds * (self.folding.recycles(model.preset) + 1)
-        return self.memory.plan(model.preset, size, available, passes)
+        iterations = self.num_seeds * (self.folding.recycles(model.preset) + 1)
+        return self.memory.plan(model.preset, size, available, iterations)
 
     def computing_in(self, dtype: str) -> "RunSettings":
-        """Return the settings with this dtype, and cast the models' trunks to it."""
+        """Cast the trunks of the models to this dtype, and return the settings with it."""
         for model in self.models:
             cast_trunk(model.network, DTYPES[dtype])
         return replace(self, folding=replace(self.folding, dtype=dtype))
 
 
 def folding_of(options: PredictOptions) -> tuple[Sequence[str], FoldingOptions]:
-    """Return the names of the models and the folding options: as given, else the preset's, else the defaults.
+    """Return the names of the models and the folding options, from the options, else the preset, else the defaults.
 
-    Raise `InputError` if a preset of several models is given with a single file of weights.
+    Raise `InputError` if a preset of several models is combined with a single file of weights.
     """
     preset = None if options.preset is None else PREDICTION_PRESETS[options.preset]
     if preset is not None and not options.models and options.weights is not None and options.weights.is_file():
         raise InputError(
-            f"{options.weights} is one file of parameters and --preset names {', '.join(preset.models)}; "
+            f"{options.weights} has the parameters of one model, but --preset needs {', '.join(preset.models)}; "
             "pass --models, or a directory of weights"
         )
-    # Options of the same name are the same; None leaves an option to the preset, and then to the default.
-    same = {field.name: getattr(options, field.name, None) for field in fields(FoldingOptions)}
-    chosen = {name: getattr(preset, name, None) if value is None else value for name, value in same.items()}
+    # Fields with the same name are the same option. None takes the preset's value, or else the default.
+    own = {field.name: getattr(options, field.name, None) for field in fields(FoldingOptions)}
+    values = {name: getattr(preset, name, None) if value is None else value for name, value in own.items()}
     return options.models or (() if preset is None else preset.models), FoldingOptions(
-        **{name: value for name, value in chosen.items() if value is not None},
+        **{name: value for name, value in values.items() if value is not None},
         logits=options.save_logits,
         representations=options.save_representations,
         save_passes=options.save_recycles,
     )
 
 
-def _reading(model: ReadyModel, variant: AlignmentVariant) -> ReadyModel:
-    """Return the model with no more rows in each pass than a variant of the alignment has it read."""
+def _limited_model(model: ReadyModel, variant: AlignmentVariant) -> ReadyModel:
+    """Return the model with the limits of rows per iteration of a variant of the alignment."""
     limits = MemoryOptions(max_msa_rows=variant.max_msa_rows, max_extra_rows=variant.max_extra_rows)
     return model if variant.max_msa_rows is None else limits.limited(model)

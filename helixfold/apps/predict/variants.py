@@ -1,4 +1,4 @@
-"""Choose the variants of a target's alignment from which a run predicts it, and write what they are made of."""
+"""Make the variants of a target's alignment to predict from (subsamples, masks, clusters), and write tables of them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -40,13 +40,13 @@ _GROUPS = {NO_CLUSTER: "none", LEFT_OUT: "left out"}
 
 
 def variant_settings(options: ConformationOptions) -> VariantSettings:
-    """Return the variants that options ask for. Raise `InputError` for options that do not go together."""
-    usual = ConformationOptions()
+    """Return the settings of the variants for some options. Raise `InputError` for contradictory options."""
+    defaults = ConformationOptions()
     for name in ("cluster_eps", "cluster_min_samples", "cluster_max_gaps"):
-        if not options.cluster_msa and getattr(options, name) != getattr(usual, name):
-            raise InputError(f"--{name.replace('_', '-')} is about --cluster-msa; give that too, or leave it out")
-    if options.mask_with != usual.mask_with and not (options.mask_columns or options.mask_window):
-        raise InputError("--mask-with is about --mask-columns and --mask-window; pass one of them, or leave it out")
+        if not options.cluster_msa and getattr(options, name) != getattr(defaults, name):
+            raise InputError(f"--{name.replace('_', '-')} needs --cluster-msa; pass that too, or leave it out")
+    if options.mask_with != defaults.mask_with and not (options.mask_columns or options.mask_window):
+        raise InputError("--mask-with needs --mask-columns or --mask-window; pass one of them, or leave it out")
     clusters = ClusterSettings(
         eps=options.cluster_eps, min_samples=options.cluster_min_samples, max_gaps=options.cluster_max_gaps
     )
@@ -79,9 +79,9 @@ class TargetVariants:
 
 
 def expected_variants(settings: VariantSettings, job: Job, clusters: ClusterRecord | None) -> TargetVariants:
-    """Return the variants of a target as far as they are known without its alignment; `clusters` is an earlier record.
+    """Return the variants of a target that are known without its alignment.
 
-    The count of the clusters is None if no earlier run has found them.
+    `clusters` is the record of an earlier run, if any. Without it, the number of clusters is None in the result.
     """
     lengths = [len(chain) for chain in job.sequence.split(CHAIN_SEPARATOR)]
     known = settings.without_clusters(lengths, job.chain_ids)
@@ -89,17 +89,17 @@ def expected_variants(settings: VariantSettings, job: Job, clusters: ClusterReco
         return TargetVariants(variants=known)
     if clusters is None or clusters.settings != str(settings.clusters) or clusters.count is None:
         return TargetVariants(variants=known, clusters=ClusterRecord(settings=str(settings.clusters)))
-    found = [cluster_variant(settings.clusters, number) for number in range(clusters.count)]
-    return TargetVariants(variants=[*known, *found], clusters=clusters)
+    of_clusters = [cluster_variant(settings.clusters, index) for index in range(clusters.count)]
+    return TargetVariants(variants=[*known, *of_clusters], clusters=clusters)
 
 
 def find_variants(
     settings: VariantSettings, job: Job, features: TargetFeatures, directory: Path | None
 ) -> TargetVariants:
-    """Return the variants of a target's alignment, and write tables of them into its directory, unless it is None.
+    """Return the variants of a target's alignment, and write tables of them into `directory` if it is not None.
 
-    alignments.tsv has a line for each variant, and clusters.tsv one for each row of the alignment. Raise `InputError`
-    if a masked residue is none of the target's, or if rows of a complex are to be clustered.
+    alignments.tsv has a line for each variant, and clusters.tsv a line for each row of the alignment. Raise
+    `InputError` if a masked residue is not in the target, or if the rows of a complex are to be clustered.
     """
     expected = expected_variants(settings, job, None)
     for variant in expected.variants:
@@ -117,26 +117,27 @@ def find_variants(
 
 
 def _variants_table(variants: Sequence[AlignmentVariant], features: TargetFeatures) -> str:
-    """Return a table of the variants: their rows, how like the target they are, and the masked columns."""
+    """Return a table of the variants: number of rows, mean identity to the target, and masked columns."""
     msa = alignment_of(features).msa
     identity = (msa == msa[0]).mean(1)
     lines = []
     for variant in variants:
         rows = np.arange(len(msa)) if variant.rows is None else np.array(variant.rows)
-        like = None if len(rows) == 1 else float(identity[rows[rows > 0]].mean())
+        mean_identity = None if len(rows) == 1 else float(identity[rows[rows > 0]].mean())
         masked = int(column_mask(features, variant.columns).sum())
         limits = variant.max_msa_rows, variant.max_extra_rows
-        lines.append([variant.name or "all", len(rows), rounded(like), masked, *limits, variant.description or "all"])
+        count, mean = len(rows), rounded(mean_identity)
+        lines.append([variant.name or "all", count, mean, masked, *limits, variant.description or "all"])
     names = ("alignment", "rows", "identity_to_target", "masked_columns", "max_msa_rows", "max_extra_rows", "made_by")
     return tab_separated(names, lines)
 
 
 def _clusters_table(clusters: AlignmentClusters, features: TargetFeatures) -> str:
-    """Return a table of the rows of the alignment, of which 0 is the target's: cluster, share of gaps, identity."""
+    """Return a table of the rows of the alignment (row 0 is the target): cluster, share of gaps, identity."""
     msa = alignment_of(features).msa
     gaps, identity = (msa == GAP).mean(1), (msa == msa[0]).mean(1)
     lines = (
-        [row, "target" if row == 0 else _GROUPS.get(label, label), rounded(float(gap)), rounded(float(like))]
-        for row, (label, gap, like) in enumerate(zip(clusters.labels.tolist(), gaps, identity, strict=True))
+        [row, "target" if row == 0 else _GROUPS.get(label, label), rounded(float(gap)), rounded(float(same))]
+        for row, (label, gap, same) in enumerate(zip(clusters.labels.tolist(), gaps, identity, strict=True))
     )
     return tab_separated(("row", "cluster", "gaps", "identity_to_target"), lines)

@@ -334,7 +334,7 @@ def test_presets_are_defaults_for_what_is_not_given() -> None:
         (["--msa-mode", "mmseqs2_uniref", "--database", "x"], "--msa-mode mmseqs2_uniref and --database exclude"),
         (["--db-preset", "reduced_dbs"], "give their --databases DIR"),
         (["--preset", "quick"], "has no parameters of model_1_ptm"),
-        (["--preset", "quick", "--weights", "one.fasta"], "is one file of parameters and --preset names model_1_ptm"),
+        (["--preset", "quick", "--weights", "one.fasta"], "has the parameters of one model, but"),
     ],
 )
 def test_contradictions_are_one_sentence(
@@ -380,7 +380,7 @@ def test_a_server_is_asked_in_the_mode_that_was_named(
     own = plans[-1].alignments[0].tool.server.options
     assert (own.timeout, own.max_wait) == (5, 60)
     assert main(["predict", str(fasta), "--msa-server", "--msa-server-wait", "nan", "--models", "tiny"]) == 2
-    assert "--msa-server-wait is a number of seconds greater than 0, got nan" in capsys.readouterr().err
+    assert "--msa-server-wait must be a number of seconds above 0, got nan" in capsys.readouterr().err
     capsys.readouterr()
     assert main(["predict", str(fasta), "--msa-mode", "server", "--dry-run", "--models", "tiny"]) == 0
     shown = capsys.readouterr().err

@@ -188,12 +188,12 @@ def test_processes_share_what_memory_a_machine_has(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--devices", "0,0"], "each once; there are 0 to 2, got '0,0'"),
-        (["--devices", "0,3"], "there are 0 to 2"),
+        (["--devices", "0,0"], "different GPUs from 0 to 2, such as 0,1; got '0,0'"),
+        (["--devices", "0,3"], "different GPUs from 0 to 2"),
         (["--devices", "2", "--device", "cuda:1"], "cannot be combined"),
         (
             ["--devices", "two", "--device", "cpu"],
-            "how many processes to start, such as 2; it must be a whole number from 1 to 1,024, got 'two'",
+            "the number of processes to start, such as 2; it must be a whole number from 1 to 1,024, got 'two'",
         ),
         (["--devices", "all", "--ranks-per-target", "2"], "3 processes cannot be divided into groups of 2"),
         (["--ranks-per-target", "2", "--device", "cpu"], "start more of them with --devices, or with torchrun"),

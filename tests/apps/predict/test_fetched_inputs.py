@@ -50,7 +50,7 @@ def test_every_option_with_a_file_takes_an_id(configured: Path) -> None:
 def test_nothing_is_sent_without_the_option(configured: Path) -> None:
     with serving_entries() as (address, paths):
         configure(configured, address)
-        with pytest.raises(InputError, match=r"P69905: there is no such file; .* --fetch-inputs fetches it"):
+        with pytest.raises(InputError, match=r"P69905: no such file; .* pass --fetch-inputs to download it"):
             with_fetched_inputs(PredictOptions(inputs=(Path("P69905"),)))
     assert paths == []
 

@@ -86,5 +86,5 @@ def test_the_example_is_predicted_from_any_directory(
     for own in (["own.fasta"], ["--features", "features"]):
         assert main(["predict", "--example", *own, "--output", "other"]) == 2
         said = capsys.readouterr().err.splitlines()[-1]
-        assert "--example predicts the protein that comes with helixfold; leave out your own files" in said
+        assert "--example cannot be combined with input files" in said
     assert not (tmp_path / "other").exists()

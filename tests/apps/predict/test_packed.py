@@ -208,7 +208,7 @@ def test_a_damaged_file_in_an_archive_begins_its_target_anew(five: Path, runs: R
     made = runs(five, *PACKED, "--num-seeds", 2)
     assert sorted(made) == ["tiny_seed_0"] + ["tiny_seed_1"] * 5
     assert runs.code == 0
-    assert "begins anew" in runs.out
+    assert "starts again" in runs.out
     assert directories(runs.output) == ["packed"]
 
 

@@ -147,7 +147,7 @@ def test_without_weights_the_demonstration_model_folds_and_every_file_says_so(
     )
     better = [*given, "--weights", str(weights), "--models", "tiny", "--models-to-relax", "none"]
     assert main(better) == 0
-    assert "made before with the demonstration model; begins anew" in capsys.readouterr().out
+    assert "predicted before with the demonstration model; starts again" in capsys.readouterr().out
     assert main(given) == 2
     assert "the demonstration model);" in capsys.readouterr().err
 
@@ -339,7 +339,7 @@ def test_a_target_that_cannot_fit_fails_at_once_and_alone(
     monkeypatch.setattr("helixfold.planning.estimate.available_memory", lambda device: 300 * 2**20)
     run(fasta, "--executor", "slabs", output=tmp_path / "out")
     assert folded == ["short", "long", "long"]
-    assert "tried, for --executor slabs" in capsys.readouterr().out
+    assert "tried because of --executor slabs" in capsys.readouterr().out
 
 
 def test_a_dry_run_tells_real_rows_and_bounds_and_writes_nothing(

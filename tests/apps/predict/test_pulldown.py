@@ -143,7 +143,7 @@ def test_features_of_a_pulldown_have_no_other_targets(
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (["x.fasta"], "--pulldown has its own files; give x.fasta to a command of its own"),
+        (["x.fasta"], "--pulldown cannot be combined with x.fasta"),
         (["--example"], "--pulldown and --example cannot be combined"),
         (["--chain-ids", "H"], "--pulldown and --chain-ids cannot be combined"),
         (["--pulldown-table", "none.csv"], "none.csv"),
@@ -171,4 +171,4 @@ def test_a_complex_cannot_take_the_place_of_the_searches(
     table = pulldown.directory / "table.csv"
     table.write_text("id,bait,prey\nChain_Searches,b1,p1\n")
     assert pulldown("--pulldown-table", str(table)) == 2
-    assert "would be where results of searches are" in capsys.readouterr().err
+    assert "is used for results of searches" in capsys.readouterr().err

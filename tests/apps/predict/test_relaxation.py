@@ -13,7 +13,7 @@ import torch
 from data_pipeline.io.errors import InputError
 from data_pipeline.protein import Protein
 from helixfold.apps.predict import relaxation
-from helixfold.apps.predict.relaxation import chosen, is_done, relax_predictions
+from helixfold.apps.predict.relaxation import is_done, predictions_to_relax, relax_predictions
 from helixfold.cli.main import main
 from helixfold.folding.prediction import Prediction
 from helixfold.relax.problem import RelaxationError
@@ -108,10 +108,10 @@ def test_a_failure_keeps_the_predicted_structure_and_says_why(target: Path, monk
     said: list[str] = []
     relax_predictions(target, order_of(target), "all", CPU, said.append)
     write_ranked(target, order_of(target))
-    assert said == ["model_2_ptm: not relaxed: it is in a heap", "model_1_ptm: not relaxed: memory is used up"]
+    assert said == ["model_2_ptm: not relaxed: it is in a heap", "model_1_ptm: not relaxed: out of memory"]
     assert metrics_in(target) == {
         "model_2_ptm": {"failed": "it is in a heap"},
-        "model_1_ptm": {"failed": "memory is used up"},
+        "model_1_ptm": {"failed": "out of memory"},
     }
     assert (target / "ranked_0.pdb").read_bytes() == (target / "unrelaxed_model_2_ptm.pdb").read_bytes()
     assert is_done(target, order_of(target), "all")
@@ -137,17 +137,17 @@ def test_a_relaxation_that_makes_another_structure_is_refused(
 
 def test_without_a_word_the_best_is_relaxed_where_that_can_be_done(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relaxation, "installed", lambda: True)
-    assert chosen(None, trained=True) == ("best", None)
-    assert chosen(None, trained=False) == ("none", None)
-    assert chosen("all", trained=False) == ("all", None)
+    assert predictions_to_relax(None, trained=True) == ("best", None)
+    assert predictions_to_relax(None, trained=False) == ("none", None)
+    assert predictions_to_relax("all", trained=False) == ("all", None)
     monkeypatch.setattr(relaxation, "installed", lambda: False)
-    what, remark = chosen(None, trained=True)
+    what, remark = predictions_to_relax(None, trained=True)
     assert what == "none"
     assert remark is not None
     assert "pip install 'helixfold[relax]'" in remark
-    assert chosen("none", trained=True) == ("none", None)
+    assert predictions_to_relax("none", trained=True) == ("none", None)
     with pytest.raises(InputError, match=r"--models-to-relax all needs OpenMM and PDBFixer, which are not installed"):
-        chosen("all", trained=True)
+        predictions_to_relax("all", trained=True)
 
 
 def test_what_an_untrained_model_folds_is_told_and_kept(

@@ -72,7 +72,7 @@ def test_a_finished_target_is_relaxed_by_a_later_run_that_asks_for_it(
     monkeypatch.setattr(postprocess, "STEPS", (("relaxation", postprocess._relax), *postprocess.STEPS))
     assert runs(fasta, "--models-to-relax", "none") == ["tiny"]
     assert runs(fasta, "--models-to-relax", "best") == []
-    assert "one: 1 prediction there from an earlier run, what follows on them is to be done\n" in runs.out
+    assert "one: 1 prediction there from an earlier run, ranking and reports are missing\n" in runs.out
     assert runs(fasta, "--models-to-relax", "best") == []
     assert "one: finished before, skipped" in runs.out
     assert asked == ["none", "best"]
@@ -143,7 +143,8 @@ def test_an_unfinished_target_of_other_settings_begins_anew(fasta: Path, runs: R
     (runs.target / "mine.txt").write_text("not ours")
     assert runs(fasta, "--max-extra-rows", 5) == ["tiny"]
     assert (
-        "begun before with other settings (max_extra_rows not given, now 5) and not finished; begins anew" in runs.out
+        "started before with other settings (max_extra_rows not given, now 5) and not finished; starts again"
+        in runs.out
     )
     assert runs.order() == ["tiny"]
     assert not list(runs.target.glob("*seed*"))
@@ -172,7 +173,7 @@ def test_what_untrained_parameters_made_gives_way_to_trained_ones_and_never_take
     save_checkpoint(weights, model.network.state_dict(), model.preset.model.to_dict())
     runs(fasta, "--num-seeds", 2)
     assert runs(fasta, "--weights", weights, *unrelaxed) == ["tiny"]
-    assert "one: made before with untrained parameters; begins anew" in runs.out
+    assert "one: predicted before with untrained parameters; starts again" in runs.out
     assert runs.order() == ["tiny"]
     assert not list(runs.target.glob("*seed*"))
     assert runs(fasta) == []

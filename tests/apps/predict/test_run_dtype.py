@@ -22,7 +22,7 @@ def test_a_run_that_began_on_a_gpu_goes_on_elsewhere_as_it_began(
     one, two = tmp_path / "one.fasta", tmp_path / "two.fasta"
     one.write_text(f">one\n{SEQUENCE}\n")
     two.write_text(f">one\n{SEQUENCE}\n>two\n{SEQUENCE}A\n")
-    began = "computes in bfloat16, in which earlier targets of this run were predicted"
+    began = "computing in bfloat16, like earlier targets of this run"
     with monkeypatch.context() as on_gpu:
         on_gpu.setattr(run, "properties_of", lambda device: DEVICE_MODELS["h200"])
         on_gpu.setattr(run, "untested_warning", lambda properties: f"{properties.name} was never tried")

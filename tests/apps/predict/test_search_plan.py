@@ -193,7 +193,7 @@ def test_a_search_cache_that_cannot_be_written_is_named(tmp_path: Path, capsys: 
     (tmp_path / "file").touch()
     options = SearchOptions(msa_server="http://127.0.0.1:9", templates=(), search_cache=tmp_path / "file" / "cache")
     plan = plan_of(options)
-    note = f"helixfold: {tmp_path}/file/cache cannot be written, so this run keeps no searches there (--search-cache)\n"
+    note = f"helixfold: {tmp_path}/file/cache is not writable, so this run stores no searches there (--search-cache)\n"
     assert note in capsys.readouterr().err
     assert plan.templates is not None
     assert tmp_path not in plan.templates.source.directory.parents

@@ -93,4 +93,4 @@ def test_a_wrong_shard_is_refused(tmp_path: Path, runs: Runs, fasta: Path) -> No
     runs(fasta, "--shard", "0/2", "--dry-run")
     runs(fasta, "--shard", "1/2")
     assert runs.code == 2
-    assert "there is no target in shard 1/2 of 1 target" in runs.err
+    assert "shard 1/2 of 1 target is empty" in runs.err

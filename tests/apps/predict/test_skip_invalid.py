@@ -55,7 +55,7 @@ def test_valid_targets_are_folded_as_they_are_without_the_others(mixed: Path, ru
     assert runs.code == 1
     assert folded(runs) == ["first", "last"]
     assert "helixfold: mixed.fasta, line 4, column 3, record 'letter': '1' is not" in runs.err
-    assert "helixfold: 4 invalid inputs left out (--skip-invalid)" in runs.err
+    assert "helixfold: 4 invalid inputs skipped (--skip-invalid)" in runs.err
     found = failures(runs.output)
     assert {name: why.split(":")[1].strip() for name, why in found.items()} == {
         "letter": "mixed.fasta, line 4, column 3, record 'letter'",

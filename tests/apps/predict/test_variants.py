@@ -173,8 +173,8 @@ def test_targets_of_a_batch_have_their_own_and_a_complex_that_has_no_clusters_st
         (["--mask-window", "0"], "--mask-window must be a number of residues"),
         (["--subsample-msa", "16:32,64"], "--subsample-msa must be numbers of rows and of extra rows"),
         (["--cluster-msa", "--cluster-eps", "0"], "--cluster-eps must be a distance above 0"),
-        (["--cluster-eps", "5"], "--cluster-eps is about --cluster-msa; give that too"),
-        (["--mask-with", "unknown"], "--mask-with is about --mask-columns and --mask-window"),
+        (["--cluster-eps", "5"], "--cluster-eps needs --cluster-msa; pass that too"),
+        (["--mask-with", "unknown"], "--mask-with needs --mask-columns or --mask-window"),
     ],
 )
 def test_words_that_make_no_sense_are_one_sentence(words: Sequence[str], problem: str, fasta: Path, runs: Runs) -> None:
