@@ -1,4 +1,4 @@
-"""Read which residues of a target are to be mutated, and to what: K30A, of a complex A.K30A."""
+"""Parse positions and mutations of a target: K30A, or A.K30A in a complex."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from data_pipeline.parse.csv_table import read_rows
 from data_pipeline.residues import RESTYPES
 
 ALL = "all"
-# Between substitutions that are made at once, as in tables of deep mutational scans.
+# Separates simultaneous substitutions, as in tables of deep mutational scans.
 SEPARATOR = ":"
 _POSITIONS = re.compile(r"(?:([A-Za-z0-9]{1,4})\.)?(?:([0-9]{1,9})(?:-([0-9]{1,9}))?|all)")
 _SUBSTITUTION = re.compile(r"(?:([A-Za-z0-9]{1,4})\.)?([A-Za-z])([0-9]{1,9})([A-Za-z])")
@@ -21,7 +21,7 @@ _SUBSTITUTION = re.compile(r"(?:([A-Za-z0-9]{1,4})\.)?([A-Za-z])([0-9]{1,9})([A-
 
 @dataclass(frozen=True, kw_only=True)
 class Position:
-    """A residue of a target: its chain, its number in it from 1, and its index among all residues of the features."""
+    """A residue of a target: its chain, its number in the chain from 1, and its index among all residues from 0."""
 
     chain: str
     number: int
@@ -31,7 +31,7 @@ class Position:
 
 @dataclass(frozen=True, kw_only=True)
 class Substitution:
-    """Another amino acid at a position."""
+    """A substitution of the residue at a position by another amino acid (its letter)."""
 
     position: Position
     letter: str
@@ -39,7 +39,7 @@ class Substitution:
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
-    """A target with one or several substitutions, under the name that tables have."""
+    """A mutant of a target: one or several substitutions, and its name, such as K30A:E34K."""
 
     name: str
     substitutions: tuple[Substitution, ...]
@@ -47,7 +47,7 @@ class Mutant:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetChains:
-    """The chains of a target in the order of its features, by whose names and numbers residues are found."""
+    """Names and sequences of a target's chains, in the order of its features, to look up residues."""
 
     target: str
     names: tuple[str, ...]
@@ -55,7 +55,7 @@ class TargetChains:
 
     @classmethod
     def of(cls, target: AnyTarget) -> "TargetChains":
-        """Return the chains of a target."""
+        """Return the chains of a single-chain target or a complex."""
         if not isinstance(target, ComplexInput):
             return cls(target=target.name, names=(ONLY_CHAIN,), sequences=(target.sequence,))
         names = tuple(chain for entity in target.target.entities for chain in entity.chain_ids)
@@ -75,7 +75,7 @@ class TargetChains:
         ]
 
     def label(self, position: Position) -> str:
-        """Return a residue's number, of a complex with its chain."""
+        """Return the label of a residue: its number, with the chain in a complex (A.30)."""
         return str(position.number) if len(self.names) == 1 else f"{position.chain}.{position.number}"
 
     def mutant(self, substitutions: Sequence[Substitution]) -> Mutant:
@@ -87,38 +87,41 @@ class TargetChains:
         return Mutant(name=SEPARATOR.join(words), substitutions=tuple(substitutions))
 
     def position(self, chain: str | None, number: int) -> Position:
-        """Return a residue; raise `InputError` if there is none, or if a complex's chain is not named."""
+        """Return a residue by chain and number.
+
+        Raise `InputError` if it does not exist, or if the chain is None and the target has several.
+        """
         if chain is None and len(self.names) > 1:
             example = f"{self.names[0]}.{number}"
-            raise self._error(f"position {number} could be in any chain; name it with one, such as {example}")
+            raise self._error(f"position {number} could be in any chain; add the chain, such as {example}")
         if chain is not None and chain not in self.names:
-            known = f"{', '.join(self.names)}{did_you_mean(chain, self.names)}"
-            raise self._error(f"there is no chain {chain}; its chains are {known}")
-        place = 0 if chain is None else self.names.index(chain)
-        sequence = self.sequences[place]
+            names = f"{', '.join(self.names)}{did_you_mean(chain, self.names)}"
+            raise self._error(f"no chain {chain}; its chains are {names}")
+        chain_index = 0 if chain is None else self.names.index(chain)
+        sequence = self.sequences[chain_index]
         if not 1 <= number <= len(sequence):
-            of_chain = "the sequence" if len(self.names) == 1 else f"chain {self.names[place]}"
-            raise self._error(f"position {number} is outside {of_chain}, which has residues 1 to {len(sequence)}")
-        index = sum(map(len, self.sequences[:place])) + number - 1
-        return Position(chain=self.names[place], number=number, letter=sequence[number - 1], index=index)
+            where = "the sequence" if len(self.names) == 1 else f"chain {self.names[chain_index]}"
+            raise self._error(f"position {number} is outside {where}, which has residues 1 to {len(sequence)}")
+        index = sum(map(len, self.sequences[:chain_index])) + number - 1
+        return Position(chain=self.names[chain_index], number=number, letter=sequence[number - 1], index=index)
 
     def _error(self, problem: str) -> InputError:
         return InputError(f"target '{printable(self.target)}': {problem}")
 
 
 def mutants_at(chains: TargetChains, words: Sequence[str], letters: str) -> list[Mutant]:
-    """Return the single mutants of positions such as 30, 10-20, A.30, A.10-20, A.all or all, in order.
+    """Return the single mutants at positions such as 30, 10-20, A.30, A.10-20, A.all or all, in order.
 
-    Each position is mutated to all `letters` but its own. Raise `InputError` for a word or a letter that is none of
-    these, and for positions that the target has not.
+    Each position is mutated to all `letters` except its own. Raise `InputError` for words and letters that are not
+    valid, and for positions that the target does not have.
     """
     _check_letters(letters)
-    found: dict[int, Position] = {}
+    positions: dict[int, Position] = {}
     for word in words or (ALL,):
-        found |= {position.index: position for position in _positions(chains, word)}
+        positions |= {position.index: position for position in _positions(chains, word)}
     return [
         chains.mutant([Substitution(position=position, letter=letter)])
-        for _, position in sorted(found.items())
+        for _, position in sorted(positions.items())
         for letter in letters.upper()
         if letter != position.letter
     ]
@@ -127,7 +130,7 @@ def mutants_at(chains: TargetChains, words: Sequence[str], letters: str) -> list
 def _positions(chains: TargetChains, word: str) -> list[Position]:
     match = _POSITIONS.fullmatch(word)
     if match is None:
-        raise InputError(f"--positions are such as 30, 10-20, A.30 or all, got '{printable(word, 40)}'")
+        raise InputError(f"--positions must be such as 30, 10-20, A.30 or all, got '{printable(word, 40)}'")
     chain, first, last = match.groups()
     if first is None:
         if chain is None:
@@ -136,43 +139,46 @@ def _positions(chains: TargetChains, word: str) -> list[Position]:
         return [position for position in chains.positions if position.chain == chain]
     ends = [chains.position(chain, int(number)) for number in (first, last or first)]
     if ends[0].number > ends[1].number:
-        raise InputError(f"--positions {word}: the first residue of a range comes first")
+        raise InputError(f"--positions {word}: the first residue of a range must not be after the last one")
     return [chains.position(chain, number) for number in range(ends[0].number, ends[1].number + 1)]
 
 
 def _check_letters(letters: str) -> None:
     unknown = next((letter for letter in letters.upper() if letter not in RESTYPES), None)
     if not letters or unknown is not None:
-        raise InputError(f"--to names amino acids by the letters {RESTYPES}, got '{printable(letters, 40)}'")
+        raise InputError(f"--to must be letters of amino acids ({RESTYPES}), got '{printable(letters, 40)}'")
 
 
 def mutants_in_table(path: Path, targets: Sequence[TargetChains]) -> dict[str, list[Mutant]]:
-    """Return the mutants that a table names, by target, each once.
+    """Read the mutants in a table, and return them by target, without duplicates.
 
-    The table has the column `mutation`, and `id` with the target's name if there are several. Raise `InputError` for a
-    mutation that does not match its target, at its line.
+    The table has the column `mutation`, and the column `id` with the target's name if there are several. Raise
+    `InputError`, with the line, for a mutation that does not match its target.
     """
     by_name = {chains.target: chains for chains in targets}
-    found: dict[str, dict[str, Mutant]] = {name: {} for name in by_name}
+    by_target: dict[str, dict[str, Mutant]] = {name: {} for name in by_name}
     delimiter = "," if path.name.lower().endswith((".csv", ".csv.gz")) else "\t"
     for line, cells in read_rows(path, ("mutation",), delimiter):
         word = cells["mutation"]
         name = cells.get("id", "") or (targets[0].target if len(targets) == 1 else "")
         if name not in by_name:
-            problem = "there are several targets; name one in the column id" if not name else "there is no such target"
+            problem = "no target; write one of several into the column id" if not name else "no such target"
             raise InputError.at(path, problem, line=line, record=name or word)
         try:
             mutant = read_mutant(by_name[name], word)
         except InputError as error:
             raise InputError.at(path, str(error), line=line, record=word) from None
-        found[name][mutant.name] = mutant
-    if not any(found.values()):
-        raise InputError.at(path, "there is no mutation in it; write one in each row of the column mutation")
-    return {name: list(mutants.values()) for name, mutants in found.items()}
+        by_target[name][mutant.name] = mutant
+    if not any(by_target.values()):
+        raise InputError.at(path, "it has no mutations; write one into each row of the column mutation")
+    return {name: list(mutants.values()) for name, mutants in by_target.items()}
 
 
 def read_mutant(chains: TargetChains, word: str) -> Mutant:
-    """Return the mutant of a name such as K30A, A.K30A or K30A:E34K; raise `InputError` if it does not match."""
+    """Return the mutant with a name such as K30A, A.K30A or K30A:E34K.
+
+    Raise `InputError` if the name is not valid or does not match the target's sequence.
+    """
     substitutions = list(_substitutions(chains, word))
     if len({each.position.index for each in substitutions}) < len(substitutions):
         raise InputError("it changes a position twice")
@@ -183,22 +189,22 @@ def _substitutions(chains: TargetChains, word: str) -> Iterator[Substitution]:
     for part in word.split(SEPARATOR):
         match = _SUBSTITUTION.fullmatch(part.strip())
         if match is None:
-            raise InputError(f"a mutation is such as K30A, of a complex A.K30A, got '{printable(part, 40)}'")
+            raise InputError(f"a mutation must be such as K30A, or A.K30A in a complex, got '{printable(part, 40)}'")
         chain, before, number, after = match.groups()
         position = chains.position(chain, int(number))
         if before.upper() != position.letter:
             problem = f"residue {chains.label(position)} is {position.letter}, not {before.upper()}"
             raise InputError(f"target '{printable(chains.target)}': {problem}; numbers count from 1 in each chain")
         if after.upper() not in RESTYPES:
-            raise InputError(f"'{printable(after)}' is no amino acid; they have the letters {RESTYPES}")
+            raise InputError(f"'{printable(after)}' is not an amino acid; expected one of {RESTYPES}")
         if after.upper() == position.letter:
             raise InputError(f"residue {chains.label(position)} is {position.letter} already")
         yield Substitution(position=position, letter=after.upper())
 
 
 def scanned_positions(mutants: Sequence[Mutant]) -> dict[int, Position]:
-    """Return the positions that any mutant changes, by index, in order."""
-    found: Mapping[int, Position] = {
+    """Return the positions that the mutants change, by index, in order."""
+    positions: Mapping[int, Position] = {
         each.position.index: each.position for mutant in mutants for each in mutant.substitutions
     }
-    return dict(sorted(found.items()))
+    return dict(sorted(positions.items()))

@@ -1,4 +1,4 @@
-"""Load one model, and fold many targets with it: short ones of a length in the same passes."""
+"""Load one model, and fold many targets with it; short targets of equal length are folded as one batch."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,30 +31,30 @@ from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.runtime.standard_streams import print_note
 from helixfold.weights.find import ReadyModel, find_models, find_parameters
 
-# The most targets that share passes on a GPU.
-_AT_ONCE = 64
+# Default maximum number of targets in a batch on a GPU.
+_BATCH_SIZE = 64
 
 
 def find_preset(options: NetworkOptions, method: Method) -> Preset:
-    """Return the settings of the model that the options name, or of the first one that is there; nothing is loaded.
+    """Return the preset of the model that the options name, or of the first available one, without loading it.
 
-    Raise `InputError` if there is none, or if it predicts no aligned errors, of which scores are made.
+    Raise `InputError` if no model is available, or if it does not predict aligned errors, which scores need.
     """
     names = () if options.model is None else (options.model,)
-    found = [preset for preset, _ in find_parameters(names, options.weights, method=method)]
-    fitting = [preset for preset in found if preset.model.heads.aligned_error]
-    if not fitting:
+    available = [preset for preset, _ in find_parameters(names, options.weights, method=method)]
+    suitable = [preset for preset in available if preset.model.heads.aligned_error]
+    if not suitable:
         raise InputError(
-            f"{found[0].name} predicts no aligned errors, which scores need; choose one that does, such as "
-            f"{next(name for name in PRESETS if name.endswith('_ptm'))}, by --model"
+            f"{available[0].name} predicts no aligned errors, which scores need; pass a --model that does, such as "
+            f"{next(name for name in PRESETS if name.endswith('_ptm'))}"
         )
-    return fitting[0]
+    return suitable[0]
 
 
 class Network:
-    """A model with its parameters on a device.
+    """A loaded model on a device, with the options for folding.
 
-    `masks` says whether residues of the alignment are hidden at random, as in the model's preset.
+    `masks` is whether MSA residues are masked at random, as in the model's preset.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Network:
             executor=options.executor, memory=options.memory, spill_directory=options.spill_directory
         )
         self.model = _load(options, preset)
-        # Whether the masked-residue head of the model was trained.
+        # Whether the masked-MSA head of the model was trained.
         self.has_likelihoods = self.model.preset.sampling.masked_msa_fraction > 0
         if not masks:
             sampling = replace(self.model.preset.sampling, masked_msa_fraction=0.0)
@@ -86,32 +86,32 @@ class Network:
         self._runner = runner_for(self.device, "auto", 1, print_note)
 
     def at_once(self, residues: int) -> int:
-        """Return how many targets of a length are folded in the same passes, if they fit into memory."""
-        # The place of a template that a target has not is averaged by a model of complexes, and padding would be too.
+        """Return the maximum number of targets of a length in one batch, if they fit into memory."""
+        # A multimer model averages over template slots, so padding would count as an empty template.
         if residues > LAUNCH_BOUND_RESIDUES or self.model.preset.model.method == "multimer":
             return 1
-        usual = _AT_ONCE if properties_of(self.device).has_own_memory else 1
-        return self._at_once or usual
+        default = _BATCH_SIZE if properties_of(self.device).has_own_memory else 1
+        return self._at_once or default
 
     def fold(self, targets: Sequence[FoldingTarget]) -> list[Prediction]:
-        """Return the predictions of targets of one size, in their order.
+        """Return the predictions of targets of equal size, in order.
 
-        Raise `NotEnoughMemoryError` if one alone does not fit into memory.
+        Raise `NotEnoughMemoryError` if a single target does not fit into memory.
         """
         plans = [self._plan(targets[0])] * len(targets)
-        lot = [replace(target, name=self.model.preset.name) for target in targets]
-        stages = [Stages(self.device) for _ in lot]
-        how: dict[str, Any] = {"spill": self._spill, "say": print_note, "runner": self._runner}
-        found = fold_together(self.model, lot, plans, self.folding, stages=stages, **how)
-        if found is not None:
-            return found
+        batch = [replace(target, name=self.model.preset.name) for target in targets]
+        stages = [Stages(self.device) for _ in batch]
+        arguments: dict[str, Any] = {"spill": self._spill, "say": print_note, "runner": self._runner}
+        predictions = fold_together(self.model, batch, plans, self.folding, stages=stages, **arguments)
+        if predictions is not None:
+            return predictions
         return [
-            fold_planned(self.model, target, plan, self.folding, stages=stage, **how)
-            for target, plan, stage in zip(lot, plans, stages, strict=True)
+            fold_planned(self.model, target, plan, self.folding, stages=stage, **arguments)
+            for target, plan, stage in zip(batch, plans, stages, strict=True)
         ]
 
     def outcomes(self, targets: Sequence[FoldingTarget]) -> list[Prediction | Exception]:
-        """Return predictions as `fold` does; if that fails, of targets one by one, or the error of one that fails."""
+        """Return the prediction of each target, or the error of each target that fails alone."""
         try:
             return [*self.fold(targets)]
         except Exception as error:

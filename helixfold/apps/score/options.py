@@ -1,6 +1,6 @@
 """Options of `helixfold score` and `helixfold scan`.
 
-The docstring of an option is its line in the help. Nothing is imported here that takes long to load.
+The docstring of an option is its line in the help. This module imports nothing that takes long to load.
 """
 
 from dataclasses import dataclass
@@ -25,20 +25,20 @@ from helixfold.runtime.options import (
     whole_number,
 )
 
-# What a structure is to the network that scores it.
+# How a structure is passed to the network that scores it.
 Protocol = Literal["auto", "template", "initial_guess"]
 
 
 @option_group(Group.create_ordered("Structures", sort_key=-1))
 @dataclass(frozen=True, kw_only=True)
 class StructureOptions:
-    """Options for which structures are scored, and how."""
+    """Options for structures and protocols of scoring."""
 
     rescore: bool = False
     """Score the ranked models in output directories of helixfold, AlphaFold or ColabFold, and show their ranks and
     pLDDT next to the scores."""
     binders: bool = False
-    """Score complexes of a designed binder and its target, starting from the given structures (target chains as
+    """Score complexes of a designed binder and its target, starting from the structures in the files (target chains as
     templates if the model reads templates). Ranked by the predicted aligned error between binder and target."""
     binder_chains: Annotated[tuple[str, ...], Parameter(metavar="ID...", show_default="the first chain")] = ()
     """Chains of the binder, for --binders; all other chains are the target."""
@@ -60,7 +60,7 @@ class StructureOptions:
 @option_group(Group.create_ordered("Mutations", sort_key=-1))
 @dataclass(frozen=True, kw_only=True)
 class MutationOptions:
-    """Options for which mutations are scanned, and where results go."""
+    """Options for the mutations of a scan and its output."""
 
     positions: Annotated[tuple[str, ...], Parameter(metavar="POSITION...", show_default="all", group=MOST_USED)] = ()
     """Residues to mutate, counted from 1 in each chain: 30, 10-20, or all; in a complex A.30 or A.10-20."""
@@ -85,7 +85,7 @@ class MutationOptions:
 @option_group(Group.create_ordered("Model and device"))
 @dataclass(frozen=True, kw_only=True)
 class NetworkOptions:
-    """Options for the one model that folds everything, and for the device that computes it."""
+    """Options for the model, its device and memory."""
 
     model: Annotated[
         str | None,
@@ -129,7 +129,7 @@ class NetworkOptions:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class ScoreOptions(ScreenOptions, NetworkOptions, StructureOptions):
-    """All options of `helixfold score`, and the paths that it scores."""
+    """All options of `helixfold score`, and the paths of structures to score."""
 
     inputs: Annotated[tuple[Path, ...], Parameter(parse=False)] = ()
 
@@ -137,6 +137,6 @@ class ScoreOptions(ScreenOptions, NetworkOptions, StructureOptions):
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class ScanOptions(ScreenOptions, NetworkOptions, ComplexOptions, SearchOptions, MutationOptions):
-    """All options of `helixfold scan`, and the files of its targets."""
+    """All options of `helixfold scan`, and the input files of targets."""
 
     inputs: Annotated[tuple[Path, ...], Parameter(parse=False)] = ()

@@ -1,9 +1,9 @@
-"""Scan the mutations of targets, for `helixfold scan`: one search serves all mutants of a target.
+"""Predict the effects of mutations, for `helixfold scan`, with one search for all mutants of a target.
 
-Only the target's own row of the alignment is changed. The other rows are what evolution has left of the family,
-whatever the target's sequence is: with the mutation in them, too, they would say that all relatives have it.
+Only the target's row of the alignment is mutated. If the other rows were mutated as well, all homologs would seem to
+have the mutation.
 
-The results of a target are a table and a heat map: mutations.tsv, mutations.json and mutations.html.
+The results of a target are tables and a heat map: mutations.tsv, mutations.json and mutations.html.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,24 +53,24 @@ from helixfold.runtime.standard_streams import optional_output, print_note, prin
 
 TABLE_FILE, JSON_FILE, PAGE_FILE = "mutations.tsv", "mutations.json", "mutations.html"
 JOURNAL_FILE, WILD_TYPE_FILE, STRUCTURES_DIRECTORY = "mutants.jsonl", "wild_type.pdb", "structures"
-_MOST_ON_SCREEN, _MOST_ON_PAGE = 10, 1000
-# Amino acids by what their side chains are like, as rows of heat maps usually have them.
+_MAX_ON_SCREEN, _MAX_ON_PAGE = 10, 1000
+# Rows of the heat map: amino acids ordered by the properties of their side chains.
 _ROWS = "GAVLIMCFWYPSTNQHKRDE"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """A column of the table, and a heat map; values below `neutral`, if there is one, have another colour.
+    """A measure of a mutation's effect: a column of the table and a heat map.
 
-    The scale of the map spans at least `floor` (on both sides of `neutral`), so that noise is drawn in faint colours.
-    The floors are our choice: no published study gives thresholds for these measures.
+    The colour scale is diverging around `neutral` if there is one. It spans at least `floor` (on both sides of
+    `neutral`), so that noise has faint colours. The floors are our choice, because no published study gives thresholds.
     """
 
     title: str
     layout: str
     floor: float
     neutral: float | None = 0.0
-    largest: float | None = None  # for a scale from 0 to a fixed end
+    largest: float | None = None  # fixed upper end of the scale
     is_loss: bool = False  # larger values are worse
 
 
@@ -95,9 +95,10 @@ _ON_SCREEN = ("masked_marginal", "plddt_change", "site_plddt_change", "pae_chang
 
 @dataclass(frozen=True, kw_only=True)
 class ScannedTarget:
-    """A target whose mutants are all made.
+    """Results of a scan of one target.
 
-    `results` are by name of the mutant; `log_likelihoods`, by index of a hidden position, those of 20 amino acids.
+    `results` has the measures by name of the mutant. `log_likelihoods` has the log-likelihoods of the 20 amino acids by
+    index of a masked position.
     """
 
     chains: TargetChains
@@ -109,14 +110,14 @@ class ScannedTarget:
 
     @property
     def measures(self) -> list[str]:
-        """Return the measures that any mutant has."""
+        """Return the names of the measures with values."""
         return [name for name in MEASURES if any(each.get(name) is not None for each in self.results.values())]
 
 
 def screen_lines(scanned: ScannedTarget) -> Iterator[str]:
-    """Yield the mutants that are furthest from the wild type as a table for the screen."""
+    """Yield a table for the screen with the mutants whose structures differ most from the wild type."""
     names = [name for name in _ON_SCREEN if name in scanned.measures]
-    furthest = sorted(scanned.mutants, key=lambda mutant: scanned.results[mutant.name]["lddt"])[:_MOST_ON_SCREEN]
+    furthest = sorted(scanned.mutants, key=lambda mutant: scanned.results[mutant.name]["lddt"])[:_MAX_ON_SCREEN]
     rows = [["furthest from the wild type", *names]]
     for mutant in furthest:
         result = scanned.results[mutant.name]
@@ -126,7 +127,7 @@ def screen_lines(scanned: ScannedTarget) -> Iterator[str]:
 
 
 def write_scan(directory: Path, scanned: ScannedTarget) -> None:
-    """Write the table for programs as .tsv and .json, and the page, into the target's directory."""
+    """Write mutations.tsv, mutations.json and mutations.html into the target's directory."""
     names = scanned.measures
     rows = [
         [
@@ -166,13 +167,13 @@ def _content(scanned: ScannedTarget) -> dict[str, Any]:
 
 
 def structure_file(mutant: Mutant) -> str:
-    """Return where --save-structures writes a mutant, in the directory of its target."""
+    """Return the path of a mutant's structure for --save-structures, relative to the target's directory."""
     return f"{STRUCTURES_DIRECTORY}/{mutant.name.replace(':', '_')}.pdb"
 
 
 def _page(directory: Path, scanned: ScannedTarget) -> str:
     measures = scanned.measures
-    shown = scanned.mutants[:_MOST_ON_PAGE]
+    mutants = scanned.mutants[:_MAX_ON_PAGE]
     data = map_data(scanned)
     return page(
         "mutations.html",
@@ -188,29 +189,29 @@ def _page(directory: Path, scanned: ScannedTarget) -> str:
         settings=scanned.settings,
         has_likelihoods="wild_type_marginal" in measures,
         columns=[(name, MEASURES[name].title, MEASURES[name].layout) for name in measures],
-        lines=[(mutant.name, structure_file(mutant), scanned.results[mutant.name]) for mutant in shown],
-        has_structures=all((directory / structure_file(mutant)).is_file() for mutant in shown),
+        lines=[(mutant.name, structure_file(mutant), scanned.results[mutant.name]) for mutant in mutants],
+        has_structures=all((directory / structure_file(mutant)).is_file() for mutant in mutants),
         wild_type=WILD_TYPE_FILE,
-        hidden_lines=len(scanned.mutants) - len(shown),
+        hidden_lines=len(scanned.mutants) - len(mutants),
         data=data if data["positions"] else None,
     )
 
 
 def map_data(scanned: ScannedTarget) -> dict[str, Any]:
-    """Return what the heat map shows of single mutants: positions in columns, amino acids that occur in rows."""
+    """Return the data of the heat maps of single mutants, with positions as columns and amino acids as rows."""
     singles = [mutant for mutant in scanned.mutants if len(mutant.substitutions) == 1]
     positions = scanned_positions(singles)
-    column = {index: place for place, index in enumerate(positions)}
+    column = {position: index for index, position in enumerate(positions)}
     letters = {each.letter for mutant in singles for each in mutant.substitutions}
     letters |= {position.letter for position in positions.values()}
-    shown = "".join(letter for letter in _ROWS if letter in letters)
+    rows = "".join(letter for letter in _ROWS if letter in letters)
     measures = []
     for name in scanned.measures:
-        cells: list[list[float | None]] = [[None] * len(column) for _ in shown]
+        cells: list[list[float | None]] = [[None] * len(column) for _ in rows]
         for mutant in singles:
             (each,) = mutant.substitutions
             value = rounded(scanned.results[mutant.name].get(name))
-            cells[shown.index(each.letter)][column[each.position.index]] = value
+            cells[rows.index(each.letter)][column[each.position.index]] = value
         measure = MEASURES[name]
         values = [value for row in cells for value in row if value is not None]
         measures.append(
@@ -225,14 +226,14 @@ def map_data(scanned: ScannedTarget) -> dict[str, Any]:
             }
         )
     return {
-        "rows": shown,
+        "rows": rows,
         "positions": [[scanned.chains.label(position), position.letter] for position in positions.values()],
         "measures": [measure for measure in measures if measure["range"] is not None],
     }
 
 
 def _range(values: Sequence[float], measure: Measure) -> list[float] | None:
-    """Return the ends of a measure's scale, of a difference as far from 0 on both sides; None without values."""
+    """Return the ends of a measure's colour scale, which is symmetric for differences; None without values."""
     if not values:
         return None
     if measure.neutral is not None:
@@ -244,21 +245,21 @@ def _range(values: Sequence[float], measure: Measure) -> list[float] | None:
 
 
 def _is_flat(values: Sequence[float], measure: Measure) -> bool:
-    """Return whether no mutant differs from the wild type by a quarter of the floor of a measure's scale."""
+    """Return whether all mutants differ from the wild type by less than a quarter of the measure's floor."""
     same = measure.neutral or measure.largest or 0.0
     return measure is not MEASURES["plddt"] and all(abs(value - same) < measure.floor / 4 for value in values)
 
 
 def mutated(features: TargetFeatures, mutant: Mutant) -> TargetFeatures:
-    """Return the features of a mutant, with the alignment and the templates of its target."""
+    """Return the features of a mutant, with the other MSA rows and the templates of its target."""
     types = {each.position.index: RESTYPES_WITH_X.index(each.letter) for each in mutant.substitutions}
     return _with_residues(features, types, types)
 
 
 def hidden(features: TargetFeatures, index: int) -> TargetFeatures:
-    """Return features from which no one can tell the target's own residue at a position.
+    """Return features in which the target's residue at a position is hidden.
 
-    It is the mask in the target's row of the alignment, and unknown in the sequence, which the network reads as well.
+    It is masked in the target's MSA row, and unknown (X) in the sequence, which the network reads as well.
     """
     return _with_residues(features, {index: UNKNOWN}, {index: MASKED})
 
@@ -301,24 +302,24 @@ def _changed(residues: Int[np.ndarray, "r"], types: Mapping[int, int]) -> Int[np
 
 @torch.no_grad()
 def residue_log_likelihoods(model: AlphaFold, prediction: Prediction) -> Float[np.ndarray, "r 20"]:
-    """Return the natural logarithms of the probabilities of the 20 amino acids at each position of a target.
+    """Return the log-likelihoods (natural logarithm) of the 20 amino acids at each position of a target.
 
-    They are those of the head that is trained to restore masked residues, for the target's own row of the alignment,
-    given that the residue is an amino acid. The prediction has the representation `msa_first_row`.
+    They are computed by the masked-MSA head for the target's MSA row, and normalised over the 20 amino acids. The
+    prediction must have the representation `msa_first_row`.
     """
     assert prediction.representations is not None
     head = model.heads.masked_msa
     row = torch.from_numpy(prediction.representations["msa_first_row"]).to(head.linear.weight.device)
     logits = head(row)[:, : len(RESTYPES)].float()
-    found: np.ndarray = torch.log_softmax(logits, -1).cpu().numpy().astype(np.float64)
-    return found
+    likelihoods: np.ndarray = torch.log_softmax(logits, -1).cpu().numpy().astype(np.float64)
+    return likelihoods
 
 
 def marginal(mutant: Mutant, log_likelihoods: Sequence[Float[np.ndarray, " 20"]]) -> float | None:
-    """Return how much more likely the substituted residues are than the target's own, as a difference of logarithms.
+    """Return the log-likelihood ratio of the substituted residues to the target's residues (Meier et al. 2021).
 
-    `log_likelihoods` are those of the position of each substitution; of several, the differences are added up (Meier
-    et al. 2021). None where the target's own residue is unknown.
+    `log_likelihoods` has the log-likelihoods at the position of each substitution; several substitutions are summed.
+    Return None if the target's residue is unknown.
     """
     total = 0.0
     for each, likelihoods in zip(mutant.substitutions, log_likelihoods, strict=True):
@@ -332,24 +333,24 @@ def marginal(mutant: Mutant, log_likelihoods: Sequence[Float[np.ndarray, " 20"]]
 _CA = ATOM_ORDER["CA"]
 
 
-def changes_of(mutant: Mutant, made: Prediction, wild_type: Prediction) -> Mapping[str, float | None]:
-    """Return the scores of a mutant, and their differences to the wild type's.
+def changes_of(mutant: Mutant, prediction: Prediction, wild_type: Prediction) -> Mapping[str, float | None]:
+    """Return the measures of a mutant: confidences, their differences from the wild type, and structural similarity.
 
-    pLDDT is from 0 to 100 and PAE in Angstrom, both means over all residues or pairs; `site_` values are those of the
-    substituted residues. lDDT is that of C-alpha atoms, from 0 to 1, of the mutant's structure to the wild type's.
+    pLDDT (0 to 100) and PAE (Å) are means over all residues or pairs; `site_` values are means over the substituted
+    residues. lDDT (C-alpha, 0 to 1) and RMSD (Å) compare the structures of mutant and wild type.
     """
     sites = [each.position.index for each in mutant.substitutions]
-    alpha, own = (each.protein.atom_positions[:, _CA] for each in (made, wild_type))
+    alpha, own = (each.protein.atom_positions[:, _CA] for each in (prediction, wild_type))
     by_residue, lddt = residue_lddt(alpha, own, np.arange(len(alpha)))
     near = by_residue[sites]
     return {
-        "plddt": _mean(made.plddt),
-        "plddt_change": _mean(made.plddt) - _mean(wild_type.plddt),
-        "site_plddt_change": _mean(made.plddt[sites]) - _mean(wild_type.plddt[sites]),
-        "pae_change": _difference(_mean_pae(made), _mean_pae(wild_type)),
-        "site_pae_change": _difference(_mean_pae(made, sites), _mean_pae(wild_type, sites)),
-        "ptm_change": _difference(made.ptm, wild_type.ptm),
-        "iptm_change": _difference(made.iptm, wild_type.iptm),
+        "plddt": _mean(prediction.plddt),
+        "plddt_change": _mean(prediction.plddt) - _mean(wild_type.plddt),
+        "site_plddt_change": _mean(prediction.plddt[sites]) - _mean(wild_type.plddt[sites]),
+        "pae_change": _difference(_mean_pae(prediction), _mean_pae(wild_type)),
+        "site_pae_change": _difference(_mean_pae(prediction, sites), _mean_pae(wild_type, sites)),
+        "ptm_change": _difference(prediction.ptm, wild_type.ptm),
+        "iptm_change": _difference(prediction.iptm, wild_type.iptm),
         "lddt": lddt,
         "site_lddt": float(near[np.isfinite(near)].mean()) if np.isfinite(near).any() else None,
         "rmsd": rmsd(alpha, own),
@@ -361,7 +362,7 @@ def _mean(values: np.ndarray) -> float:
 
 
 def _mean_pae(prediction: Prediction, sites: list[int] | None = None) -> float | None:
-    """Return the mean predicted error in Angstrom of all pairs, or of those with one of some residues, both ways."""
+    """Return the mean PAE (Å) of all pairs, or of the pairs with one of the `sites`, in both directions."""
     if prediction.pae is None:
         return None
     if sites is None:
@@ -373,14 +374,14 @@ def _difference(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else one - other
 
 
-_HIDDEN = "hidden "  # before the index of a position, the key of its likelihoods
+_HIDDEN = "hidden "  # prefix of the journal's keys for likelihoods, before the index of the position
 
 
 @optional_output()
 def scan(options: ScanOptions) -> int:
-    """Scan all targets into directories of the output directory; return 0, or 1 if one failed.
+    """Scan all targets, and write their results into subdirectories of the output; return 0, or 1 if one failed.
 
-    Finished mutants are not made again. Raise `InputError` for wrong input, before anything is written.
+    Finished mutants are not predicted again. Raise `InputError` for wrong input, before anything is written.
     """
     require("evaluate", "biotite", action="helixfold scan")
     output = options.output
@@ -402,12 +403,12 @@ def scan(options: ScanOptions) -> int:
     with driven(output, "mutant", count, options.progress) as run:
         structures = [each / STRUCTURES_DIRECTORY for each in directories.values()]
         remove_partial_files([*written_directories(output, [each.name for each in directories.values()]), *structures])
-        # Without random masks: two sequences differ by their residues alone.
+        # Random masks are off, so that predictions differ only by the mutation.
         network = Network(options, preset, folding, spill=output, masks=False)
         for note in network.model.notes:
             print_note(note)
         if options.likelihoods and not network.has_likelihoods:
-            print_note(f"{preset.name} was trained without masked residues, so that it has no likelihoods of residues")
+            print_note(f"{preset.name} was trained without masked residues, so it has no amino-acid likelihoods")
         for target in targets:
             directory = directories[target.name]
             with run.item(target.name, len(mutants[target.name])):
@@ -419,7 +420,7 @@ def scan(options: ScanOptions) -> int:
 
 
 def _mutants(targets: Sequence[TargetChains], options: MutationOptions) -> dict[str, list[Mutant]]:
-    """Return the mutants of each target, by its name."""
+    """Return the mutants by name of the target."""
     if options.table is None:
         return {chains.target: mutants_at(chains, options.positions, options.to) for chains in targets}
     if options.positions:
@@ -437,7 +438,7 @@ def _scan(
     options: MutationOptions,
     run: Run,
 ) -> ScannedTarget:
-    """Search for a target, predict the wild type, then all mutants that are missing, and return what is known."""
+    """Run the searches of a target, predict the wild type and all missing mutants, and return all results."""
     prepared, model = prepare_in(directory, target, plan), network.model
     features = prepared.features
     write_templates(directory, prepared, {each.label for each in templates_read(features, model.preset)})
@@ -464,7 +465,7 @@ def _scan(
         ]
         if earlier := len(mutants) - len(missing):
             print_summary(
-                f"{target.name}: {counted(earlier, 'mutant')} of an earlier run (--overwrite makes them again)"
+                f"{target.name}: {counted(earlier, 'mutant')} of an earlier run (--overwrite predicts them again)"
             )
             run.skip(earlier)
         likelihoods = None
@@ -472,10 +473,10 @@ def _scan(
             likelihoods = _masked_likelihoods(features, list(scanned_positions(mutants)), network, size, journal)
         for lot in _lots(missing, size):
             requests = [FoldingTarget(features=mutated(features, mutant)) for mutant in lot]
-            for mutant, made in zip(lot, network.fold(requests), strict=True):
+            for mutant, prediction in zip(lot, network.fold(requests), strict=True):
                 if options.save_structures:
-                    _save(paths[mutant], made)
-                journal.add(mutant.name, changes_of(mutant, made, wild_type))
+                    _save(paths[mutant], prediction)
+                journal.add(mutant.name, changes_of(mutant, prediction, wild_type))
                 run.report(target.name, mutant.name)
         results = {mutant.name: dict(journal.results[mutant.name]) for mutant in mutants}
     if network.has_likelihoods:
@@ -499,24 +500,24 @@ def _scan(
 def _masked_likelihoods(
     features: TargetFeatures, positions: Sequence[int], network: Network, size: int, journal: Journal
 ) -> Mapping[int, np.ndarray]:
-    """Return the log-likelihoods of amino acids at each position, by its index, with the position hidden."""
+    """Return the log-likelihoods of the amino acids at each position with the position hidden, by its index."""
     keys = {index: f"{_HIDDEN}{index}" for index in positions}
     missing = [index for index, key in keys.items() if None in map(journal.results.get(key, {}).get, RESTYPES)]
     with tqdm(total=len(missing), desc="hidden positions", leave=False, disable=None) as bar:
         for lot in _lots(missing, size):
             requests = [FoldingTarget(features=hidden(features, index)) for index in lot]
-            for index, made in zip(lot, network.fold(requests), strict=True):
-                found = residue_log_likelihoods(network.model.network, made)[index]
-                journal.add(keys[index], dict(zip(RESTYPES, found.tolist(), strict=True)))
+            for index, prediction in zip(lot, network.fold(requests), strict=True):
+                likelihoods = residue_log_likelihoods(network.model.network, prediction)[index]
+                journal.add(keys[index], dict(zip(RESTYPES, likelihoods.tolist(), strict=True)))
             bar.update(len(lot))
     return {index: np.array([journal.results[key][letter] for letter in RESTYPES]) for index, key in keys.items()}
 
 
 def _lots(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
-    """Yield what is folded together; all mutants of a target have one length."""
+    """Yield the batches of items; all mutants of a target have the same length."""
     yield from (items[start : start + size] for start in range(0, len(items), size))
 
 
 def _save(path: Path, prediction: Prediction) -> None:
-    with suppress(ValueError):  # a PDB file cannot hold it, such as one of 63 chains
+    with suppress(ValueError):  # a PDB file cannot hold every structure, for example not one with 63 chains
         write_file(path, to_pdb(prediction.protein, prediction.notes, chain_ids=prediction.chain_ids))

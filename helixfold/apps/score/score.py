@@ -1,7 +1,7 @@
-"""Score structures by what a network makes of them (AF2Rank, Roney & Ovchinnikov 2022).
+"""Score structures by the confidence of a prediction that starts from them (AF2Rank, Roney & Ovchinnikov 2022).
 
-A structure is given to the network as a template without side chains, or as what is recycled first. Designed binders
-are screened by the predicted errors between binder and target (Bennett et al. 2023).
+The network reads a structure as a template without side chains, or as the input of the first recycling iteration.
+Designed binders are screened by the predicted errors between binder and target (Bennett et al. 2023).
 """
 
 from collections.abc import Mapping
@@ -35,20 +35,23 @@ _BACKBONE_AND_BETA = [ATOM_ORDER[name] for name in ("N", "CA", "C", "CB", "O")]
 
 
 def as_anonymous_template(structure: ScoredStructure) -> TargetFeatures:
-    """Return features in which a structure is the only template, without its sequence and its side chains.
+    """Return features in which a structure is the only template, without its sequence and side chains.
 
-    The template has backbone and C-beta atoms, glycine too, and gaps for residue types, so that it tells nothing but
-    the fold (AF2Rank, Roney & Ovchinnikov 2022).
+    The template has backbone and C-beta atoms, also for glycine, and gaps as residue types, so that it only shows the
+    fold (AF2Rank, Roney & Ovchinnikov 2022).
     """
     positions, mask = with_ideal_betas(structure.positions, structure.mask)
-    kept = np.zeros(37, np.float32)
-    kept[_BACKBONE_AND_BETA] = 1
+    atoms = np.zeros(37, np.float32)
+    atoms[_BACKBONE_AND_BETA] = 1
     types = np.full(structure.residues, GAP, np.int32)
-    return with_template(structure.features, types, positions, mask * kept)
+    return with_template(structure.features, types, positions, mask * atoms)
 
 
 def as_template_of_target(structure: ScoredStructure, binder: Bool[np.ndarray, " r"]) -> TargetFeatures:
-    """Return features in which all chains but the binder's are a template with all atoms (Bennett et al. 2023)."""
+    """Return features with a template of all chains except the binder, with all atoms (Bennett et al. 2023).
+
+    `binder` is the mask of the binder's residues.
+    """
     aatype = np.concatenate([chain.aatype for chain in structure.chains]).astype(np.int32)
     mask = np.where(binder[:, None], 0, structure.mask)
     return with_template(structure.features, np.where(binder, GAP, aatype), structure.positions, mask)
@@ -60,9 +63,9 @@ def with_template(
     positions: Float[np.ndarray, "r 37 3"],
     mask: Float[np.ndarray, "r 37"],
 ) -> TargetFeatures:
-    """Return the features of a target with one template, whose atoms are in Angstrom and known where the mask is 1.
+    """Return the features of a target with one template, with atom positions in Å.
 
-    A model of complexes reads a template within each chain only; a model of single chains reads a complex's as a whole.
+    Multimer models read the template within each chain only; monomer models read it as a whole.
     """
     arrays = (aatype.astype(np.int32), positions * mask[..., None], mask)
     if isinstance(features, Features):
@@ -88,7 +91,7 @@ def _with_single(features: Features, aatype: np.ndarray, positions: np.ndarray, 
 def _with_slot(
     features: ComplexFeatures, aatype: np.ndarray, positions: np.ndarray, mask: np.ndarray
 ) -> ComplexFeatures:
-    """Return features whose first slot has the template; the others stay empty, and their zeros are averaged too."""
+    """Return features with the template in the first slot; the model averages over the empty slots, too."""
     slots = [
         np.zeros_like(each)
         for each in (
@@ -111,7 +114,7 @@ def _with_slot(
 class BinderChains:
     """Names of the binder's chains in every complex; without names, the binder is the first chain of the file.
 
-    Programs that design binders write them as the first chain, A.
+    Binder design programs write the binder as the first chain, A.
     """
 
     names: tuple[str, ...] = ()
@@ -119,60 +122,60 @@ class BinderChains:
     def chain_names(self, structure: ScoredStructure) -> set[str]:
         """Return the names of the binder's chains in a structure.
 
-        Raise `InputError` if the structure has no such chain, or none beside them.
+        Raise `InputError` if the structure does not have one of the chains, or has no other chain.
         """
         own = [chain.name for chain in structure.chains]
         names = {*(self.names or own[:1])}
         if missing := sorted(names - {*own}):
-            known = f"{', '.join(own)}{did_you_mean(missing[0], own)}"
-            raise InputError(f"it has no chain {missing[0]}, the binder; its chains are {known}")
+            available = f"{', '.join(own)}{did_you_mean(missing[0], own)}"
+            raise InputError(f"it has no chain {missing[0]}, the binder; its chains are {available}")
         if len(own) == len(names):
-            raise InputError(f"it has no chain beside the binder ({', '.join(own)}); give complexes with the target")
+            raise InputError(f"it has only the binder ({', '.join(own)}); pass complexes with the target")
         return names
 
     def mask(self, structure: ScoredStructure) -> Bool[np.ndarray, " r"]:
-        """Return the mask of the binder's residues; raise `InputError` as `chain_names` does."""
+        """Return the mask of the binder's residues; raise `InputError` like `chain_names`."""
         names = self.chain_names(structure)
-        numbers = [number for number, chain in enumerate(structure.chains) if chain.name in names]
-        return np.isin(structure.chain_index, numbers)
+        indices = [index for index, chain in enumerate(structure.chains) if chain.name in names]
+        return np.isin(structure.chain_index, indices)
 
 
 def binder_scores(
     structure: ScoredStructure, prediction: Prediction, binder: BinderChains
 ) -> dict[str, float | int | str | None]:
-    """Return the scores of a designed binder, under the names that such screens have.
+    """Return the scores of a designed binder, with the names that are common in binder design.
 
-    `pae_interaction` is the mean predicted error between residues of binder and target, in both directions; designs
-    below 10 Angstrom were found to succeed far more often. `target_aligned_rmsd` is by how far the network has moved
-    the binder, with the targets superposed, and `binder_aligned_rmsd` how much it has changed it.
+    `pae_interaction` is the mean predicted error (Å) between residues of binder and target, in both directions; designs
+    below 10 Å succeed far more often. `target_aligned_rmsd` (Å) measures how far the network has moved the binder, with
+    the targets superposed, and `binder_aligned_rmsd` (Å) how much the binder itself has changed.
     """
     mask = binder.mask(structure)
-    seen = structure.observed
-    made, given = (each[:, _CA] for each in (prediction.protein.atom_positions, structure.positions))
-    found: dict[str, float | int | str | None] = {
+    observed = structure.observed
+    predicted, input_ = (each[:, _CA] for each in (prediction.protein.atom_positions, structure.positions))
+    scores: dict[str, float | int | str | None] = {
         "binder": ":".join(chain.sequence for chain in structure.chains if chain.name in binder.chain_names(structure)),
         "binder_plddt": float(prediction.plddt[mask].mean(dtype=np.float64)),
         "target_plddt": float(prediction.plddt[~mask].mean(dtype=np.float64)),
-        "binder_aligned_rmsd": _rmsd(made, given, mask & seen, mask & seen),
-        "target_aligned_rmsd": _rmsd(made, given, ~mask & seen, mask & seen),
+        "binder_aligned_rmsd": _rmsd(predicted, input_, mask & observed, mask & observed),
+        "target_aligned_rmsd": _rmsd(predicted, input_, ~mask & observed, mask & observed),
     }
     if prediction.pae is not None:
         pae = prediction.pae.astype(np.float64)
         between = [pae[np.ix_(mask, ~mask)].mean(), pae[np.ix_(~mask, mask)].mean()]
-        found |= {
+        scores |= {
             "pae_interaction": float(np.mean(between)),
             "pae_binder": float(pae[np.ix_(mask, mask)].mean()),
             "pae_target": float(pae[np.ix_(~mask, ~mask)].mean()),
         }
-    return found
+    return scores
 
 
-def _rmsd(made: np.ndarray, given: np.ndarray, aligned: np.ndarray, scored: np.ndarray) -> float | None:
-    """Return the root mean square distance of some points in Angstrom, with others superposed; None without points."""
+def _rmsd(one: np.ndarray, other: np.ndarray, aligned: np.ndarray, scored: np.ndarray) -> float | None:
+    """Return the RMSD (Å) of the `scored` points after superposing the `aligned` points; None without points."""
     if aligned.sum() < 3 or not scored.any():
         return None
-    moved = superposition(made[aligned], given[aligned]).apply(made[scored].astype(np.float64))
-    return float(np.sqrt(np.square(moved - given[scored]).sum(-1).mean()))
+    moved = superposition(one[aligned], other[aligned]).apply(one[scored].astype(np.float64))
+    return float(np.sqrt(np.square(moved - other[scored]).sum(-1).mean()))
 
 
 _CA = ATOM_ORDER["CA"]
@@ -183,17 +186,17 @@ def require_templates(preset: Preset) -> None:
     """Raise `InputError` if the model of a preset reads no templates."""
     if preset.model.template is None:
         readers = [name for name, make in PRESETS.items() if make().model.template is not None]
-        known = [name for name in readers if name.endswith(("_ptm", "_v3"))]
+        suitable = [name for name in readers if name.endswith(("_ptm", "_v3"))]
         raise InputError(
             f"--protocol template: {preset.name} reads no templates; pass --protocol initial_guess, or a --model that "
-            f"reads them: {', '.join(known)}"
+            f"reads them: {', '.join(suitable)}"
         )
 
 
 def target_to_fold(
     structure: ScoredStructure, protocol: UsedProtocol, preset: Preset, binder: BinderChains | None = None
 ) -> FoldingTarget:
-    """Return what the model of a preset is to fold, so that it judges a structure by a protocol."""
+    """Return the folding input by which the model of a preset scores a structure with a protocol."""
     features, guess = structure.features, None
     if protocol == "template":
         features = as_anonymous_template(structure)
@@ -208,15 +211,15 @@ def target_to_fold(
 def scores_of(
     structure: ScoredStructure, prediction: Prediction, binder: BinderChains | None = None
 ) -> dict[str, float | int | str | None]:
-    """Return the scores of a structure by the prediction that a network made from it.
+    """Return the scores of a structure from the prediction that started from it.
 
-    `composite` is pTM x pLDDT x TM-score of the prediction to the structure, each from 0 to 1; pLDDT itself is given
-    from 0 to 100, `pae` and `rmsd` in Angstrom. Complexes have scores of their interfaces, too.
+    `composite` is pTM x pLDDT x TM-score of the prediction to the structure, each from 0 to 1. pLDDT itself is from 0
+    to 100; PAE and RMSD are in Å. Complexes have interface scores, too.
     """
     observed = structure.observed
     superposed = superposed_scores(prediction.protein.atom_positions[observed, _CA], structure.positions[observed, _CA])
     plddt, ptm = float(prediction.plddt.mean(dtype=np.float64)), prediction.ptm
-    found: dict[str, float | int | str | None] = {
+    scores: dict[str, float | int | str | None] = {
         "residues": structure.residues,
         "chains": len(structure.chains),
         "composite": None if ptm is None else ptm * plddt / 100 * superposed.tm_score,
@@ -228,14 +231,14 @@ def scores_of(
         "own_plddt": structure.mean_plddt,
     }
     if len(structure.chains) > 1:
-        found |= {"iptm": prediction.iptm, **_best_interface(prediction, _across(structure, binder))}
+        scores |= {"iptm": prediction.iptm, **_best_interface(prediction, _across(structure, binder))}
     if binder is not None:
-        found |= binder_scores(structure, prediction, binder)
-    return found
+        scores |= binder_scores(structure, prediction, binder)
+    return scores
 
 
 def _across(structure: ScoredStructure, binder: BinderChains | None) -> list[set[str]]:
-    """Return the pairs of chains whose interfaces count: of a binder and its target those between both."""
+    """Return the pairs of chains whose interfaces count: all, or those between binder and target."""
     names = [chain.name for chain in structure.chains]
     pairs = [{one, other} for one, other in combinations(names, 2)]
     if binder is None:
@@ -245,7 +248,7 @@ def _across(structure: ScoredStructure, binder: BinderChains | None) -> list[set
 
 
 def _best_interface(prediction: Prediction, pairs: list[set[str]]) -> dict[str, float | str | None]:
-    """Return the scores of the interface with the largest ipSAE, or pDockQ without predicted errors, of these pairs."""
+    """Return the scores of the best interface among these pairs, by ipSAE, or by pDockQ without predicted errors."""
     tm = None
     if prediction.tm_by_chain is not None and prediction.ptm is not None and prediction.iptm is not None:
         tm = TmScores(ptm=prediction.ptm, iptm=prediction.iptm, by_chain=prediction.tm_by_chain)
@@ -265,29 +268,29 @@ def _best_interface(prediction: Prediction, pairs: list[set[str]]) -> dict[str, 
 def compared_with_native(
     structure: ScoredStructure, prediction: Prediction, native: Structure
 ) -> Mapping[str, float | None]:
-    """Return how close the structure, and what the network made of it, are to the native structure.
+    """Return the similarity of a structure and of its prediction (output) to the native structure.
 
-    TM-scores are normalised by the native's length, and of complexes over all chains that both have. Raise
+    TM-scores are normalised by the length of the native structure; for complexes, over all common chains. Raise
     `ComparisonError` if they are different proteins.
     """
     own = _native_scores(structure.chains, native)
-    made = _native_scores(_predicted_chains(structure, prediction), native)
+    output = _native_scores(_predicted_chains(structure, prediction), native)
     return {
         "tm_to_native": own["tm"],
         "lddt_to_native": own["lddt"],
-        "output_tm_to_native": made["tm"],
-        "output_lddt_to_native": made["lddt"],
-        **({"dockq": own["dockq"], "output_dockq": made["dockq"]} if len(structure.chains) > 1 else {}),
+        "output_tm_to_native": output["tm"],
+        "output_lddt_to_native": output["lddt"],
+        **({"dockq": own["dockq"], "output_dockq": output["dockq"]} if len(structure.chains) > 1 else {}),
     }
 
 
 def _native_scores(chains: tuple[Chain, ...], native: Structure) -> dict[str, Any]:
     scores, _ = compared(best_pairing(chains, native.chains))
-    found = {"tm": scores.tm_score, "lddt": scores.lddt, "dockq": None}
+    values = {"tm": scores.tm_score, "lddt": scores.lddt, "dockq": None}
     whole = compare_complexes(chains, native.chains)
     if whole is not None:
-        found |= {"tm": whole.tm_score, "dockq": whole.dockq}
-    return found
+        values |= {"tm": whole.tm_score, "dockq": whole.dockq}
+    return values
 
 
 def _predicted_chains(structure: ScoredStructure, prediction: Prediction) -> tuple[Chain, ...]:
@@ -296,9 +299,9 @@ def _predicted_chains(structure: ScoredStructure, prediction: Prediction) -> tup
     return tuple(
         replace(
             chain,
-            atom_positions=protein.atom_positions[index == number],
-            atom_mask=protein.atom_mask[index == number],
-            b_factors=protein.b_factors[index == number],
+            atom_positions=protein.atom_positions[index == own],
+            atom_mask=protein.atom_mask[index == own],
+            b_factors=protein.b_factors[index == own],
         )
-        for number, chain in enumerate(structure.chains)
+        for own, chain in enumerate(structure.chains)
     )

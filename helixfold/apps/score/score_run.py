@@ -1,6 +1,6 @@
-"""Score a batch of structures, for `helixfold score`: one that cannot be scored never stops the others.
+"""Score a batch of structures, for `helixfold score`; a failed structure does not stop the others.
 
-The scores are in a table and on a page, the best first: scores.tsv, scores.json and scores.html.
+The results are tables and a page, with the best structures first: scores.tsv, scores.json and scores.html.
 """
 
 import hashlib
@@ -50,9 +50,9 @@ from helixfold.results.writing import to_json, write_file
 from helixfold.runtime.standard_streams import optional_output, print_note, print_summary
 
 TABLE_FILE, JSON_FILE, PAGE_FILE = "scores.tsv", "scores.json", "scores.html"
-# What structures are ranked by, with whether a larger value is better; the first that any structure has is taken.
+# Scores to rank by, and whether larger is better. The first score that any structure has is used.
 _RANKED_BY = (("pae_interaction", False), ("composite", True))
-# The columns of tables, in their order, with headings and layouts for people; those that no structure has are left out.
+# Columns of tables in order, with heading and number format on pages. Columns without values are omitted.
 COLUMNS: dict[str, tuple[str, str]] = {
     "pae_interaction": ("PAE between binder and target, Å", "%.2f"),
     "composite": ("Composite", "%.3f"),
@@ -83,50 +83,50 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "residues": ("Residues", "%d"),
     "chains": ("Chains", "%d"),
 }
-# Words in further columns of the table for programs.
+# Further columns of scores.tsv, with text.
 _WORDS = ("interface", "binder", "protocol", "model")
 _ON_SCREEN = (
     *("pae_interaction", "composite", "plddt", "ptm", "tm_to_structure", "iptm", "ipsae", "own_plddt"),
     "tm_to_native",
 )
-_MOST_ON_SCREEN, _MOST_ON_PAGE = 20, 2000
+_MAX_ON_SCREEN, _MAX_ON_PAGE = 20, 2000
 _CORRELATED = ("composite", "plddt", "ptm", "tm_to_structure", "own_plddt", "pae_interaction", "iptm", "ipsae")
 _TRUTHS = ("tm_to_native", "lddt_to_native", "dockq")
-_MIN_PAIRS = 3  # fewer say nothing about a correlation
+_MIN_PAIRS = 3  # min number of structures for a correlation
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredLine:
-    """A structure with its scores, or the reason why it has none."""
+    """Row of the results: a structure with its scores, or the problem if it could not be scored."""
 
     target: str
     name: str
-    rank: int | None  # that among ranked models of a program, from 0
+    rank: int | None  # rank in a prediction program's output, from 0
     problem: str | None
     scores: Mapping[str, Any] = field(default_factory=dict)
-    # Of the scored file and of the network's own structure, if it is written; relative to the output directory.
+    # Paths of the scored file and of the predicted structure, if it was written, relative to the output directory.
     path: str = ""
     predicted: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankCorrelation:
-    """Spearman's correlation of a score with the closeness to the native, over the structures of each target."""
+    """Spearman's correlation of a score with the similarity to the native, over the structures of each target."""
 
     score: str
     truth: str
     targets: int
     structures: int
-    value: Estimate  # of one target, else the mean over targets
+    value: Estimate  # for one target, or the mean over several
 
 
 def ranking_of(lines: Sequence[ScoredLine]) -> tuple[str, bool]:
-    """Return the score by which lines are ranked, and whether a larger one is better."""
+    """Return the score by which lines are ranked, and whether larger is better."""
     return next((each for each in _RANKED_BY if _has(lines, each[0])), _RANKED_BY[-1])
 
 
 def ranked(lines: Sequence[ScoredLine]) -> list[ScoredLine]:
-    """Return lines with the best first, and those without scores last."""
+    """Return the lines, best first; lines without scores come last."""
     name, larger = ranking_of(lines)
 
     def order(line: ScoredLine) -> float:
@@ -139,12 +139,12 @@ def ranked(lines: Sequence[ScoredLine]) -> list[ScoredLine]:
 
 
 def correlations(lines: Sequence[ScoredLine]) -> list[RankCorrelation]:
-    """Return how scores rank the structures of each target, if their natives are known; the best structure has rank 1.
+    """Return the rank correlations of scores with the similarity to native structures, if these are known.
 
-    Predicted errors count with their sign changed, so that a larger correlation is better for each score.
+    Predicted errors are negated, so that a larger correlation is better for every score.
     """
-    found = []
-    # In one order, so that intervals are the same wherever they are shown.
+    results = []
+    # Intervals are computed by resampling, so a fixed order makes them reproducible.
     lines = sorted(lines, key=lambda line: (line.target, line.name))
     for truth in _TRUTHS:
         for score in _CORRELATED:
@@ -159,47 +159,47 @@ def correlations(lines: Sequence[ScoredLine]) -> list[RankCorrelation]:
                 for target, pairs in by_target.items()
                 if len(pairs) >= _MIN_PAIRS
             }
-            known = {target: value for target, value in each.items() if value is not None}
-            if known:
-                value = next(iter(known.values()))
-                if len(known) > 1:
-                    value = mean([estimate.value for estimate in known.values()])
-                count = sum(len(by_target[target]) for target in known)
-                found.append(
-                    RankCorrelation(score=score, truth=truth, targets=len(known), structures=count, value=value)
+            defined = {target: value for target, value in each.items() if value is not None}
+            if defined:
+                value = next(iter(defined.values()))
+                if len(defined) > 1:
+                    value = mean([estimate.value for estimate in defined.values()])
+                count = sum(len(by_target[target]) for target in defined)
+                results.append(
+                    RankCorrelation(score=score, truth=truth, targets=len(defined), structures=count, value=value)
                 )
-    return found
+    return results
 
 
 def screen_lines(lines: Sequence[ScoredLine]) -> Iterator[str]:
-    """Yield the best structures as a table for the screen, and the correlations with the natives."""
+    """Yield a table of the best structures for the screen, and the correlations with the natives."""
     scored = [line for line in ranked(lines) if line.scores]
     names = [name for name in _ON_SCREEN if _has(lines, name)]
     if scored:
         rows = [["", "target", "structure", "protocol", *names]]
-        for place, line in enumerate(scored[:_MOST_ON_SCREEN], start=1):
+        for rank, line in enumerate(scored[:_MAX_ON_SCREEN], start=1):
             values = [(COLUMNS[name][1], line.scores.get(name)) for name in names]
             cells = ["-" if value is None else layout % value for layout, value in values]
-            rows.append([str(place), line.target, line.name, line.scores.get("protocol", "-"), *cells])
+            rows.append([str(rank), line.target, line.name, line.scores.get("protocol", "-"), *cells])
         yield from aligned(rows, left=4)
-        if len(scored) > _MOST_ON_SCREEN:
-            yield f"and {len(scored) - _MOST_ON_SCREEN:,} more in {TABLE_FILE}"
+        if len(scored) > _MAX_ON_SCREEN:
+            yield f"and {len(scored) - _MAX_ON_SCREEN:,} more in {TABLE_FILE}"
     for each in correlations(lines):
         yield f"Spearman of {each.score} with {each.truth}: {_interval(each.value)} ({_sizes(each)})"
 
 
 def write_scores(output: Path, lines: Sequence[ScoredLine], settings: Mapping[str, Any], notes: Sequence[str]) -> None:
-    """Write the table for programs as .tsv and .json, and the page."""
-    ordered, found = ranked(lines), correlations(lines)
+    """Write scores.tsv, scores.json and scores.html."""
+    ordered, all_correlations = ranked(lines), correlations(lines)
     names = [name for name in COLUMNS if _has(lines, name)]
     words = [name for name in _WORDS if _has(lines, name)]
     rows = [
         [
-            *(place if line.scores else None, line.target, line.name, line.rank),
+            *(rank if line.scores else None, line.target, line.name, line.rank),
             *(rounded(line.scores.get(name)) for name in (*names, *words)),
             line.problem,
         ]
-        for place, line in enumerate(ordered, start=1)
+        for rank, line in enumerate(ordered, start=1)
     ]
     header = ("rank", "target", "structure", "own_rank", *names, *words, "problem")
     write_file(output / TABLE_FILE, tab_separated(header, rows))
@@ -215,7 +215,7 @@ def write_scores(output: Path, lines: Sequence[ScoredLine], settings: Mapping[st
                 "structures": each.structures,
                 **each.value.to_dict("spearman"),
             }
-            for each in found
+            for each in all_correlations
         ],
         "structures": [
             {
@@ -241,7 +241,7 @@ def _page(title: str, lines: Sequence[ScoredLine], *, settings: Mapping[str, Any
         scripts=("banner.js", "index.js"),
         version=__version__,
         title=title,
-        lines=lines[:_MOST_ON_PAGE],
+        lines=lines[:_MAX_ON_PAGE],
         count=len(lines),
         columns=[(name, *COLUMNS[name]) for name in COLUMNS if _has(lines, name)],
         scored=sum(bool(line.scores) for line in lines),
@@ -260,9 +260,9 @@ def _page(title: str, lines: Sequence[ScoredLine], *, settings: Mapping[str, Any
 
 
 def _plot(lines: Sequence[ScoredLine], score: str) -> dict[str, Any] | None:
-    """Return the plot of the score that ranks over the TM-score to the native, or else to the structure itself.
+    """Return the plot of the ranking score against the TM-score to the native, or else to the scored structure.
 
-    Points are places in a square of 100 by 100, with names.
+    Points have coordinates in a square of 100 by 100, and names.
     """
     truth = "tm_to_native" if _has(lines, "tm_to_native") else "tm_to_structure"
     pairs = [
@@ -275,8 +275,8 @@ def _plot(lines: Sequence[ScoredLine], score: str) -> dict[str, Any] | None:
     ends = []
     for values in ([pair[0] for pair in pairs], [pair[1] for pair in pairs]):
         low, high = float(np.min(values)), float(np.max(values))
-        room = 0.05 * (high - low) or 0.05
-        ends.append((low - room, high + room))
+        margin = 0.05 * (high - low) or 0.05
+        ends.append((low - margin, high + margin))
     points = [
         (
             round(100 * (across - ends[0][0]) / (ends[0][1] - ends[0][0]), 2),
@@ -317,19 +317,19 @@ _RECYCLES, _RECYCLES_OF_BINDERS = 1, 3
 
 @optional_output()
 def score(options: ScoreOptions) -> int:
-    """Score all structures into the output directory; return 0, or 1 if one could not be scored.
+    """Score all structures, and write the results into the output directory; return 0, or 1 if a structure failed.
 
-    Finished structures are not scored again, as long as neither they nor the settings have changed. Raise `InputError`
-    for wrong input, before anything is written.
+    Finished structures are not scored again unless the file or the settings have changed. Raise `InputError` for wrong
+    input, before anything is written.
     """
     require("evaluate", "biotite", action="helixfold score")
     output = options.output
     if output.exists() and not output.is_dir():
         raise InputError.at(output, "is a file; pass --output a directory")
     if options.binder_chains and not options.binders:
-        raise InputError("--binder-chains is for --binders, which screens complexes of a binder and its target")
+        raise InputError("--binder-chains needs --binders; pass both")
     if options.binders and options.protocol != "auto":
-        raise InputError("--binders has a protocol of its own; leave out --protocol")
+        raise InputError("--binders cannot be combined with --protocol; leave out --protocol")
     files = find_structures(options.inputs, rescore=options.rescore)
     natives = [] if options.reference is None else find_references(options.reference)
     presets = {kind: find_preset(options, _METHODS[kind]) for kind in _kinds(files, options)}
@@ -340,12 +340,12 @@ def score(options: ScoreOptions) -> int:
     folding = FoldingOptions(num_recycles=recycles, seed=options.seed, dtype=options.dtype)
     with driven(output, "structure", len(files), options.progress) as run:
         remove_partial_files([output, *{output / STRUCTURES_DIRECTORY / file.target for file in files}])
-        # One model may score both kinds.
+        # One model may score both single chains and complexes.
         by_name = {preset.name: preset for preset in presets.values()}
         loaded = {name: Network(options, preset, folding, spill=output) for name, preset in by_name.items()}
         for kind, protocol in protocols.items():
-            described = f"protocol {protocol}, model {presets[kind].name}, {counted(recycles, 'recycle')}"
-            print_summary(f"helixfold: {_PLURALS[kind]}: {described}")
+            summary = f"protocol {protocol}, model {presets[kind].name}, {counted(recycles, 'recycle')}"
+            print_summary(f"helixfold: {_PLURALS[kind]}: {summary}")
         notes = [*dict.fromkeys(note for network in loaded.values() for note in network.model.notes)]
         if len({(protocols[kind], preset.name) for kind, preset in presets.items()}) > 1:
             notes.append("scores of single chains and of complexes differ in protocol or model: do not compare them")
@@ -383,37 +383,37 @@ def _kind(structure: ScoredStructure, options: StructureOptions) -> Kind:
 
 def _kinds(files: Sequence[ScoredFile], options: StructureOptions) -> list[Kind]:
     """Return the kinds of structures in these files, single chains first; unreadable files are skipped."""
-    found: set[Kind] = {"complex"} if options.binders else set()
+    kinds: set[Kind] = {"complex"} if options.binders else set()
     for file in files:
-        if len(found) == (1 if options.binders else len(_METHODS)):
+        if len(kinds) == (1 if options.binders else len(_METHODS)):
             break
         with suppress(InputError):
-            found.add(_kind(read_scored(file.path), options))
-    return sorted(found) or ["chain"]
+            kinds.add(_kind(read_scored(file.path), options))
+    return sorted(kinds) or ["chain"]
 
 
 def _protocol(options: ScoreOptions, preset: Preset, kind: Kind) -> UsedProtocol:
-    """Return how the model sees structures of a kind; print a note if the usual protocol is not possible."""
-    wanted = options.protocol
+    """Return the protocol for a kind of structures; print a note if the default protocol is not possible."""
+    requested = options.protocol
     if options.binders:
         if preset.model.template is None:
-            print_note(f"{preset.name} reads no templates, so that it knows the target by the initial guess alone")
+            print_note(f"{preset.name} reads no templates, so the target is only in the initial guess")
         return "binder"
-    if wanted == "template":
+    if requested == "template":
         require_templates(preset)
-    if wanted != "auto":
-        return wanted
+    if requested != "auto":
+        return requested
     if kind == "complex":
         return "initial_guess"
     if preset.model.template is None:
-        print_note(f"{preset.name} reads no templates, so that structures are scored from an initial guess")
+        print_note(f"{preset.name} reads no templates, so structures are scored as initial guesses")
         return "initial_guess"
     return "template"
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Pending:
-    """A structure that a network is to score; `entry` has what the journal says of it beside its scores."""
+    """A structure to be scored; `entry` is its entry in the journal, without the scores."""
 
     file: ScoredFile
     structure: ScoredStructure
@@ -424,7 +424,7 @@ class _Pending:
 
 
 def _size(each: _Pending) -> tuple[bool, int]:
-    """Return what is equal for neighbours that are folded together: single chains of one length."""
+    """Return a key that is equal for structures of one batch: single chains of equal length."""
     return len(each.structure.chains) == 1, each.structure.residues
 
 
@@ -438,7 +438,7 @@ def _pending(
     run: Run,
     journal: Journal,
 ) -> Iterator[_Pending]:
-    """Read structures one after the other, and yield those that are not in the journal as they are now."""
+    """Read structures one by one, and yield those without a current entry in the journal."""
     read = cache(read_structure)
     for file in files:
         pending = None
@@ -455,8 +455,8 @@ def _pending(
                 "model": model.preset.name,
             }
             earlier = journal.results.get(file.key, {})
-            is_known = all(earlier.get(name) == entry[name] for name in ("digest", "native_digest", "protocol"))
-            if is_known and earlier.get("scores") and (not options.save_structures or _path(file, options).is_file()):
+            is_current = all(earlier.get(name) == entry[name] for name in ("digest", "native_digest", "protocol"))
+            if is_current and earlier.get("scores") and (not options.save_structures or _path(file, options).is_file()):
                 run.skip()
                 continue
             pending = _Pending(
@@ -472,7 +472,7 @@ def _pending(
 
 
 def _score(lot: Sequence[_Pending], options: ScoreOptions, run: Run, journal: Journal) -> None:
-    """Score structures that are folded together, and add the scores to the journal."""
+    """Score the structures of one batch, and add the scores to the journal."""
     for each, outcome in zip(lot, lot[0].network.outcomes([each.target for each in lot]), strict=True):
         with run.item(each.file.key):
             if isinstance(outcome, Exception):
@@ -497,14 +497,14 @@ def _path(file: ScoredFile, options: ScoreOptions) -> Path:
 def _line(
     file: ScoredFile, results: Mapping[str, Mapping[str, Any]], problem: str | None, options: ScoreOptions
 ) -> ScoredLine:
-    found = {} if problem is not None else results.get(file.key, {})
+    entry = {} if problem is not None else results.get(file.key, {})
     predicted = _path(file, options)
     return ScoredLine(
-        target=found.get("native") or file.target,
+        target=entry.get("native") or file.target,
         name=file.name,
         rank=file.rank,
         problem=problem,
-        scores={name: found[name] for name in _CHOICES if name in found} | found.get("scores", {}),
+        scores={name: entry[name] for name in _CHOICES if name in entry} | entry.get("scores", {}),
         path=os.path.relpath(file.path, options.output),
         predicted=os.path.relpath(predicted, options.output) if predicted.is_file() else "",
     )
@@ -516,8 +516,9 @@ def _native(
     natives: Sequence[StructureFile],
     read: Callable[[Path], Structure],
 ) -> StructureFile | None:
-    """Return the native of a structure: the only one, else that of its target's or its own name, else the one with its
-    sequence; None without any.
+    """Return the native structure of a structure, or None.
+
+    It is the only native, or the one with the name of the target or the structure, or the one with the same sequence.
     """
     if len(natives) < 2:
         return natives[0] if natives else None

@@ -1,4 +1,4 @@
-"""Find the structures to score, in files and directories of any program, and read them."""
+"""Find the structures to score, in files and in output directories of prediction programs, and read them."""
 
 import hashlib
 from collections.abc import Sequence
@@ -26,13 +26,13 @@ from helixfold.results.find import find_predictions
 from helixfold.results.prediction import best_structure
 
 _CA = ATOM_ORDER["CA"]
-# Targets of one name draw the same random masks, so that scores of structures differ by these alone.
+# All structures have the same target name, and therefore the same random masks, so that scores are comparable.
 _NAME = "structure"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredFile:
-    """A structure file to score, under its target's name; `rank` is that among ranked models, from 0."""
+    """A structure file to score and its target; `rank` is its rank in a prediction program's output, from 0."""
 
     target: str
     name: str
@@ -41,13 +41,13 @@ class ScoredFile:
 
     @property
     def key(self) -> str:
-        """Return the name by which results of the structure are kept."""
+        """Return the key of the structure in the journal of results."""
         return f"{self.target}/{self.name}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredStructure:
-    """A structure as the network gets it: chains in the order of the features, residues of all chains in a row."""
+    """A structure to score, with chains in the order of the features; arrays have the residues of all chains."""
 
     chains: tuple[Chain, ...]
     features: TargetFeatures  # of the sequence alone
@@ -55,7 +55,7 @@ class ScoredStructure:
 
     @property
     def sequence(self) -> str:
-        """Return the sequences of all chains with colons between."""
+        """Return the sequences of all chains, separated by colons."""
         return CHAIN_SEPARATOR.join(chain.sequence for chain in self.chains)
 
     @property
@@ -65,54 +65,54 @@ class ScoredStructure:
 
     @property
     def positions(self) -> Float[np.ndarray, "r 37 3"]:
-        """Return the atoms in Angstrom, 0 where they are not known."""
+        """Return the atom positions (Å), zero for missing atoms."""
         return np.concatenate([chain.atom_positions for chain in self.chains])
 
     @property
     def mask(self) -> Float[np.ndarray, "r 37"]:
-        """Return 1 for the atoms that are known."""
+        """Return the atom mask: 1 for atoms in the file, else 0."""
         return np.concatenate([chain.atom_mask for chain in self.chains])
 
     @property
     def observed(self) -> Bool[np.ndarray, " r"]:
-        """Return the mask of residues with C-alpha."""
+        """Return a mask of the residues with a C-alpha atom."""
         return np.asarray(self.mask[:, _CA] > 0)
 
     @property
     def chain_index(self) -> Int[np.ndarray, " r"]:
-        """Return the number of each residue's chain, from 0."""
+        """Return the index of each residue's chain."""
         return np.repeat(np.arange(len(self.chains)), [len(chain.sequence) for chain in self.chains])
 
     @property
     def mean_plddt(self) -> float | None:
-        """Return the mean of the B-factors if they can be pLDDT: one from 0 to 100 for all atoms of a residue."""
-        there, values = self.mask > 0, np.concatenate([chain.b_factors for chain in self.chains])
-        least = np.where(there, values, np.inf).min(-1)[self.observed]
-        most = np.where(there, values, -np.inf).max(-1)[self.observed]
-        if (most - least > 0.011).any() or least.min() < 0 or most.max() > 100 or most.max() == least.min():
+        """Return the mean B-factor if B-factors can be pLDDT (0 to 100, equal within a residue), else None."""
+        present, values = self.mask > 0, np.concatenate([chain.b_factors for chain in self.chains])
+        low = np.where(present, values, np.inf).min(-1)[self.observed]
+        high = np.where(present, values, -np.inf).max(-1)[self.observed]
+        if (high - low > 0.011).any() or low.min() < 0 or high.max() > 100 or high.max() == low.min():
             return None
-        return float(most.mean(dtype=np.float64))
+        return float(high.mean(dtype=np.float64))
 
 
 def find_structures(paths: Sequence[Path], *, rescore: bool) -> list[ScoredFile]:
     """Return the structures in these files and directories, in order.
 
-    A directory's files are structures of one target, which has the directory's name, and if there are none, so are
-    those of each directory in it. With `rescore`, directories are outputs of programs, and all ranked models are
-    returned; if there are several directories, under names that begin with theirs. Raise `InputError` if there is no
-    structure in a path, or if two have one name.
+    The structure files of a directory belong to one target with the directory's name. If a directory has none, its
+    subdirectories are searched in the same way. With `rescore`, directories are outputs of prediction programs, and all
+    ranked models are returned; with several directories, names start with the directory's name. Raise `InputError` if a
+    path has no structure, or if two structures have the same name.
     """
-    found = [file for path in paths for file in (_ranked(path, several=len(paths) > 1) if rescore else _plain(path))]
-    seen: dict[str, Path] = {}
-    for file in found:
-        if (other := seen.setdefault(file.key.casefold(), file.path)) is not file.path:
+    files = [file for path in paths for file in (_ranked(path, several=len(paths) > 1) if rescore else _plain(path))]
+    path_of: dict[str, Path] = {}
+    for file in files:
+        if (other := path_of.setdefault(file.key.casefold(), file.path)) is not file.path:
             problem = f"it has the name of {printable(str(other))}, '{printable(file.key)}'; rename one of them"
             raise InputError.at(file.path, problem)
-    return found
+    return files
 
 
 def _ranked(path: Path, *, several: bool) -> list[ScoredFile]:
-    # Outputs of several programs or runs have the same targets, and are told apart by the names of their directories.
+    # Outputs of several programs may have the same targets, so the names of their directories distinguish them.
     start = f"{path.resolve().name}_" if several else ""
     return [
         ScoredFile(target=each.name, name=f"{start}rank_{each.rank}", path=each.path, rank=each.rank)
@@ -126,13 +126,13 @@ def _plain(path: Path) -> list[ScoredFile]:
     directories = [path]
     if not structure_files(path):
         directories = sorted(each for each in path.iterdir() if each.is_dir() and not each.name.startswith("."))
-    found = [_of_target(each.resolve().name, file) for each in directories for file in _once(structure_files(each))]
-    if not found:
+    files = [_of_target(each.resolve().name, file) for each in directories for file in _once(structure_files(each))]
+    if not files:
         raise InputError.at(path, f"it has no structures: no file ends in {', '.join(STRUCTURE_SUFFIXES)}")
     if ranked := next(filter(None, map(best_structure, directories)), None):
         problem = "it is the output of a prediction program, whose files hold each model more than once; pass --rescore"
         raise InputError.at(ranked.parent, problem)
-    return found
+    return files
 
 
 def _of_target(target: str, file: StructureFile) -> ScoredFile:
@@ -140,17 +140,17 @@ def _of_target(target: str, file: StructureFile) -> ScoredFile:
 
 
 def _once(files: Sequence[StructureFile]) -> list[StructureFile]:
-    """Return files of different names: of a structure in several formats mmCIF, which holds what PDB cannot."""
-    found: dict[str, StructureFile] = {}
+    """Return one file for each name; mmCIF comes before PDB, because PDB files cannot hold every structure."""
+    by_name: dict[str, StructureFile] = {}
     for file in files:
-        found.setdefault(file.name, file)
-    return list(found.values())
+        by_name.setdefault(file.name, file)
+    return list(by_name.values())
 
 
 def read_scored(path: Path) -> ScoredStructure:
-    """Read a structure and make features of its sequence alone, without an alignment.
+    """Read a structure and compute features of its sequence, without an alignment.
 
-    Raise `InputError` for a file that holds no structure that can be scored.
+    Raise `InputError` if the file has no structure that can be scored.
     """
     structure = read_structure(path)
     chains = [chain for chain in structure.chains if (chain.atom_mask[:, _CA] > 0).any()]

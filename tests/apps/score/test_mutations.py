@@ -37,10 +37,10 @@ def test_positions_are_numbers_ranges_and_chains() -> None:
     [
         (CHAIN, "6", "target 'one': position 6 is outside the sequence, which has residues 1 to 5"),
         (CHAIN, "0", "position 0 is outside"),
-        (CHAIN, "B.1", "there is no chain B; its chains are A"),
-        (CHAIN, "4-2", "the first residue of a range comes first"),
-        (CHAIN, "two", "--positions are such as 30, 10-20, A.30 or all, got 'two'"),
-        (COMPLEX, "2", "position 2 could be in any chain; name it with one, such as A.2"),
+        (CHAIN, "B.1", "no chain B; its chains are A"),
+        (CHAIN, "4-2", "the first residue of a range must not be after the last"),
+        (CHAIN, "two", "--positions must be such as 30, 10-20, A.30 or all, got 'two'"),
+        (COMPLEX, "2", "position 2 could be in any chain; add the chain, such as A.2"),
         (COMPLEX, "C.4", "position 4 is outside chain C, which has residues 1 to 3"),
     ],
 )
@@ -61,9 +61,9 @@ def test_letters_that_are_no_amino_acids_are_refused() -> None:
     [
         (CHAIN, "A2K", "target 'one': residue 2 is K, not A; numbers count from 1 in each chain"),
         (CHAIN, "K2K", "residue 2 is K already"),
-        (CHAIN, "K2B", "'B' is no amino acid"),
+        (CHAIN, "K2B", "'B' is not an amino acid"),
         (CHAIN, "K2A:K2R", "it changes a position twice"),
-        (CHAIN, "2A", "a mutation is such as K30A"),
+        (CHAIN, "2A", "a mutation must be such as K30A"),
         (COMPLEX, "C.G1A", "residue C.1 is M, not G"),
     ],
 )
@@ -86,12 +86,12 @@ def test_a_table_names_the_mutants_of_several_targets(tmp_path: Path) -> None:
         "one": ["K2A"],
         "two": ["B.G1A:C.T3S"],
     }
-    for cells, problem in ((",K2A", "there are several targets; name one"), ("x,K2A", "there is no such target")):
+    for cells, problem in ((",K2A", "no target; write one"), ("x,K2A", "no such target")):
         path.write_text(f"id,mutation\n{cells}\n")
         with pytest.raises(InputError, match=problem):
             mutants_in_table(path, [CHAIN, COMPLEX])
     path.write_text("id,mutation\n")
-    with pytest.raises(InputError, match="there is no mutation in it"):
+    with pytest.raises(InputError, match="it has no mutations"):
         mutants_in_table(path, [CHAIN])
 
 

@@ -236,7 +236,7 @@ def test_the_wild_type_is_folded_then_hidden_positions_then_mutants(
     assert run(*chosen) == (0, [[SEQUENCE], single[2:4], single[4:]])
     directory = tmp_path / "out" / "one"
     said = capsys.readouterr().out
-    assert "one: 2 mutants of an earlier run (--overwrite makes them again)" in said
+    assert "one: 2 mutants of an earlier run (--overwrite predicts them again)" in said
     assert f"one: 5 mutants -> {directory}" in said
     with (directory / "mutations.tsv").open(newline="") as file:
         rows = {row["mutation"]: row for row in csv.DictReader(file, delimiter="\t")}

@@ -261,7 +261,7 @@ def test_errors_between_binder_and_target_are_the_means_of_both_blocks(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("names", "problem"), [(("A", "X"), "has no chain X, the binder"), (("A", "B"), "has no chain beside the binder")]
+    ("names", "problem"), [(("A", "X"), "has no chain X, the binder"), (("A", "B"), "has only the binder")]
 )
 def test_a_binder_is_some_of_the_chains(tmp_path: Path, names: tuple[str, ...], problem: str) -> None:
     structure = read_scored(write(tmp_path / "a.pdb", SEQUENCE[:4], SEQUENCE[:6]))
@@ -409,7 +409,7 @@ def replaced(prediction: Prediction, positions: np.ndarray) -> Prediction:
             "--protocol template --weights NONE",
             "reads no templates; pass --protocol initial_guess, or a --model",
         ),
-        ("--binder-chains A", "--binder-chains is for --binders"),
+        ("--binder-chains A", "--binder-chains needs --binders"),
         ("--binders --protocol template", "leave out --protocol"),
         ("--reference none", "none: no such file"),
         ("--model tinny", "unknown preset 'tinny'"),
@@ -442,6 +442,6 @@ def test_without_templates_structures_are_scored_from_an_initial_guess(
     words = ["score", str(decoys / "d0.pdb"), "--output", str(output), "--num-recycles", "0", "--device", "cpu"]
     assert main([*words, "--weights", str(without_templates)]) == 0
     said = capsys.readouterr()
-    assert "tiny reads no templates, so that structures are scored from an initial guess" in said.err
+    assert "tiny reads no templates, so structures are scored as initial guesses" in said.err
     assert "protocol initial_guess, model tiny, 0 recycles" in said.out
     assert rows(output)[0]["structure"] == "d0"

@@ -256,7 +256,7 @@ def test_protocols_are_those_that_the_model_and_the_kind_allow(
     write(tmp_path / "in" / "a.pdb", SEQUENCE[:9])
     weights = write_tiny_without_templates(tmp_path / "without_templates.safetensors")
     assert run(str(tmp_path / "in"), "--weights", str(weights)) == (0, [[(9, True)]])
-    assert "tiny reads no templates, so that structures are scored from an initial guess" in capsys.readouterr().err
+    assert "tiny reads no templates, so structures are scored as initial guesses" in capsys.readouterr().err
     (tmp_path / "pairs").mkdir()
     write(tmp_path / "pairs" / "b.pdb", SEQUENCE[:9], SEQUENCE[:7])
     options = score_run.StructureOptions()
@@ -268,14 +268,14 @@ def test_protocols_are_those_that_the_model_and_the_kind_allow(
     assert run(str(tmp_path / "pairs"), "--binders", "--weights", str(weights), "--overwrite") == (0, [[(17, True)]])
     said = capsys.readouterr()
     assert "complexes: protocol binder, model tiny, 3 recycles" in said.out
-    assert "so that it knows the target by the initial guess alone" in said.err
+    assert "so the target is only in the initial guess" in said.err
 
 
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["--binder-chains", "A"], "--binder-chains is for --binders"),
-        (["--binders", "--protocol", "template"], "--binders has a protocol of its own"),
+        (["--binder-chains", "A"], "--binder-chains needs --binders"),
+        (["--binders", "--protocol", "template"], "--binders cannot be combined with --protocol"),
         (["--output", "FILE"], "is a file; pass --output a directory"),
     ],
 )
