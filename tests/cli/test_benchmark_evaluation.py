@@ -144,7 +144,7 @@ def test_wrong_options_are_one_sentence(table: Path, tmp_path: Path, capsys: pyt
         (["one", "two", "--weights", "w.npz"], "--weights requires --benchmark"),
         (["one", "two", "--overwrite"], "--overwrite requires --benchmark"),
         (["one", "--benchmark", str(table)], "one cannot be combined with --benchmark"),
-        (["--benchmark", str(tmp_path / "none.tsv")], "there is no such table"),
+        (["--benchmark", str(tmp_path / "none.tsv")], "no such table"),
         (["--benchmark", str(table), "--msa", str(tmp_path)], "there is no helical_hairpin.a3m"),
     ):
         assert main(["evaluate", *arguments, "--output", str(output)]) == 2

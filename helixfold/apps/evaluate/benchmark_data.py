@@ -1,4 +1,4 @@
-"""Find the data of a benchmark's targets: sequences, known structures, alignments and templates."""
+"""Find the data of a benchmark's targets: sequences, references (known structures), alignments and templates."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ from helixfold.apps.evaluate.benchmark_table import BenchmarkRow, BenchmarkTable
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkTarget:
-    """A target of a benchmark, ready to be predicted, with the known structures to compare it with."""
+    """A target of a benchmark with its references, the known structures to compare predictions with."""
 
     target: AnyTarget
     references: tuple[StructureFile, ...]
@@ -28,10 +28,10 @@ class BenchmarkTarget:
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """The targets of a benchmark whose data are there, and what is left out of a list in the package.
+    """A benchmark: the targets whose data were found, and the reasons why others are missing.
 
-    `missing` has the reasons by the names of known structures, or of targets whose known structures the list does not
-    name.
+    `missing` has a reason by name of the reference, or of the target if the list does not name its references. Only
+    packaged lists may have missing targets.
     """
 
     table: BenchmarkTable
@@ -40,16 +40,16 @@ class Benchmark:
 
 
 class MissingDataError(InputError):
-    """Error for a file or a sequence of a target that is not there."""
+    """Error for a file or a sequence of a target that was not found."""
 
 
 def find_data(table: BenchmarkTable, data: Sequence[Path]) -> Benchmark:
     """Return the targets of a benchmark with their data.
 
-    Files in cells of the table are looked for beside it, then by name in the directories in `data`; so is what the
-    table does not name: known structures, <target>.fasta and <target>.a3m. `data` may also hold FASTA files. Raise
-    `InputError` if data of a target are missing, except for a list in the package, whose targets are then left out; and
-    if no target is left.
+    Files in cells of the table are relative to the table, or found by name in the directories in `data`. These
+    directories are also searched for files that the table does not name: known structures, <target>.fasta and
+    <target>.a3m. `data` may also have FASTA files. Raise `InputError` if the data of a target are missing; targets of a
+    packaged list are skipped instead, unless none is left.
     """
     files = _DataFiles(table.path.parent, data)
     targets: list[BenchmarkTarget] = []
@@ -64,15 +64,15 @@ def find_data(table: BenchmarkTable, data: Sequence[Path]) -> Benchmark:
                 missing.setdefault(name, str(error))
     if not targets:
         reason = next(iter(missing.values()))
-        raise InputError(f"there are data for none of the {len(table.rows)} targets of {table.name}: {reason}")
+        raise InputError(f"no data were found for any of the {len(table.rows)} targets of {table.name}: {reason}")
     return Benchmark(table=table, targets=tuple(targets), missing=missing)
 
 
 class _DataFiles:
-    """The files that a benchmark's data may be in: those beside its table and those in directories."""
+    """Index of the files with a benchmark's data, next to its table (in `folder`) and in directories."""
 
-    def __init__(self, beside: Path, data: Sequence[Path]) -> None:
-        self._beside = beside
+    def __init__(self, folder: Path, data: Sequence[Path]) -> None:
+        self._folder = folder
         self._directories = [path for path in data if path.is_dir()]
         self._sequences: dict[str, str] = {}
         for path in data:
@@ -85,9 +85,9 @@ class _DataFiles:
                 self._structures.setdefault(file.name.casefold(), file)
 
     def target_of(self, row: BenchmarkRow, missing: dict[str, str] | None) -> BenchmarkTarget:
-        """Return a row's target with its data. Raise `MissingDataError` if it cannot be predicted and compared.
+        """Return the target of a row with its data. Raise `MissingDataError` if data are missing.
 
-        If `missing` is given, single references that are not there are added to it, and the others are enough.
+        If `missing` is a dictionary, missing references are added to it, and the target needs only one of them.
         """
         references = self._references(row, missing)
         alignments = tuple(self._named(name) for name in row.alignments) or tuple(
@@ -112,11 +112,11 @@ class _DataFiles:
 
     def _references(self, row: BenchmarkRow, missing: dict[str, str] | None) -> tuple[StructureFile, ...]:
         if not row.references:
-            found = [match.reference for match in by_name(row.name, list(self._structures.values()))]
-            if not found:
-                raise MissingDataError("no known structure has its name; name it in the column references, or its "
-                                       "directory by --data")  # fmt: skip
-            return tuple(found)
+            matches = [match.reference for match in by_name(row.name, list(self._structures.values()))]
+            if not matches:
+                raise MissingDataError("no known structure has its name; write it into the column references, or pass "
+                                       "its directory with --data")  # fmt: skip
+            return tuple(matches)
         references: list[StructureFile] = []
         for name in row.references:
             try:
@@ -126,29 +126,29 @@ class _DataFiles:
                     raise
                 missing[name] = str(error)
         if not references:
-            raise MissingDataError(f"none of its known structures is there ({', '.join(row.references)})")
+            raise MissingDataError(f"none of its known structures was found ({', '.join(row.references)})")
         return tuple(references)
 
     def _reference(self, name: str) -> StructureFile:
-        path = self._beside / name
+        path = self._folder / name
         if path.is_file():
             return structure_files(path)[0]
-        found = self._structures.get(name.casefold())
-        if found is None:
+        structure = self._structures.get(name.casefold())
+        if structure is None:
             file = next((each for each in self._structures.values() if each.path.name == name), None)
             if file is None:
-                raise MissingDataError(f"there is no known structure {name}")
+                raise MissingDataError(f"the known structure {name} was not found")
             return file
-        return found
+        return structure
 
     def _named(self, name: str) -> Path:
-        for directory in (self._beside, *self._directories):
+        for directory in (self._folder, *self._directories):
             if os.path.exists(directory / name):
                 return directory / name
-        raise MissingDataError(f"there is no file {name}, neither beside the table nor in a directory of --data")
+        raise MissingDataError(f"no file {name} next to the table or in a directory of --data")
 
     def _of_target(self, name: str, suffixes: Iterable[str]) -> list[Path]:
-        """Return the files in the directories that are named after a target."""
+        """Return the files with a target's name and one of the suffixes."""
         stems = dict.fromkeys((name, directory_name(name)))
         paths = (
             directory / f"{stem}{suffix}" for directory in self._directories for suffix in suffixes for stem in stems
@@ -158,9 +158,9 @@ class _DataFiles:
     def _sequences_of(
         self, row: BenchmarkRow, alignments: Sequence[Path], references: Sequence[StructureFile]
     ) -> list[str]:
-        """Return the sequences of a target's chains: of its FASTA file, its alignment, or its only known structure.
+        """Return the sequences of a target's chains, from its FASTA file, its alignment, or its only known structure.
 
-        A structure of several chains, none of which the target's name names, is a complex of all of them.
+        A structure of several chains is a complex of all of them, unless the target's name has one of the chains.
         """
         name = row.name
         if name in self._sequences:
@@ -171,14 +171,14 @@ class _DataFiles:
                 return [records[0].sequence]
         if alignments:
             return [read_alignment(alignments[0]).query]
-        if max(len(references), len(row.references)) > 1:  # each may be a part of it
-            raise MissingDataError("its sequence is not there; pass a FASTA file that has it with --data")
+        if max(len(references), len(row.references)) > 1:  # each may be only a part of the target
+            raise MissingDataError("its sequence was not found; pass a FASTA file that has it with --data")
         chains = read_structure(references[0].path).chains
-        wanted = next((match.chain for match in by_name(name, references)), None)
-        named = [chain for chain in chains if wanted in (None, chain.name)] or list(chains)
-        if wanted is not None and len(named) != 1:
+        chain_name = next((match.chain for match in by_name(name, references)), None)
+        selected = [chain for chain in chains if chain_name in (None, chain.name)] or list(chains)
+        if chain_name is not None and len(selected) != 1:
             raise MissingDataError(
-                f"its sequence is not there, and {references[0].path.name} has {len(chains)} chains, none of them "
-                f"{printable(wanted)}; pass a FASTA file that has it with --data"
+                f"its sequence was not found, and {references[0].path.name} has {len(chains)} chains, none of them "
+                f"{printable(chain_name)}; pass a FASTA file that has it with --data"
             )
-        return [chain.sequence for chain in named]
+        return [chain.sequence for chain in selected]

@@ -1,4 +1,4 @@
-"""Read a benchmark: a table of targets with their references, alignments and templates, or a list in the package."""
+"""Read a benchmark: a table of targets with references, alignments and templates, or a packaged list of targets."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _HELIXFOLD = "HelixFold, arXiv 2207.05477"
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedScores:
-    """Mean scores that were published for a program, from 0 to 1; None where no number was published."""
+    """Published mean scores of a program, from 0 to 1; None if not published."""
 
     program: str
     source: str
@@ -28,10 +28,10 @@ class PublishedScores:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetList:
-    """A list of targets in the package: names and dates, without sequences or structures.
+    """A packaged list of targets: names and dates, without sequences or structures.
 
-    `count` is the number of structures in the published list. `origin` states the source of the names, and how far
-    they are known to equal those of the publication.
+    `count` is the number of structures in the published list. `origin` is the source of the names, with known
+    differences from the publication.
     """
 
     path: Path
@@ -41,8 +41,8 @@ class TargetList:
     published: tuple[PublishedScores, ...]
 
 
-# The paper gives HelixFold's means; AlphaFold's are as high in TM-score, and 0.9 and 1.5 points higher in lDDT. Whether
-# lDDT is over all atoms or over C-alpha atoms is not said.
+# HelixFold's paper has its means; AlphaFold's TM-scores are equal, and its lDDT is 0.9 and 1.5 points higher. The paper
+# does not state whether lDDT is for all atoms or for C-alpha atoms.
 TARGET_LISTS: Mapping[str, TargetList] = MappingProxyType(
     {
         "casp14": TargetList(
@@ -108,12 +108,12 @@ _COLUMNS = ("id", "sequence", "references", "msa", "templates", "date")
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkRow:
-    """One target of a benchmark, as its table has it; files are still names."""
+    """A row of a benchmark's table: one target, with the names of its files."""
 
     line: int
     name: str
-    sequence: str  # empty: to be found
-    references: tuple[str, ...]  # empty: to be found by the target's name
+    sequence: str  # empty: looked up in the data
+    references: tuple[str, ...]  # empty: looked up by the target's name
     alignments: tuple[str, ...]
     templates: tuple[str, ...]
     latest_template: date | None
@@ -121,7 +121,7 @@ class BenchmarkRow:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkTable:
-    """The rows of a benchmark. `target_list` describes it if it is one in the package, which names no data."""
+    """The rows of a benchmark; `target_list` describes a packaged list, which has no data, and is None for a table."""
 
     name: str
     path: Path
@@ -130,20 +130,20 @@ class BenchmarkTable:
 
     @property
     def structures(self) -> int:
-        """Return the number of known structures: those that the rows name, one for a row that names none."""
+        """Return the number of known structures, counting one for a row without references."""
         return sum(max(1, len(row.references)) for row in self.rows)
 
 
 def read_benchmark(name: str) -> BenchmarkTable:
-    """Return the benchmark of this name in the package, else the one in the table (.csv, .tsv) at this path.
+    """Read a benchmark; `name` is a packaged list, or the path of a table (.csv, .tsv).
 
-    Raise `InputError` if there is neither, or for a row that cannot be used.
+    Raise `InputError` if neither exists, or for a row that cannot be used.
     """
     target_list = TARGET_LISTS.get(name)
     path = Path(name) if target_list is None else target_list.path
     if not path.is_file():
         lists = ", ".join(TARGET_LISTS)
-        raise InputError.at(path, f"there is no such table, and no list of this name in the package ({lists})")
+        raise InputError.at(path, f"no such table or packaged list; the lists are {lists}")
     return BenchmarkTable(
         name=name if target_list is not None else path.name, path=path, rows=tuple(_rows(path)), target_list=target_list
     )
@@ -155,7 +155,7 @@ def _rows(path: Path) -> Iterator[BenchmarkRow]:
     for line, cells in read_rows(path, ("id",), delimiter):
         if not seen and (unknown := [name for name in cells if name not in _COLUMNS]):
             columns = f"{', '.join(_COLUMNS)}{did_you_mean(unknown[0], _COLUMNS)}"
-            problem = f"there is no column '{printable(unknown[0], 40)}' in a benchmark; it has {columns}"
+            problem = f"unknown column '{printable(unknown[0], 40)}'; the columns of a benchmark are {columns}"
             raise InputError.at(path, problem, line=1)
         name, sequence = cells["id"], cells.get("sequence", "")
         name_problem = file_name_problem(name)
@@ -174,7 +174,7 @@ def _rows(path: Path) -> Iterator[BenchmarkRow]:
             latest_template=_date(path, line, name, cells.get("date", "")),
         )
     if not seen:
-        raise InputError.at(path, "there is no target in it; write a row with an id for each")
+        raise InputError.at(path, "it has no targets; write a row with an id for each")
 
 
 def _files(cell: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Compare the predictions of a benchmark's targets with their known structures."""
+"""Compare predictions of a benchmark's targets with experimental structures."""
 
 from dataclasses import dataclass, replace
 from functools import cache
@@ -23,7 +23,7 @@ from helixfold.results.find import find_predictions
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkResults:
-    """Scores of a benchmark's predictions, and the reasons, by target, why others could not be made or compared."""
+    """Scores of a benchmark's predictions, and the failures of targets that could not be predicted or compared."""
 
     results: list[Evaluated]
     sizes: dict[str, TargetSize]  # by target
@@ -31,16 +31,16 @@ class BenchmarkResults:
 
     @property
     def groups(self) -> list[Group]:
-        """Return the means over all targets, and by length and alignment depth."""
+        """Return the mean scores over all targets, and by length and MSA depth."""
         return grouped(self.results, self.sizes)
 
 
 def compare_benchmark(
     benchmark: Benchmark, predictions: Path, run: Run, *, all_ranks: bool = False
 ) -> BenchmarkResults:
-    """Compare each target's best prediction in the directory `predictions` (or all) with its known structures.
+    """Compare each target's best prediction (or all) in the directory `predictions` with its references.
 
-    Scores equal what `compare_files` returns for the same pair of files. `run` counts one step for each target.
+    Scores equal those of `compare_files` for the same pair of files. `run` counts one step per target.
     """
     results: list[Evaluated] = []
     sizes: dict[str, TargetSize] = {}
@@ -60,7 +60,7 @@ def compare_benchmark(
             files = [(file, read_structure(file.path)) for file in find_predictions(directory, all_ranks=all_ranks)]
             for (file, predicted), reference in product(files, each.references):
                 with run.item(f"{name} and {reference.name}", 0, continues=True):
-                    # With the chain that the target's name asks for, if it names one.
+                    # Compare with the reference chain in the target's name, if it has one.
                     match = next(iter(by_name(name, [reference])), Match(reference=reference))
                     results.append(compare(replace(file, name=name), predicted, match, read(reference.path)))
     return BenchmarkResults(results=results, sizes=sizes, failures=run.failures)

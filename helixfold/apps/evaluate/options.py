@@ -1,6 +1,6 @@
-"""Options of `helixfold evaluate --benchmark`: the benchmark, and those of `helixfold predict` for its predictions.
+"""Options of `helixfold evaluate --benchmark`: the benchmark, and options of `helixfold predict` for its predictions.
 
-The docstring of an option is its line in the help. Nothing is imported here that takes long to load.
+The docstring of an option is its line in the help. This module imports nothing that takes long to load.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class TableOptions:
     """Predict the targets of this table (.tsv or .csv: id, sequence, references, msa, templates, date) or of a packaged
     list (casp14, cameo_2021, cameo_2022, pdb_2022_2025), and compare them with their references."""
     data: Annotated[tuple[Path, ...], Parameter(metavar="PATH...")] = ()
-    """Directories of files that the table does not name: known structures, <id>.fasta and <id>.a3m; or FASTA files."""
+    """Directories with files that the table does not name (known structures, <id>.fasta, <id>.a3m), or FASTA files."""
     overwrite: bool = False
     """Predict finished targets again."""
 
@@ -42,8 +42,8 @@ class BenchmarkOptions(
     """All options of `helixfold evaluate --benchmark`."""
 
     def predict_options(self, output: Path, command: tuple[str, ...] = ()) -> PredictOptions:
-        """Return the options with which the benchmark's targets are predicted into the directory `output`.
+        """Return the options of `helixfold predict` for the benchmark's targets.
 
-        `command` is the words of the command, which results record.
+        Predictions are written to the directory `output`. `command` is the words of the command, for provenance.
         """
         return PredictOptions(**values_of(self, PredictOptions), output=output, command=command)

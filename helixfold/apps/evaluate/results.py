@@ -1,4 +1,4 @@
-"""Write the results of an evaluation of chains and complexes as tables and as JSON, which also has the failures."""
+"""Write the results of an evaluation of chains and complexes as tables and as JSON."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
@@ -18,7 +18,7 @@ from helixfold.results.writing import to_json, write_file
 
 HEADINGS = {"lddt": "lDDT", "lddt_ca": "lDDT-CA", "tm_score": "TM", "gdt_ts": "GDT-TS", "gdt_ha": "GDT-HA"}
 HEADINGS |= {"rmsd": "RMSD", "plddt": "pLDDT"}
-_WIDEST = 32  # letters of a name on the screen
+_MAX_NAME = 32  # characters of a name on the screen
 
 
 def write_evaluation(
@@ -28,9 +28,10 @@ def write_evaluation(
     unused: Sequence[str],
     more: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write scores.tsv, residues.tsv and scores.json of at least one result; of complexes, see `write_complexes`.
+    """Write scores.tsv, residues.tsv, scores.json, and the tables of complexes (`write_complexes`).
 
-    `unused` are references without a prediction, and `more` are further entries of scores.json.
+    There must be at least one result. `unused` are references without a prediction, and `more` are further entries of
+    scores.json.
     """
     rows = [score_row(result) for result in results]
     write_file(directory / "scores.tsv", tab_separated(list(rows[0]), [list(row.values()) for row in rows]))
@@ -49,15 +50,15 @@ def write_evaluation(
 
 
 def score_row(result: Evaluated) -> dict[str, Any]:
-    """Return one row of the table by column name; unknown values are None."""
+    """Return a row of scores.tsv by column name; unknown values are None."""
     scores = {field.name: rounded(getattr(result.scores, field.name)) for field in fields(Scores)}
     return {**_names(result), "matched_by": "sequence" if result.by_sequence else "name", **scores}
 
 
 def screen_table(results: Sequence[Evaluated], sizes: Mapping[str, TargetSize] | None = None) -> Iterator[str]:
-    """Yield lines for the screen: every pair, under them the means of first ranks, and correlations with pLDDT.
+    """Yield a table for the screen with all pairs, the means over first ranks, and correlations with pLDDT.
 
-    With `sizes`, by target, each line also has the target's length and the rows of its alignment.
+    With `sizes`, by target, rows also have the target's length and MSA depth.
     """
     further = ["length", "rows"] if sizes is not None else []
     lines = [["target", "reference", *further, "residues", *(HEADINGS[name] for name in MEASURES)]]
@@ -69,22 +70,22 @@ def screen_table(results: Sequence[Evaluated], sizes: Mapping[str, TargetSize] |
         if scores.compared < scores.residues:
             residues = f"{scores.compared}/{scores.residues}"
         target = each.target if each.rank == 0 else f"{each.target}, rank {each.rank}"
-        names = [printable(name, _WIDEST) for name in (target, reference)]
+        names = [printable(name, _MAX_NAME) for name in (target, reference)]
         size = [str(sizes[each.target].residues), f"{sizes[each.target].rows:,}"] if sizes is not None else []
-        lines.append([*names, *size, residues, *(_shown(name, getattr(scores, name)) for name in MEASURES)])
+        lines.append([*names, *size, residues, *(_formatted(name, getattr(scores, name)) for name in MEASURES)])
     summary = summary_of(results)
     if summary.count > 1:
         empty = [""] * (len(further) + 2)
         lines.append(
-            [f"mean of {summary.count}", *empty, *(_shown(name, summary.means.get(name)) for name in MEASURES)]
+            [f"mean of {summary.count}", *empty, *(_formatted(name, summary.means.get(name)) for name in MEASURES)]
         )
     yield from aligned(lines, left=2)
-    for what, value in (("targets", summary.pearson_targets), ("residues", summary.pearson_residues)):
+    for items, value in (("targets", summary.pearson_targets), ("residues", summary.pearson_residues)):
         if value is not None:
-            yield f"Pearson's correlation of pLDDT with lDDT-CA over {what}: {value:.2f}"
+            yield f"Pearson's correlation of pLDDT with lDDT-CA over {items}: {value:.2f}"
 
 
-def _shown(measure: str, value: float | None) -> str:
+def _formatted(measure: str, value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.1f}" if measure == "plddt" else f"{value:.2f}" if measure == "rmsd" else f"{value:.3f}"
@@ -109,17 +110,16 @@ def _residues_table(results: Sequence[Evaluated]) -> str:
 
 
 COMPLEXES_FILE, INTERFACES_FILE = "complexes.tsv", "interfaces.tsv"
-# letters of a name on the screen
 
 
 def write_complexes(directory: Path, results: Sequence[Evaluated]) -> None:
-    """Write complexes.tsv and interfaces.tsv, or remove those of an earlier run if no result has a complex."""
+    """Write complexes.tsv and interfaces.tsv, or remove earlier ones if no result has a complex."""
     tables = {
-        COMPLEXES_FILE: [{**_names(result), **_complex_row(found)} for result, found in _complexes(results)],
+        COMPLEXES_FILE: [{**_names(result), **_complex_row(comparison)} for result, comparison in _complexes(results)],
         INTERFACES_FILE: [
             {**_names(result), **_interface_row(each)}
-            for result, found in _complexes(results)
-            for each in found.interfaces
+            for result, comparison in _complexes(results)
+            for each in comparison.interfaces
         ],
     }
     for name, rows in tables.items():
@@ -128,33 +128,33 @@ def write_complexes(directory: Path, results: Sequence[Evaluated]) -> None:
 
 
 def complex_content(results: Sequence[Evaluated]) -> list[dict[str, Any]]:
-    """Return each complex with its interfaces as plain values for JSON."""
+    """Return each complex with its interfaces as JSON values."""
     return [
         {
             **_names(result),
-            **_complex_row(found),
-            "interface_scores": [_interface_row(each) for each in found.interfaces],
+            **_complex_row(comparison),
+            "interface_scores": [_interface_row(each) for each in comparison.interfaces],
         }
-        for result, found in _complexes(results)
+        for result, comparison in _complexes(results)
     ]
 
 
 def complex_table(results: Sequence[Evaluated]) -> Iterator[str]:
-    """Yield lines for the screen, one for each complex under an empty line and headings; none without complexes."""
+    """Yield a table of the complexes for the screen, after an empty line; nothing without complexes."""
     lines = [["complex", "reference", "chains", "interfaces", "DockQ", "interface lDDT", "TM", "RMSD"]]
-    for result, found in _complexes(results):
+    for result, comparison in _complexes(results):
         target = result.target if result.rank == 0 else f"{result.target}, rank {result.rank}"
-        chains = str(len(found.chains))
-        if len(found.chains) < found.reference_chains:
-            chains = f"{chains}/{found.reference_chains}"
+        chains = str(len(comparison.chains))
+        if len(comparison.chains) < comparison.reference_chains:
+            chains = f"{chains}/{comparison.reference_chains}"
         lines.append(
             [
-                *(printable(name, _WIDEST) for name in (target, result.reference)),
+                *(printable(name, _MAX_NAME) for name in (target, result.reference)),
                 chains,
-                str(len(found.interfaces)),
-                *("-" if score is None else f"{score:.3f}" for score in (found.dockq, found.interface_lddt)),
-                f"{found.tm_score:.3f}",
-                f"{found.rmsd:.2f}",
+                str(len(comparison.interfaces)),
+                *("-" if score is None else f"{score:.3f}" for score in (comparison.dockq, comparison.interface_lddt)),
+                f"{comparison.tm_score:.3f}",
+                f"{comparison.rmsd:.2f}",
             ]
         )
     if len(lines) > 1:
@@ -170,19 +170,19 @@ def _names(result: Evaluated) -> dict[str, Any]:
     return {"target": result.target, "rank": result.rank, "reference": result.reference}
 
 
-def _complex_row(found: ComplexComparison) -> dict[str, Any]:
+def _complex_row(comparison: ComplexComparison) -> dict[str, Any]:
     return {
-        "chains": len(found.chains),
-        "reference_chains": found.reference_chains,
-        # Chains of the reference, each with the predicted chain that stands for it.
-        "mapping": " ".join(f"{theirs}={ours}" for theirs, ours in found.chains),
-        "residues": found.residues,
-        "compared": found.compared,
-        "interfaces": len(found.interfaces),
-        "dockq": rounded(found.dockq),
-        "interface_lddt": rounded(found.interface_lddt),
-        "tm_score": rounded(found.tm_score),
-        "rmsd": rounded(found.rmsd),
+        "chains": len(comparison.chains),
+        "reference_chains": comparison.reference_chains,
+        # Pairs of a reference chain and the matching predicted chain.
+        "mapping": " ".join(f"{theirs}={ours}" for theirs, ours in comparison.chains),
+        "residues": comparison.residues,
+        "compared": comparison.compared,
+        "interfaces": len(comparison.interfaces),
+        "dockq": rounded(comparison.dockq),
+        "interface_lddt": rounded(comparison.interface_lddt),
+        "tm_score": rounded(comparison.tm_score),
+        "rmsd": rounded(comparison.rmsd),
     }
 
 

@@ -1,4 +1,4 @@
-"""Tables of a benchmark's results: each target, means by length and alignment depth, published means beside them."""
+"""Tables of a benchmark's results: scores of each target, means by length and MSA depth, and published means."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -19,12 +19,12 @@ GROUPS_FILE = "groups.tsv"
 _COMPLEX_HEADINGS = {"dockq": "DockQ", "interface_lddt": "interface lDDT", "tm_score": "TM of all chains"}
 
 
-def benchmark_lines(benchmark: Benchmark, found: BenchmarkResults) -> Iterator[str]:
-    """Yield lines for the screen: each target, means by length and alignment depth, and published means beside them."""
-    yield from screen_table(found.results, found.sizes)
-    yield from complex_table(found.results)
+def benchmark_lines(benchmark: Benchmark, results: BenchmarkResults) -> Iterator[str]:
+    """Yield lines for the screen: scores of each target, means by length and MSA depth, and published means."""
+    yield from screen_table(results.results, results.sizes)
+    yield from complex_table(results.results)
     yield ""
-    groups = found.groups
+    groups = results.groups
     headings = [HEADINGS[name] for name in BENCHMARK_MEASURES]
     rows = [["mean [95 % interval] of", "targets", "structures", *headings]]
     rows += [
@@ -51,30 +51,32 @@ def benchmark_lines(benchmark: Benchmark, found: BenchmarkResults) -> Iterator[s
         yield from _published_lines(benchmark, groups)
 
 
-def write_benchmark(directory: Path, benchmark: Benchmark, found: BenchmarkResults) -> None:
-    """Write the tables of `helixfold evaluate`, and groups.tsv; scores.json also has what is in `benchmark_content`."""
-    write_evaluation(directory, found.results, found.failures, (), {"benchmark": benchmark_content(benchmark, found)})
+def write_benchmark(directory: Path, benchmark: Benchmark, results: BenchmarkResults) -> None:
+    """Write the tables of `helixfold evaluate`, groups.tsv and a plot; scores.json also has `benchmark_content`."""
+    write_evaluation(
+        directory, results.results, results.failures, (), {"benchmark": benchmark_content(benchmark, results)}
+    )
     measures = [*BENCHMARK_MEASURES, *(f"complex_{name}" for name in COMPLEX_MEASURES)]
     names = [f"{name}{part}" for name in measures for part in ("", "_low", "_high")]
     rows = [
         [group.by, group.label, group.targets, group.structures]
         + [number for name in BENCHMARK_MEASURES for number in _numbers(group, group.means.get(name))]
         + [number for name in COMPLEX_MEASURES for number in _numbers(group, group.complex_means.get(name))]
-        for group in found.groups
+        for group in results.groups
     ]
     write_file(directory / GROUPS_FILE, tab_separated(["by", "group", "targets", "structures", *names], rows))
-    write_file(directory / "scores.png", evaluation_plot(found.results))
+    write_file(directory / "scores.png", evaluation_plot(results.results))
 
 
-def benchmark_content(benchmark: Benchmark, found: BenchmarkResults) -> dict[str, Any]:
-    """Return what scores.json says of a benchmark: sizes of targets, means of groups, published means, missing data."""
+def benchmark_content(benchmark: Benchmark, results: BenchmarkResults) -> dict[str, Any]:
+    """Return the entry for scores.json: sizes of targets, means of groups, published means, and missing data."""
     target_list = benchmark.table.target_list
     latest = {each.target.name: each.target.latest_template for each in benchmark.targets}
     return {
         "name": benchmark.table.name,
         "targets": {
             name: {**asdict(size), "latest_template": None if (day := latest[name]) is None else day.isoformat()}
-            for name, size in found.sizes.items()
+            for name, size in results.sizes.items()
         },
         "groups": [
             {
@@ -87,7 +89,7 @@ def benchmark_content(benchmark: Benchmark, found: BenchmarkResults) -> dict[str
                     for name, estimate in _all_means(group).items()
                 },
             }
-            for group in found.groups
+            for group in results.groups
         ],
         "missing": benchmark.missing,
         "list": None
@@ -132,7 +134,7 @@ def _all_means(group: Group) -> dict[str, Estimate]:
 
 
 def _interval(group: Group, estimate: Estimate | None) -> str:
-    """Return a mean with its interval, which a single target does not have."""
+    """Return a mean as text, with its interval if there are several targets."""
     if estimate is None:
         return "-"
     return f"{estimate.value:.3f}" + (f" [{estimate.low:.3f}, {estimate.high:.3f}]" if group.targets > 1 else "")

@@ -59,7 +59,7 @@ def test_the_sequence_of_a_known_structure_is_that_of_the_chain_in_the_targets_n
     write(data / "2xyz.pdb", SEQUENCE, SEQUENCE[::-1])
     first, second = found(tmp_path, "id\n2xyz_A\n2xyz_B\n", data).targets
     assert (first.target.sequence, second.target.sequence) == (SEQUENCE, SEQUENCE[::-1])
-    with pytest.raises(InputError, match=r"its sequence is not there, and 2xyz\.pdb has 2 chains, none of them C"):
+    with pytest.raises(InputError, match=r"its sequence was not found, and 2xyz\.pdb has 2 chains, none of them C"):
         found(tmp_path, "id\n2xyz_C\n", data)
 
 
@@ -74,10 +74,10 @@ def test_a_known_structure_of_several_chains_is_a_complex(tmp_path: Path, data: 
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ("one\tMKT\tnowhere.pdb\t", "there is no known structure nowhere.pdb"),
+        ("one\tMKT\tnowhere.pdb\t", "the known structure nowhere.pdb was not found"),
         ("one\tMKT\tmeander\tnowhere.a3m", "there is no file nowhere.a3m"),
         ("one\tMKT\t\t", "no known structure has its name"),
-        ("one\t\tmeander;polyproline\t", "its sequence is not there"),
+        ("one\t\tmeander;polyproline\t", "its sequence was not found"),
     ],
 )
 def test_missing_data_of_a_table_are_one_sentence(row: str, words: str, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_targets_of_a_list_without_data_are_left_out_and_named(data: Path) -> No
     benchmark = find_data(read_benchmark("casp14"), [data])
     # A domain does not have the whole sequence of T1024.
     assert [each.target.name for each in benchmark.targets] == ["T1031"]
-    assert "sequence is not there" in benchmark.missing["T1024-D1"]
+    assert "sequence was not found" in benchmark.missing["T1024-D1"]
     fasta = data / "T1024.fasta"
     fasta.write_text(f">T1024\n{SEQUENCE}\n")
     benchmark = find_data(read_benchmark("casp14"), [data])
@@ -104,5 +104,5 @@ def test_targets_of_a_list_without_data_are_left_out_and_named(data: Path) -> No
 
 def test_a_list_without_any_data_is_one_sentence(data: Path) -> None:
     for name in TARGET_LISTS:
-        with pytest.raises(InputError, match=f"there are data for none of the .* targets of {name}"):
+        with pytest.raises(InputError, match=f"no data were found for any of the .* targets of {name}"):
             find_data(read_benchmark(name), [data])

@@ -37,7 +37,7 @@ def test_a_table_with_commas_needs_only_names(tmp_path: Path) -> None:
         (HEADER + "one\tMKT\t\t\t\tMay\n", "line 2, record 'one': the date must be"),
         (HEADER + "one\tMKT\t\t\t\t\none\tMKT\t\t\t\t\n", "line 3, record 'one': the same name as in line 2"),
         (HEADER + "one\tMKT\n", "the row has 2 cells, the first line 6 columns"),
-        (HEADER, "there is no target in it"),
+        (HEADER, "it has no targets"),
     ],
 )
 def test_a_wrong_table_is_one_sentence(text: str, words: str, tmp_path: Path) -> None:
