@@ -1,4 +1,4 @@
-"""Checks of a parameter file by itself (names and shapes, values, checksum), and the results of all checks."""
+"""Checks of a parameter file without running the network (names, shapes, values, checksum), and types of results."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,21 +18,24 @@ from helixfold.weights.npz import NpzArrays, open_npz
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """A statement about a parameter file: `holds` is None if it could not be checked, and `found` says why."""
+    """Result of one check of a parameter file; `holds` is None if the check was not possible.
+
+    `details` is text with the measured values, or the reason why the check failed or was not possible.
+    """
 
     name: str
     holds: bool | None
-    found: str
+    details: str
 
     @property
-    def word(self) -> str:
-        """Return the verdict in one or two words."""
+    def verdict(self) -> str:
+        """Return the verdict in one or two words: holds, FAILS or not checked."""
         return {True: "holds", False: "FAILS", None: "not checked"}[self.holds]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Table of numbers, already written as words; `note` says how to read them."""
+    """Table of formatted numbers; `note` explains them."""
 
     title: str
     columns: Sequence[str]
@@ -54,56 +57,56 @@ class Table:
 
 @dataclass
 class Findings:
-    """All checks and tables about one parameter file."""
+    """Results of verifying a parameter file: all checks and tables."""
 
     checks: list[Check] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
 
     @property
     def holds(self) -> bool:
-        """Return whether no check failed."""
+        """Return whether no check has failed."""
         return not self.count(holds=False)
 
     def count(self, *, holds: bool | None) -> int:
-        """Return the number of checks with a verdict: that hold, that failed (False) or could not be made (None)."""
+        """Return the number of checks that hold (True), failed (False), or were not possible (None)."""
         return sum(check.holds is holds for check in self.checks)
 
 
-# No parameter of a trained network is nearly as large; a changed bit of a float32's exponent gives such numbers.
-LARGEST = 1e6
+# Parameters of trained networks are far below this limit. A flipped bit in a float32's exponent gives larger values.
+MAX_VALUE = 1e6
 LISTED = 5
 
 
 def check_file(path: Path, preset: Preset, *, published: bool) -> list[Check]:
-    """Check names, shapes and values of a file, and its checksum if it is said to be DeepMind's (`published`).
+    """Check names, shapes and values of a file, and its checksum if `published` (it should be DeepMind's file).
 
-    Raise `InputError` if there is no such file or its format is unknown.
+    Raise `InputError` if the file does not exist or its format is unknown.
     """
     form = file_format(path)
     try:
         _, shapes = read_shapes(path)
         require_shapes(path, shapes, preset.model, form)
     except InputError as error:
-        return [Check(name="names and shapes", holds=False, found=str(error))]
-    checks = [Check(name="names and shapes", holds=True, found=f"those of {preset.name}, {len(shapes):,} arrays")]
+        return [Check(name="names and shapes", holds=False, details=str(error))]
+    checks = [Check(name="names and shapes", holds=True, details=f"those of {preset.name}, {len(shapes):,} arrays")]
     if form == "npz":
         with open_npz(path) as arrays:
             problems = [problem for name in arrays for problem in _problems_in(arrays, name)]
     else:
         problems = _problems_in_state(path, preset)
-    found = "; ".join(problems[:LISTED]) + (f"; and {len(problems) - LISTED} more" if len(problems) > LISTED else "")
-    checks.append(Check(name="values", holds=not problems, found=found or "all intact, finite and of usual size"))
+    text = "; ".join(problems[:LISTED]) + (f"; and {len(problems) - LISTED} more" if len(problems) > LISTED else "")
+    checks.append(Check(name="values", holds=not problems, details=text or "all intact, finite and of usual size"))
     checks.append(_checksum(path, preset, published=published))
     return checks
 
 
 def problems_of(name: str, values: np.ndarray) -> list[str]:
-    """Describe values of an array that no trained network has: those that are not finite, and very large ones."""
-    unusual = ~(np.abs(values) < LARGEST)
+    """Return a description of the values that are not finite or too large for a trained network; empty if none."""
+    unusual = ~(np.abs(values) < MAX_VALUE)
     if not unusual.any():
         return []
-    place = tuple(map(int, np.argwhere(unusual)[0]))
-    return [f"{printable(name)} has {values[place]:.3g} at {list(place)} ({unusual.sum():,} such values)"]
+    index = tuple(map(int, np.argwhere(unusual)[0]))
+    return [f"{printable(name)} has {values[index]:.3g} at {list(index)} ({unusual.sum():,} such values)"]
 
 
 def _problems_in(arrays: NpzArrays, name: str) -> list[str]:
@@ -125,21 +128,23 @@ def _problems_in_state(path: Path, preset: Preset) -> list[str]:
 
 def _checksum(path: Path, preset: Preset, *, published: bool) -> Check:
     digest = sha256_of(path)
-    known = PUBLISHED_SHA256.get(f"params_{preset.name}.npz")
-    if known == digest:
-        return Check(name="checksum", holds=True, found=f"SHA-256 {digest}, that of copies of DeepMind's file")
+    expected = PUBLISHED_SHA256.get(f"params_{preset.name}.npz")
+    if expected == digest:
+        return Check(name="checksum", holds=True, details=f"SHA-256 {digest}, equal to copies of DeepMind's file")
     if not published:
-        return Check(name="checksum", holds=None, found=f"SHA-256 {digest}; the file is said not to be DeepMind's")
-    if known is None:
+        return Check(name="checksum", holds=None, details=f"SHA-256 {digest}; the file is not DeepMind's (--own)")
+    if expected is None:
         return Check(
             name="checksum",
             holds=None,
-            found=f"SHA-256 {digest}; DeepMind publishes none, and none of {preset.name} is known from copies",
+            details=f"SHA-256 {digest}; no checksum of {preset.name} is known",
         )
     if file_format(path) != "npz":
-        return Check(name="checksum", holds=None, found=f"SHA-256 {digest}; only DeepMind's own .npz has a known one")
+        return Check(
+            name="checksum", holds=None, details=f"SHA-256 {digest}; a checksum is only known for DeepMind's .npz"
+        )
     return Check(
         name="checksum",
         holds=False,
-        found=f"SHA-256 {digest}, but copies of DeepMind's file have {known}: it was changed or written again",
+        details=f"SHA-256 {digest}, but copies of DeepMind's file have {expected}: the file was modified",
     )

@@ -1,11 +1,11 @@
-"""Run and time the published network by DeepMind's program, compiled, in a process of its own.
+"""Run and time DeepMind's program, compiled, in its own process.
 
     python -P helixfold/apps/verify/deepmind.py FOLDER
 
-FOLDER holds `parameters.npz` and `features.npz` under DeepMind's names, and `settings.json`; the results are written to
-`found.json` in it. With `outputs` in the settings, the features are those of one or more passes, of which each recycles
-the one before, and all outputs of the last pass are written to `outputs.npz`. The script needs jax, haiku and alphafold
-(the extra `parity`) and nothing of this project, so that another interpreter can run it.
+FOLDER has `parameters.npz` and `features.npz` with DeepMind's names, and `settings.json`; results are written to
+`found.json` in it. With `outputs` in the settings, the features are for one or more recycling iterations, and all
+outputs of the last one are written to `outputs.npz`. The script needs jax, haiku and alphafold (the extra `parity`) and
+nothing from this project, so that another interpreter can run it.
 """
 
 import json
@@ -25,7 +25,7 @@ import numpy as np
 def main(folder: Path) -> None:
     settings = json.loads((folder / "settings.json").read_text())
     if settings["threads"] is not None and hasattr(os, "sched_setaffinity"):
-        # XLA takes a thread for each processor that the process may run on when it is imported.
+        # XLA starts a thread for each processor that is available to the process when it is imported.
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: settings["threads"]])
     (folder / "found.json").write_text(json.dumps(run(folder, settings)))
 
@@ -35,7 +35,7 @@ def run(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
 
     `settings` are those of `settings.json`.
     """
-    import haiku as hk  # noqa: PLC0415 (after the number of threads is settled)
+    import haiku as hk  # noqa: PLC0415 (after the number of threads is set)
     import jax  # noqa: PLC0415
     from alphafold.model import config as published  # noqa: PLC0415
     from alphafold.model import modules  # noqa: PLC0415
@@ -44,7 +44,7 @@ def run(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     is_multimer, trunk = "multimer" in settings["model"], config.embeddings_and_evoformer
     for stack in (trunk.evoformer, trunk.template.template_pair_stack):
         for direction in ("outgoing", "incoming"):
-            # The published parameters have separate left and right projections, but those of the third release.
+            # Only the third release of published parameters has fused left and right projections.
             fused = settings["model"].endswith("_v3")
             stack[f"triangle_multiplication_{direction}"].fuse_projection_weights = fused
     config.global_config.update(
@@ -57,19 +57,19 @@ def run(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     def forward(samples: dict[str, Any], previous: dict[str, Any]) -> dict[str, Any]:
         with hk.name_scope("alphafold"):
             if is_multimer:
-                found = _complex(config, {name: value[0] for name, value in samples.items()} | previous)
+                results = _complex(config, {name: value[0] for name, value in samples.items()} | previous)
             else:
                 iteration = modules.AlphaFoldIteration(config, config.global_config)
-                found = iteration(samples, previous, is_training=False, ensemble_representations=False)
+                results = iteration(samples, previous, is_training=False, ensemble_representations=False)
         if settings.get("outputs"):
-            return _all_outputs(found)
+            return _all_outputs(results)
         return {
-            "positions": found["structure_module"]["final_atom_positions"],
-            "pair": found["representations"]["pair"],
-            "msa": found["representations"]["msa"],
-            "single": found["representations"]["single"],
-            "distogram": found["distogram"]["logits"],
-            "lddt": found["predicted_lddt"]["logits"],
+            "positions": results["structure_module"]["final_atom_positions"],
+            "pair": results["representations"]["pair"],
+            "msa": results["representations"]["msa"],
+            "single": results["representations"]["single"],
+            "distogram": results["distogram"]["logits"],
+            "lddt": results["predicted_lddt"]["logits"],
         }
 
     parameters: dict[str, dict[str, Any]] = {}
@@ -79,7 +79,7 @@ def run(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
             parameters.setdefault(scope, {})[leaf] = jax.device_put(arrays[name])
     with np.load(folder / "features.npz", allow_pickle=False) as arrays:
         samples = {name: jax.device_put(arrays[name]) for name in arrays.files}
-    passes, residues = samples["aatype"].shape
+    iterations, residues = samples["aatype"].shape
     previous = {
         "prev_pos": np.zeros((residues, 37, 3), np.float32),
         "prev_msa_first_row": np.zeros((residues, trunk.msa_channel), np.float32),
@@ -87,16 +87,16 @@ def run(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     }
     key = jax.random.PRNGKey(0)  # only dropout needs it, which is off
     began = time.perf_counter()
-    one_pass = [{name: value[number : number + 1] for name, value in samples.items()} for number in range(passes)]
-    compiled = jax.jit(hk.transform(forward).apply).lower(parameters, key, one_pass[0], previous).compile()
+    inputs = [{name: value[index : index + 1] for name, value in samples.items()} for index in range(iterations)]
+    compiled = jax.jit(hk.transform(forward).apply).lower(parameters, key, inputs[0], previous).compile()
     compile_seconds = time.perf_counter() - began
     before = _peak_memory(reset=True)
     seconds = []
     for _ in range(settings["repeats"]):
         began = time.perf_counter()
-        for sample in one_pass:
+        for sample in inputs:
             outputs = jax.block_until_ready(compiled(parameters, key, sample, previous))
-            if sample is not one_pass[-1]:
+            if sample is not inputs[-1]:
                 previous = {
                     "prev_pos": outputs["structure_module/final_atom_positions"],
                     "prev_msa_first_row": outputs["representations/msa_first_row"],
@@ -117,30 +117,30 @@ def run(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _complex(config: Any, batch: dict[str, Any]) -> dict[str, Any]:
-    """Return what AlphaFold-Multimer gives for features that are sampled already; it would sample them itself."""
+    """Return the outputs of AlphaFold-Multimer for sampled features; by default it would sample them itself."""
     import haiku as hk  # noqa: PLC0415
     import jax  # noqa: PLC0415
     from alphafold.model import folding_multimer, geometry, modules_multimer, prng  # noqa: PLC0415
 
     def for_lddt(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], context: Any) -> Any:
-        """Hand the structure module's state to the lDDT head, which the program does in training only."""
+        """Pass the structure module's state to the lDDT head, which the program only does in training."""
         result = method(*args, **kwargs)
         if isinstance(context.module, folding_multimer.StructureModule) and context.method_name == "__call__":
             args[0]["structure_module"] = result.pop("act")
         return result
 
-    def given_extra_msa(features: dict[str, Any], _: int) -> tuple[Any, Any]:
+    def sampled_extra_msa(features: dict[str, Any], _: int) -> tuple[Any, Any]:
         letters = jax.nn.one_hot(features["extra_msa"], 23)
         more = [features[name][..., None] for name in ("extra_has_deletion", "extra_deletion_value")]
         return jax.numpy.concatenate([letters, *more], -1), features["extra_msa_mask"]
 
     replaced: dict[str, Callable[..., Any]] = {
-        "make_msa_profile": lambda features: features["msa_mask"],  # only the masking, which is done, reads it
+        "make_msa_profile": lambda features: features["msa_mask"],  # only read by the masking, which is replaced
         "sample_msa": lambda _, features, __: features,
         "make_masked_msa": lambda features, _, __: features,
         "nearest_neighbor_clusters": lambda features: (features["msa_mask"], features["msa_mask"]),
         "create_msa_feat": lambda features: features["msa_feat"],
-        "create_extra_msa_feature": given_extra_msa,
+        "create_extra_msa_feature": sampled_extra_msa,
     }
     with ExitStack() as stack:
         stack.enter_context(hk.intercept_methods(for_lddt))
@@ -148,8 +148,8 @@ def _complex(config: Any, batch: dict[str, Any]) -> dict[str, Any]:
             stack.enter_context(mock.patch.object(modules_multimer, name, function))
         stack.enter_context(mock.patch.object(geometry.Rigid3Array, "inverse", _inverse))
         iteration = modules_multimer.AlphaFoldIteration(config, config.global_config)
-        found: dict[str, Any] = iteration(batch, is_training=False, safe_key=prng.SafeKey(jax.random.PRNGKey(0)))
-    return found
+        outputs: dict[str, Any] = iteration(batch, is_training=False, safe_key=prng.SafeKey(jax.random.PRNGKey(0)))
+    return outputs
 
 
 def _inverse(rigid: Any) -> "_Inverse":
@@ -157,10 +157,10 @@ def _inverse(rigid: Any) -> "_Inverse":
 
 
 class _Inverse:
-    """The inverse of rigid motions, which subtracts before it rotates.
+    """Inverse of rigid motions that subtracts before it rotates.
 
-    The program's own rotates both ends of a vector first. The vector from a residue to itself is then rounding noise,
-    which templates scale to length 1; here it is exactly zero.
+    DeepMind's function rotates both ends of a vector first. The vector from a residue to itself is then rounding noise,
+    which the template embedding scales to length 1; here it is exactly zero.
     """
 
     def __init__(self, rigid: Any) -> None:
@@ -170,26 +170,26 @@ class _Inverse:
         return self.rigid.rotation.apply_inverse_to_point(point - self.rigid.translation)
 
 
-def _all_outputs(found: dict[str, Any]) -> dict[str, Any]:
-    """Return the logits of every head, the representations and the atoms, under their names with slashes."""
+def _all_outputs(results: dict[str, Any]) -> dict[str, Any]:
+    """Return the logits of all heads, the representations and the atom positions, with flat names ("pair/logits")."""
     heads = ("distogram", "experimentally_resolved", "masked_msa", "predicted_aligned_error", "predicted_lddt")
     streams = ("msa", "msa_first_row", "pair", "single")
     position = "final_atom_positions"
     return {
-        **{f"{name}/logits": found[name]["logits"] for name in heads if name in found},
-        # As the network recycles them: in the trunk's precision, stored as float32.
-        **{f"representations/{name}": found["representations"][name].astype("float32") for name in streams},
-        f"structure_module/{position}": found["structure_module"][position],
+        **{f"{name}/logits": results[name]["logits"] for name in heads if name in results},
+        # Recycled representations have the trunk's precision, and are stored as float32.
+        **{f"representations/{name}": results["representations"][name].astype("float32") for name in streams},
+        f"structure_module/{position}": results["structure_module"][position],
     }
 
 
 def _peak_memory(*, reset: bool = False) -> int:
-    """Return the largest resident memory of the process in bytes, since the last reset if the system can reset it."""
-    status, forget = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+    """Return the peak resident memory of the process in bytes, since the last reset if the system supports it."""
+    status, clear_refs = Path("/proc/self/status"), Path("/proc/self/clear_refs")
     if not status.exists():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     if reset:
-        forget.write_text("5")
+        clear_refs.write_text("5")
     line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024
 

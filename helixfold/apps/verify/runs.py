@@ -1,4 +1,4 @@
-"""Run our network and DeepMind's own program on given inputs with recycling, and compare what two runs give."""
+"""Run helixfold's network and DeepMind's program on the same inputs with recycling, and compare their outputs."""
 
 import json
 import tempfile
@@ -28,16 +28,16 @@ from helixfold.ops.dispatch import forced
 from helixfold.weights.alphafold import from_state_dict
 
 Arrays = dict[str, np.ndarray]
-# What a user sees of a prediction; the other outputs are the network's.
+# Names of the outputs of a prediction; other outputs are internal to the network.
 POSITIONS, PLDDT, PAE, PTM = "structure_module/final_atom_positions", "plddt", "predicted_aligned_error", "ptm"
 SCORES = (PLDDT, "mean_plddt", PAE, PTM)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Outputs of the last recycling iteration under DeepMind's names, and what all iterations cost.
+    """Outputs of the last recycling iteration with DeepMind's names, and the cost of all iterations.
 
-    `peak` is in bytes beyond the loaded model.
+    `peak` is the peak memory in bytes beyond the loaded model.
     """
 
     outputs: Arrays
@@ -53,21 +53,21 @@ def run_network(
     *,
     plain: bool = False,
 ) -> Run:
-    """Run one recycling iteration on each batch; with `plain`, every operator is its reference in plain PyTorch."""
+    """Run one recycling iteration on each batch; with `plain`, operators use their reference in plain PyTorch."""
     device = batches[0].aatype.device
     reset_peak_memory(device)
-    held, start = peak_memory(device), time.perf_counter()
+    in_use, start = peak_memory(device), time.perf_counter()
     *earlier, last = batches
     with forced("reference") if plain else nullcontext():
         previous = network.recycle(Whole(), ([batch] for batch in earlier), dtype)
         outputs: Outputs = network(Whole(), [last], previous, dtype)
     synchronize(device)
-    seconds, peak = time.perf_counter() - start, peak_memory(device) - held
+    seconds, peak = time.perf_counter() - start, peak_memory(device) - in_use
     return Run(outputs=named(outputs, batches[-1].seq_mask), seconds=seconds, peak=max(0, peak))
 
 
 def named(outputs: Outputs, seq_mask: Tensor) -> Arrays:
-    """Return outputs of one target, and its scores, under DeepMind's names, as float32 or float64 arrays."""
+    """Return the outputs and scores of one target with DeepMind's names, as float32 or float64 arrays."""
     logits = {
         "distogram": outputs.logits.distogram,
         "experimentally_resolved": outputs.logits.experimentally_resolved,
@@ -75,39 +75,39 @@ def named(outputs: Outputs, seq_mask: Tensor) -> Arrays:
         "predicted_aligned_error": outputs.logits.aligned_error,
         "predicted_lddt": outputs.logits.lddt,
     }
-    found = {f"{name}/logits": _array(value) for name, value in logits.items() if value is not None}
+    arrays = {f"{name}/logits": _array(value) for name, value in logits.items() if value is not None}
     for name in ("msa", "msa_first_row", "pair", "single"):
-        found[f"representations/{name}"] = _array(getattr(outputs.representations, name))
-    found[POSITIONS] = _array(outputs.structure.positions)
-    return found | scores(found, seq_mask.cpu())
+        arrays[f"representations/{name}"] = _array(getattr(outputs.representations, name))
+    arrays[POSITIONS] = _array(outputs.structure.positions)
+    return arrays | scores(arrays, seq_mask.cpu())
 
 
 def scores(outputs: Mapping[str, np.ndarray], seq_mask: Tensor) -> Arrays:
-    """Return pLDDT, its mean, PAE and pTM of outputs with DeepMind's names."""
+    """Compute pLDDT, mean pLDDT, PAE and pTM from outputs with DeepMind's names."""
     plddt = confidence.plddt(torch.from_numpy(outputs["predicted_lddt/logits"])[None].float())
-    found = {PLDDT: plddt[0].numpy(), "mean_plddt": confidence.ranking_confidence(plddt, seq_mask)[0].numpy()}
+    values = {PLDDT: plddt[0].numpy(), "mean_plddt": confidence.ranking_confidence(plddt, seq_mask)[0].numpy()}
     if "predicted_aligned_error/logits" in outputs:
         logits = torch.from_numpy(outputs["predicted_aligned_error/logits"])[None].float()
-        found[PAE] = confidence.predicted_aligned_error(logits)[0][0].numpy()
-        found[PTM] = (confidence.tm_of_alignments(logits, seq_mask) * seq_mask).amax(-1)[0].numpy()
-    return found
+        values[PAE] = confidence.predicted_aligned_error(logits)[0][0].numpy()
+        values[PTM] = (confidence.tm_of_alignments(logits, seq_mask) * seq_mask).amax(-1)[0].numpy()
+    return values
 
 
-def largest_deviation(found: np.ndarray, expected: np.ndarray) -> float:
-    """Return the largest deviation in units of the largest expected value; NaN if any value is."""
-    return float(np.abs(found - expected).max() / max(float(np.abs(expected).max()), 1e-12))
+def largest_deviation(values: np.ndarray, expected: np.ndarray) -> float:
+    """Return the largest deviation relative to the largest expected value; NaN if any value is NaN."""
+    return float(np.abs(values - expected).max() / max(float(np.abs(expected).max()), 1e-12))
 
 
-def mean_deviation(found: np.ndarray, expected: np.ndarray) -> float:
-    """Return the root mean square deviation over that of the expected values; NaN if any value is."""
-    found, expected = found.astype(np.float64), expected.astype(np.float64)
-    return float(np.sqrt(np.square(found - expected).mean() / max(float(np.square(expected).mean()), 1e-24)))
+def mean_deviation(values: np.ndarray, expected: np.ndarray) -> float:
+    """Return the relative root mean square deviation from the expected values; NaN if any value is NaN."""
+    values, expected = values.astype(np.float64), expected.astype(np.float64)
+    return float(np.sqrt(np.square(values - expected).mean() / max(float(np.square(expected).mean()), 1e-24)))
 
 
-def alpha_rmsd(found: Arrays, expected: Arrays) -> float:
-    """Return the RMSD of C-alpha atoms in Angstrom under the best superposition."""
+def alpha_rmsd(outputs: Arrays, expected: Arrays) -> float:
+    """Return the RMSD of C-alpha atoms (Å) after superposition."""
     alpha = ATOM_ORDER["CA"]
-    return rmsd(found[POSITIONS][:, alpha], expected[POSITIONS][:, alpha])
+    return rmsd(outputs[POSITIONS][:, alpha], expected[POSITIONS][:, alpha])
 
 
 def _array(value: Tensor) -> np.ndarray:
@@ -115,39 +115,39 @@ def _array(value: Tensor) -> np.ndarray:
     return (value if value.dtype == torch.float64 else value.float()).numpy()
 
 
-MISSING = "pip install -c constraints.txt -e '.[parity]' installs it, --jax-python names where it is"
+MISSING = "install it with pip install -c constraints.txt -e '.[parity]', or pass its interpreter as --jax-python"
 
 
 def run_deepmind(  # noqa: PLR0917
     folder: Path,
     state: Mapping[str, Tensor],
-    chosen: Preset,
+    preset: Preset,
     batches: Sequence[Batch],
     settings: Mapping[str, Any],
     python: Path,
 ) -> dict[str, Any]:
-    """Run the program on a state dict and one batch for each pass; return what `deepmind.py` found.
+    """Run DeepMind's program (`deepmind.py`) on a state dict and one batch per recycling iteration; return its results.
 
-    `folder` is where it reads and writes its files. Raise `SearchError` if it cannot run.
+    The program reads and writes files in `folder`. Raise `SearchError` if it cannot run.
     """
-    passes = [deepmind_features(batch) for batch in batches]
+    iterations = [deepmind_features(batch) for batch in batches]
     arrays: dict[str, Any] = {
-        "parameters": from_state_dict(state, chosen.model),
-        "features": {name: np.concatenate([each[name] for each in passes]) for name in passes[0]},
+        "parameters": from_state_dict(state, preset.model),
+        "features": {name: np.concatenate([each[name] for each in iterations]) for name in iterations[0]},
     }
     for file, values in arrays.items():
         np.savez(folder / f"{file}.npz", **values)
-    (folder / "settings.json").write_text(json.dumps({"model": chosen.name, **settings}))
+    (folder / "settings.json").write_text(json.dumps({"model": preset.name, **settings}))
     command: list[str | Path] = [python, "-P", Path(deepmind.__file__).resolve(), folder]
     run_program(command, timeout=None, directory=folder)
-    found: dict[str, Any] = json.loads((folder / "found.json").read_text())
-    return found
+    results: dict[str, Any] = json.loads((folder / "found.json").read_text())
+    return results
 
 
-def run_passes(
-    state: Mapping[str, Tensor], chosen: Preset, batches: Sequence[Batch], dtype: torch.dtype, python: Path
+def run_with_recycling(
+    state: Mapping[str, Tensor], preset: Preset, batches: Sequence[Batch], dtype: torch.dtype, python: Path
 ) -> Run:
-    """Return the outputs of the last pass of DeepMind's program, with recycling between the passes.
+    """Return the outputs of the last recycling iteration of DeepMind's program.
 
     Raise `SearchError` if it cannot run.
     """
@@ -160,18 +160,18 @@ def run_passes(
         "outputs": True,
     }
     with tempfile.TemporaryDirectory() as name:
-        found = run_deepmind(Path(name), state, chosen, batches, settings, python)
+        results = run_deepmind(Path(name), state, preset, batches, settings, python)
         with np.load(Path(name) / "outputs.npz", allow_pickle=False) as arrays:
             outputs = {key: arrays[key] for key in arrays.files}
     return Run(
         outputs=outputs | scores(outputs, batches[-1].seq_mask.cpu()),
-        seconds=found["seconds"][0],
-        peak=found["memory"],
+        seconds=results["seconds"][0],
+        peak=results["memory"],
     )
 
 
 def deepmind_features(batch: Batch) -> dict[str, np.ndarray]:
-    """Return the batch under DeepMind's feature names; its leading dimension is DeepMind's number of samples."""
+    """Return the batch with DeepMind's feature names; the batch dimension is DeepMind's dimension of samples."""
     aatype = batch.aatype.cpu().numpy()
     arrays = {name: getattr(batch, name).cpu().numpy() for name in sampled_fields(type(batch))}
     if isinstance(batch, MultimerBatch):

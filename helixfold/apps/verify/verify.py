@@ -1,7 +1,7 @@
 """Verify a parameter file, for `helixfold weights verify`.
 
-A file is checked by itself. Then its network is run on ten residues with published outputs, and on a fixed small input
-by our operators, by plain PyTorch and by the program of DeepMind.
+First the file itself is checked. Then the network is run on ten residues with published outputs, and on a small fixed
+input with helixfold's operators, with plain PyTorch, and optionally with DeepMind's program.
 """
 
 import copy
@@ -31,7 +31,7 @@ from helixfold.apps.verify.runs import (
     largest_deviation,
     mean_deviation,
     run_network,
-    run_passes,
+    run_with_recycling,
 )
 from helixfold.execution.device import DTYPES, pick_device
 from helixfold.execution.nested import with_tensors_changed
@@ -47,12 +47,12 @@ from helixfold.weights.files import preset_of_file
 from helixfold.weights.load import load_weights
 
 PUBLISHED_MODEL = "model_1_ptm"
-# Two published runs of these features, padded and not, differ by rounding in bfloat16 alone. Other orders of summation
-# than these two have may differ a few times as much.
-TIMES_SPREAD = 4.0
-# Angstrom, pLDDT and pTM. The two published runs differ by 0.008, 0.003 and 0.00006.
-LARGEST_RMSD, LARGEST_MEAN_PLDDT, LARGEST_PTM = 0.1, 0.1, 0.001
-# The names in the published file of outputs that have other names in a run.
+# Two published runs of these features, with and without padding, differ only by rounding in bfloat16. Other orders of
+# summation may differ by this factor more.
+MAX_SPREADS = 4.0
+# Maximum deviations in Å, pLDDT and pTM. The two published runs differ by 0.008, 0.003 and 0.00006.
+MAX_RMSD, MAX_MEAN_PLDDT, MAX_PTM = 0.1, 0.1, 0.001
+# Outputs that have other names in the published file.
 _THEIRS = {
     "representations/msa_first_row": "prev/prev_msa_first_row",
     "representations/pair": "prev/prev_pair",
@@ -61,9 +61,9 @@ _THEIRS = {
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedRun:
-    """Features of every pass, outputs of the last, and how far apart rounding alone brings each output.
+    """A published run of DeepMind's program: features of each recycling iteration, outputs of the last, and `spread`.
 
-    `spread` is the root mean square deviation of a second published run over that of the values.
+    `spread` is the relative root mean square deviation of each output in a second published run, due to rounding.
     """
 
     batches: Sequence[Batch]
@@ -73,19 +73,19 @@ class PublishedRun:
 
 @cache
 def published_run(device: torch.device) -> PublishedRun:
-    """Return the run that comes with the package; `data/SOURCE.md` says where it is from."""
+    """Return the packaged run, whose source is in `data/SOURCE.md`."""
     packaged = resources.files("helixfold.apps.verify") / "data/5AWL.npz"
     with resources.as_file(packaged) as path, np.load(path, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     features = {name.removeprefix("features/"): value for name, value in arrays.items() if name.startswith("features/")}
-    passes, residues = features["aatype"].shape
+    iterations, residues = features["aatype"].shape
     no_templates = {
-        "template_aatype": np.zeros((passes, 0, residues), np.int32),
-        "template_all_atom_positions": np.zeros((passes, 0, residues, 37, 3), np.float32),
-        "template_all_atom_masks": np.zeros((passes, 0, residues, 37), np.float32),
-        "template_mask": np.zeros((passes, 0), np.float32),
-        "template_pseudo_beta": np.zeros((passes, 0, residues, 3), np.float32),
-        "template_pseudo_beta_mask": np.zeros((passes, 0, residues), np.float32),
+        "template_aatype": np.zeros((iterations, 0, residues), np.int32),
+        "template_all_atom_positions": np.zeros((iterations, 0, residues, 37, 3), np.float32),
+        "template_all_atom_masks": np.zeros((iterations, 0, residues, 37), np.float32),
+        "template_mask": np.zeros((iterations, 0), np.float32),
+        "template_pseudo_beta": np.zeros((iterations, 0, residues, 3), np.float32),
+        "template_pseudo_beta_mask": np.zeros((iterations, 0, residues), np.float32),
     }
     features = {**no_templates, **features}
     ours = {theirs: name for name, theirs in _THEIRS.items()}
@@ -102,7 +102,7 @@ def published_run(device: torch.device) -> PublishedRun:
     return PublishedRun(
         batches=[
             Batch(**{name: batch_of_one(features[name][cycle], device) for name in sampled_fields(Batch)})
-            for cycle in range(passes)
+            for cycle in range(iterations)
         ],
         outputs=outputs,
         spread=spread,
@@ -110,58 +110,58 @@ def published_run(device: torch.device) -> PublishedRun:
 
 
 def check_published(network: AlphaFold, expected: PublishedRun, dtype: torch.dtype, name: str) -> tuple[Check, Table]:
-    """Run the published features and compare every published output by what rounding in bfloat16 explains."""
+    """Run the network on the published features, and compare every output within the limits of bfloat16 rounding."""
     run = run_network(network, expected.batches, dtype)
     rows, failed = [], []
     for output, value in expected.outputs.items():
-        # Atoms are known up to a rotation and a shift, and are compared below after superposition.
+        # Atom positions are defined up to rotation and translation, and are compared below after superposition.
         if output == POSITIONS or output not in run.outputs or output not in expected.spread:
             continue
-        error, allowed = mean_deviation(run.outputs[output], value), TIMES_SPREAD * expected.spread[output]
+        error, allowed = mean_deviation(run.outputs[output], value), MAX_SPREADS * expected.spread[output]
         rows.append([output, f"{error:.2e}", f"{expected.spread[output]:.2e}", f"{allowed:.2e}"])
         if output not in (PTM, "mean_plddt") and not error <= allowed:
             failed.append(output)
     moved = alpha_rmsd(run.outputs, expected.outputs) if np.isfinite(run.outputs[POSITIONS]).all() else float("nan")
     mean, ptm = float(run.outputs["mean_plddt"]), float(run.outputs[PTM])
-    known = {name: float(expected.outputs[name]) for name in ("mean_plddt", PTM)}
+    scores = {name: float(expected.outputs[name]) for name in ("mean_plddt", PTM)}
     changes: Sequence[tuple[str, float, float]] = (
-        ("C-alpha atoms", moved, LARGEST_RMSD),
-        ("mean pLDDT", abs(mean - known["mean_plddt"]), LARGEST_MEAN_PLDDT),
-        ("pTM", abs(ptm - known[PTM]), LARGEST_PTM),
+        ("C-alpha atoms", moved, MAX_RMSD),
+        ("mean pLDDT", abs(mean - scores["mean_plddt"]), MAX_MEAN_PLDDT),
+        ("pTM", abs(ptm - scores[PTM]), MAX_PTM),
     )
-    for what, change, most in changes:
-        if not change <= most:
-            failed.append(what)
+    for name_of_change, change, maximum in changes:
+        if not change <= maximum:
+            failed.append(name_of_change)
     summary = (
-        f"mean pLDDT {mean:.3f} (published {known['mean_plddt']:.3f}), pTM {ptm:.5f} ({known[PTM]:.5f}), "
+        f"mean pLDDT {mean:.3f} (published {scores['mean_plddt']:.3f}), pTM {ptm:.5f} ({scores[PTM]:.5f}), "
         f"C-alpha RMSD {moved:.4f} A"
     )
-    found = summary if not failed else f"{summary}; beyond rounding: {', '.join(failed)}"
+    details = summary if not failed else f"{summary}; beyond rounding: {', '.join(failed)}"
     return (
-        Check(name=f"published outputs of 5AWL, {name}", holds=not failed, found=found),
+        Check(name=f"published outputs of 5AWL, {name}", holds=not failed, details=details),
         Table(
-            title=f"5AWL, 3 recycles, {name}, beside what is published",
+            title=f"5AWL, 3 recycles, {name}, compared with published outputs",
             columns=("output", "deviation", "two published runs", "allowed"),
             rows=rows,
-            note="root mean square deviation over that of the values; the published trunk ran in bfloat16",
+            note="relative root mean square deviation; the published trunk ran in bfloat16",
         ),
     )
 
 
 RESIDUES, ROWS, EXTRA_ROWS, PASSES = 24, 8, 12, 2
-TOLERANCE = 1e-4  # of the largest value of an output, in float32
-NOISE_FACTOR = 3.0  # times the deviation of float32 from float64, where that is more
-HALF_FACTOR = 2.0  # times the error of others in the same precision
+TOLERANCE = 1e-4  # max deviation relative to the largest value of an output, in float32
+NOISE_FACTOR = 3.0  # or this factor times the deviation of float32 from float64, if that is larger
+HALF_FACTOR = 2.0  # max error relative to other implementations in the same 16-bit precision
 EXACT = "float64, plain PyTorch"
 DEEPMIND = "DeepMind's program"
 FIXED = "24 fixed residues"
 
 
 def fixed_batches(preset: Preset, device: torch.device) -> list[Batch]:
-    """Return the features of two passes, the same on every machine: 24 residues, 8 rows and 12 extra rows.
+    """Return the features of two recycling iterations, equal on every machine: 24 residues, 8 rows and 12 extra rows.
 
-    A model with templates gets one, and a model of complexes, which averages all slots, one in each slot, and two equal
-    chains.
+    Monomer models with templates get one template. Multimer models, which average over all slots, get a template in
+    each slot, and two equal chains.
     """
     method, slots = preset.model.method, preset.sampling.max_templates
     templates = slots if method == "multimer" else min(1, slots)
@@ -169,11 +169,11 @@ def fixed_batches(preset: Preset, device: torch.device) -> list[Batch]:
         torch.manual_seed(20)
         batch = random_batch(RESIDUES, ROWS, EXTRA_ROWS, templates, torch.device("cpu"), method=method)
     atoms = batch.template_all_atom_positions.clone()
-    # The first residue's pre-omega torsion has no residue before it, and AlphaFold does not mask it: here it is exactly
-    # 0, and not the direction of rounding errors.
+    # AlphaFold does not mask the pre-omega torsion of the first residue, which has no residue before it. With these
+    # atoms it is exactly 0 instead of the direction of rounding errors.
     atoms[:, :, 0, 0] = torch.tensor([4.0, 0.0, 0.0])
     atoms[:, :, 0, 1] = torch.tensor([4.0, 1.5, 0.0])
-    # AlphaFold-Multimer computes it from the atoms, which has to give the same.
+    # AlphaFold-Multimer computes pseudo-beta atoms itself, which must give the same.
     beta = pseudo_beta(batch.template_aatype, atoms)
     batch = replace(batch, template_all_atom_positions=atoms, template_pseudo_beta=beta)
     return [with_tensors_changed(lambda tensor: tensor.to(device), batch)] * PASSES
@@ -187,9 +187,9 @@ def compare_runs(
     *,
     python: Path | None,
 ) -> Findings:
-    """Run a network in float64, and in each dtype by our operators and by plain PyTorch, and compare all outputs.
+    """Run a network in float64, and in each dtype with helixfold's operators and plain PyTorch; compare all outputs.
 
-    If `python` is given, DeepMind's program runs too, by that interpreter.
+    With `python`, DeepMind's program is run as well, by that interpreter.
     """
     cpu = batches[0].aatype.device.type == "cpu"
     runs, checks = dict[str, Run](), list[Check]()
@@ -205,9 +205,9 @@ def compare_runs(
                 continue  # DeepMind's program has no such mode
             name = f"{dtype_name(dtype)}, {DEEPMIND}"
             try:
-                runs[name] = run_passes(network.state_dict(), preset, batches, dtype, python)
+                runs[name] = run_with_recycling(network.state_dict(), preset, batches, dtype, python)
             except SearchError as error:
-                checks.append(Check(name=f"{FIXED}: {name}", holds=False, found=f"{error}; {MISSING}"))
+                checks.append(Check(name=f"{FIXED}: {name}", holds=False, details=f"{error}; {MISSING}"))
     exact = runs.get(EXACT, runs.get("float32, plain PyTorch"))
     if exact is None:
         raise ValueError("float32 must be among the dtypes")
@@ -217,47 +217,45 @@ def compare_runs(
 
 
 def _float32(runs: dict[str, Run], exact: Run) -> list[Check]:
-    """Check float32 by its own noise, and against DeepMind's program if that ran."""
-    plain, found = runs["float32, plain PyTorch"], runs["float32"]
+    """Compare float32 with the most exact run, and with DeepMind's program if it ran, within the noise of float32."""
+    plain, run = runs["float32, plain PyTorch"], runs["float32"]
     noise = {name: largest_deviation(value, exact.outputs[name]) for name, value in plain.outputs.items()}
     allowed = {name: max(TOLERANCE, NOISE_FACTOR * each) for name, each in noise.items()}
     others = {"plain PyTorch" if exact is plain else "float64": exact}
     if (theirs := runs.get(f"float32, {DEEPMIND}")) is not None:
         others[DEEPMIND] = theirs
-    return [_equal(found, other, allowed, f"{FIXED}: float32 beside {name}") for name, other in others.items()]
+    return [_equal(run, other, allowed, f"{FIXED}: float32 and {name}") for name, other in others.items()]
 
 
-def _equal(found: Run, other: Run, allowed: dict[str, float], name: str) -> Check:
+def _equal(run: Run, other: Run, allowed: dict[str, float], name: str) -> Check:
     deviations = {
-        key: largest_deviation(found.outputs[key], value)
-        for key, value in other.outputs.items()
-        if key in found.outputs
+        key: largest_deviation(run.outputs[key], value) for key, value in other.outputs.items() if key in run.outputs
     }
     beyond = {key: each for key, each in deviations.items() if not each <= allowed[key]}
     worst = max(deviations, key=lambda key: np.nan_to_num(deviations[key], nan=np.inf))
-    said = f"largest deviation {deviations[worst]:.1e} of the largest value, in {worst}"
+    details = f"largest deviation {deviations[worst]:.1e} of the largest value, in {worst}"
     if beyond:
-        said += f"; beyond {TOLERANCE:g} and {NOISE_FACTOR:g} times float32's noise: {', '.join(beyond)}"
-    return Check(name=name, holds=not beyond, found=f"{said} ({len(deviations)} outputs)")
+        details += f"; beyond {TOLERANCE:g} and {NOISE_FACTOR:g} times float32's noise: {', '.join(beyond)}"
+    return Check(name=name, holds=not beyond, details=f"{details} ({len(deviations)} outputs)")
 
 
 def _half(runs: dict[str, Run], exact: Run, name: str) -> Check:
-    """Check that a short precision costs at most twice what it costs others."""
-    found = runs[name]
+    """Check that the error in a 16-bit precision is at most twice the error of other implementations."""
+    own = runs[name]
     peers = {key: run for key, run in runs.items() if key.startswith(f"{name}, ")}
     beyond, worst = [], 0.0
     for output, value in exact.outputs.items():
-        error = mean_deviation(found.outputs[output], value)
+        error = mean_deviation(own.outputs[output], value)
         peer = min(mean_deviation(run.outputs[output], value) for run in peers.values() if output in run.outputs)
         ratio = error / max(peer, TOLERANCE)
         worst = float(np.maximum(worst, ratio))
         if not ratio <= HALF_FACTOR and output not in SCORES:
             beyond.append(f"{output} ({error:.1e}, theirs {peer:.1e})")
-    whom = " and ".join(key.removeprefix(f"{name}, ") for key in peers)
-    said = f"error at most {worst:.2f} times that of {whom}"
+    names = " and ".join(key.removeprefix(f"{name}, ") for key in peers)
+    details = f"error at most {worst:.2f} times the error of {names}"
     if beyond:
-        said += f"; more than {HALF_FACTOR:g} times: {', '.join(beyond)}"
-    return Check(name=f"{FIXED}: {name}", holds=not beyond, found=said)
+        details += f"; more than {HALF_FACTOR:g} times: {', '.join(beyond)}"
+    return Check(name=f"{FIXED}: {name}", holds=not beyond, details=details)
 
 
 def _costs(runs: dict[str, Run], exact: Run) -> Table:
@@ -275,36 +273,36 @@ def _costs(runs: dict[str, Run], exact: Run) -> Table:
             ]
         )
     return Table(
-        title=f"{FIXED}: each run beside the most exact one",
+        title=f"{FIXED}: each run compared with the most exact one",
         columns=("run", "C-alpha RMSD, A", "pLDDT, at most", "PAE, at most, A", "seconds", "peak, MiB"),
         rows=rows,
-        note="one run each, beside whatever else the machine did: times are no measurement of speed",
+        note="one run each, next to other programs: times are not a measurement of speed",
     )
 
 
 def _outputs(runs: dict[str, Run], exact: Run) -> Table:
-    shown = {name: run for name, run in runs.items() if run is not exact}
+    others = {name: run for name, run in runs.items() if run is not exact}
     rows = [
         [
             output,
             *(
                 f"{largest_deviation(run.outputs[output], value):.1e}" if output in run.outputs else "-"
-                for run in shown.values()
+                for run in others.values()
             ),
             f"{np.abs(value).max():.4g}",
         ]
         for output, value in exact.outputs.items()
     ]
     return Table(
-        title=f"{FIXED}: largest deviation of every output, in units of its largest value",
-        columns=("output", *shown, "largest value"),
+        title=f"{FIXED}: largest deviation of every output, relative to its largest value",
+        columns=("output", *others, "largest value"),
         rows=rows,
         note=f"{POSITIONS} is compared without superposition",
     )
 
 
 def _in_float64(network: AlphaFold, batches: Sequence[Batch]) -> Run:
-    """Run plain PyTorch in float64, with parameters and features cast to it."""
+    """Run the network with plain PyTorch in float64, with parameters and features cast to float64."""
     wide = copy.deepcopy(network).double()
     return run_network(wide, [_cast(batch) for batch in batches], torch.float64, plain=True)
 
@@ -323,49 +321,48 @@ def verify(
     device: str = "cpu",
     say: Callable[[str], None] = lambda _: None,
 ) -> Findings:
-    """Return everything that was found about a parameter file; `say` is called with what is being done.
+    """Run all checks of a parameter file, and return their results; `say` is called with the name of each step.
 
-    `published` says that the parameters are DeepMind's, so that their published outputs must come out. `python` is the
-    interpreter of DeepMind's program, or None if it is not to run. Raise `InputError` if the file is of an unknown
-    format.
+    `published` means that the parameters should be DeepMind's and give the published outputs. `python` is the
+    interpreter for DeepMind's program; None skips it. Raise `InputError` if the format of the file is unknown.
     """
-    place, findings = pick_device(device), Findings()
+    target_device, findings = pick_device(device), Findings()
     say("reading the file")
     findings.checks += check_file(path, preset, published=published)
     if not findings.holds and findings.checks[0].holds is False:
         return findings
     if findings.checks[1].holds is False:
-        findings.checks.append(Check(name="outputs", holds=None, found="the network is not run with such values"))
+        findings.checks.append(Check(name="outputs", holds=None, details="not compared, because the values are wrong"))
         return findings
     with torch.device("meta"):
         network = AlphaFold(preset.model)
     network.load_state_dict(load_weights(path, preset.model), assign=True)
-    network = network.to(place).requires_grad_(False).eval()
+    network = network.to(target_device).requires_grad_(False).eval()
     if reason := _no_published_outputs(path, preset, published=published):
-        findings.checks.append(Check(name="published outputs", holds=None, found=reason))
+        findings.checks.append(Check(name="published outputs", holds=None, details=reason))
     else:
-        expected = published_run(place)
+        expected = published_run(target_device)
         for name in dtypes:
             say(f"running the ten residues of 5AWL in {name}")
             check, table = check_published(network, expected, DTYPES[name], name)
             findings.checks.append(check)
             findings.tables.append(table)
     say(f"running {FIXED}")
-    batches = fixed_batches(preset, place)
-    found = compare_runs(network, preset, batches, [DTYPES[name] for name in dtypes], python=python)
-    findings.checks += found.checks
-    findings.tables += found.tables
+    batches = fixed_batches(preset, target_device)
+    comparison = compare_runs(network, preset, batches, [DTYPES[name] for name in dtypes], python=python)
+    findings.checks += comparison.checks
+    findings.tables += comparison.tables
     return findings
 
 
 def _no_published_outputs(path: Path, preset: Preset, *, published: bool) -> str | None:
-    """Return why a file's outputs are not compared with published ones, or None."""
+    """Return the reason why a file's outputs are not compared with published ones, or None."""
     if is_packaged(path) or ancestor(path) is not None:
         return "these parameters were trained by helixfold"
     if not published:
-        return "the file is said not to be DeepMind's"
+        return "the file is not DeepMind's (--own)"
     if preset.name != PUBLISHED_MODEL:
-        return f"outputs are published for {PUBLISHED_MODEL} alone"
+        return f"outputs are only published for {PUBLISHED_MODEL}"
     return None
 
 
@@ -379,12 +376,12 @@ def run(
     jax_python: Path,
     device: str,
 ) -> int:
-    """Print what is found about a parameter file; return 0, or 1 if a check failed.
+    """Verify a parameter file and print the results; return 0, or 1 if a check failed.
 
-    Raise `InputError` if the file cannot be read, or what is asked makes no sense.
+    Raise `InputError` if the file cannot be read, or the options are invalid.
     """
     if "float32" not in dtypes:
-        raise InputError(f"--dtype {' '.join(dtypes)}: float32 must be among them, since the others are judged by it")
+        raise InputError(f"--dtype {' '.join(dtypes)}: add float32, with which the others are compared")
     require_file(path)
     findings = verify(
         path,
@@ -400,11 +397,11 @@ def run(
 
 
 def lines(findings: Findings) -> list[str]:
-    """Return all that was found as lines of text: the tables, then the checks, and last whether all hold."""
+    """Return the results as lines of text: the tables, the checks, and the number of failed checks."""
     text = []
     for table in findings.tables:
         text += [*table.lines(), ""]
-    text += [f"{check.word}: {check.name}: {check.found}" for check in findings.checks]
+    text += [f"{check.verdict}: {check.name}: {check.details}" for check in findings.checks]
     failed, unchecked = findings.count(holds=False), findings.count(holds=None)
-    others = f", {unchecked} could not be made" if unchecked else ""
+    others = f", {unchecked} were not possible" if unchecked else ""
     return [*text, f"{failed or 'none'} of {len(findings.checks)} checks failed{others}"]

@@ -49,12 +49,12 @@ def written(network: AlphaFold, tmp_path: Path) -> Callable[..., Path]:
 def test_sound_parameters_hold(written: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*COMMAND, str(written("sound")), "--dtype", "float32", "bfloat16", "float16"]) == 0
     printed = capsys.readouterr().out
-    assert re.search(r"holds: 24 fixed residues: float32 beside float64: largest deviation \d\.\de-0[67]", printed)
+    assert re.search(r"holds: 24 fixed residues: float32 and float64: largest deviation \d\.\de-0[67]", printed)
     for dtype in ("bfloat16", "float16"):
         # A score may have a small error by chance; which, depends on the processor.
-        words = rf"holds: 24 fixed residues: {dtype}: error at most \d+\.\d\d times that of plain PyTorch"
+        words = rf"holds: 24 fixed residues: {dtype}: error at most \d+\.\d\d times the error of plain PyTorch"
         assert re.search(words, printed)
-    assert printed.splitlines()[-1] == "none of 7 checks failed, 2 could not be made"
+    assert printed.splitlines()[-1] == "none of 7 checks failed, 2 were not possible"
     assert "predicted_lddt/logits" in printed
 
 
@@ -86,8 +86,8 @@ def test_values_that_no_network_has_are_named(
     printed = capsys.readouterr().out
     assert "FAILS: values: alphafold/alphafold_iteration/evoformer/" in printed
     assert "(2 such values)" in printed
-    assert "not checked: outputs: the network is not run with such values" in printed
-    assert "1 of 4 checks failed, 2 could not be made" in printed or "1 of 4 checks failed" in printed
+    assert "not checked: outputs: not compared, because the values are wrong" in printed
+    assert "1 of 4 checks failed, 2 were not possible" in printed or "1 of 4 checks failed" in printed
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16"])
@@ -103,8 +103,8 @@ def test_outputs_that_are_not_numbers_fail(
     monkeypatch.setattr(verification, "run_network", overflowing)
     findings = verification.verify(written("sound"), preset("tiny"), ["float32", "bfloat16"])
     (failed,) = (check for check in findings.checks if check.holds is False)
-    assert failed.name == f"24 fixed residues: {name}" + (" beside float64" if name == "float32" else "")
-    assert "predicted_lddt/logits" in failed.found.partition(";")[2]
+    assert failed.name == f"24 fixed residues: {name}" + (" and float64" if name == "float32" else "")
+    assert "predicted_lddt/logits" in failed.details.partition(";")[2]
 
 
 def test_another_models_file_fails_by_its_names(
@@ -130,7 +130,7 @@ def test_published_outputs_hold_for_their_parameters_only(network: AlphaFold, ex
     other = with_every_parameter_random(tiny().model, seed=5).eval()
     check, _ = check_published(other, expected, torch.float32, "float32")
     assert check.holds is False
-    assert "beyond rounding: distogram/logits" in check.found
+    assert "beyond rounding: distogram/logits" in check.details
 
 
 def test_the_packaged_outputs_are_those_that_are_published() -> None:
@@ -156,7 +156,7 @@ def test_exchanged_layers_fail_by_published_outputs(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--dtype", "bfloat16"], "float32 must be among them"),
+        (["--dtype", "bfloat16"], "add float32, with which"),
         (["--against", "openfold"], "must be one of jax"),
     ],
 )
@@ -181,8 +181,10 @@ def test_parameters_of_complexes_are_verified_with_two_chains(
     assert main(["weights", "verify", str(path), "--model", "tiny_multimer", "--own"]) == 0
     printed = capsys.readouterr().out
     assert "holds: values: all intact" in printed
-    assert re.search(r"holds: 24 fixed residues: float32 beside float64: largest deviation \d\.\de-0[67]", printed)
-    assert re.search(r"holds: 24 fixed residues: bfloat16: error at most \d\.\d\d times that of plain PyTorch", printed)
+    assert re.search(r"holds: 24 fixed residues: float32 and float64: largest deviation \d\.\de-0[67]", printed)
+    assert re.search(
+        r"holds: 24 fixed residues: bfloat16: error at most \d\.\d\d times the error of plain PyTorch", printed
+    )
     (batch, _) = fixed_batches(preset("tiny_multimer"), CPU)
     assert with_chains(batch).asym_id.unique().tolist() == [1, 2]
     assert batch.template_mask.shape[1] == 4
