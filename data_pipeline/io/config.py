@@ -30,16 +30,16 @@ class Bound:
     includes: Callable[[Any], bool]
 
 
-def at_least(least: float) -> Bound:
-    return Bound(f"be at least {least}", lambda value: value >= least)
+def at_least(minimum: float) -> Bound:
+    return Bound(f"be at least {minimum}", lambda value: value >= minimum)
 
 
-def at_most(most: float) -> Bound:
-    return Bound(f"be at most {most:,}", lambda value: value <= most)
+def at_most(maximum: float) -> Bound:
+    return Bound(f"be at most {maximum:,}", lambda value: value <= maximum)
 
 
-def between(least: float, most: float) -> Bound:
-    return Bound(f"be between {least} and {most}", lambda value: least <= value <= most)
+def between(minimum: float, maximum: float) -> Bound:
+    return Bound(f"be between {minimum} and {maximum}", lambda value: minimum <= value <= maximum)
 
 
 ABOVE_ZERO = Bound("be greater than 0", lambda value: value > 0)
@@ -66,7 +66,7 @@ class Checked:
 
 @cache
 def _rules_of(kind: type) -> list[tuple[str, Bound | tuple[Any, ...]]]:
-    """Return the bounds of the fields of a dataclass, and the words of those that have words."""
+    """Return the rules of a dataclass's fields: bounds, and the choices of `Literal` fields."""
     rules: list[tuple[str, Bound | tuple[Any, ...]]] = []
     for name, hint in typing.get_type_hints(kind, include_extras=True).items():
         if typing.get_origin(hint) is Literal:
@@ -82,7 +82,7 @@ _ADDED = "added after files were written without it"
 
 
 def added_setting(default: Any) -> Any:
-    """Return the field of a setting that is newer than some files; where they lack it, `default` is what they meant."""
+    """Return the field of a setting that was added later; files without it mean the value `default`."""
     return dataclasses.field(default=default, metadata={_ADDED: True})
 
 
@@ -95,9 +95,9 @@ class Config(Checked):
         return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
     def to_dict_of_first_version(self) -> dict[str, Any]:
-        """Return all settings but those that were added later and have the value that older files mean.
+        """Return all settings except those that were added later and have their default.
 
-        It is the same in every version that has these settings, so that what was made with them is recognised.
+        The result is equal in all versions, so that results of earlier versions are recognised.
         """
         values = {}
         for field in dataclasses.fields(self):
@@ -112,7 +112,7 @@ class Config(Checked):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the settings that `to_dict` wrote, also those of an earlier version (see `added_setting`).
+        """Return the settings that `to_dict` wrote, in this version or an earlier one (see `added_setting`).
 
         Raise `ConfigError` for missing or unknown keys and for values of a wrong type.
         """
@@ -200,9 +200,9 @@ def _named(kind: Any) -> str:
 
 def _unknown(name: str, part: str, table: Any) -> str:
     if not isinstance(table, dict):
-        return f"there is no setting '{printable(name)}': what stands before '{printable(part)}' has no parts"
+        return f"unknown setting '{printable(name)}': the setting before '{printable(part)}' has no parts"
     choices = f"'{printable(part)}' could be one of {', '.join(table)}{did_you_mean(part, table)}"
-    return f"there is no setting '{printable(name)}': {choices}"
+    return f"unknown setting '{printable(name)}': {choices}"
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

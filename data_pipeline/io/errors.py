@@ -8,9 +8,9 @@ from difflib import SequenceMatcher
 from os import PathLike
 from typing import Self
 
-_LONGEST_LINE = 1000  # characters of an error in a list
-_LONGEST_WORD = 100  # characters that are compared; the time grows with their square
-_ALIKE = 0.6  # the share of two names that is equal, from which on one may be meant by the other
+_MAX_LINE = 1000  # characters of an error in a list
+_MAX_WORD = 100  # characters that are compared, because the time grows with their square
+_MIN_SIMILARITY = 0.6  # similarity of two names from which on one is suggested for the other
 MAX_LISTED = 20  # input errors of a batch that are listed; the rest are counted
 
 
@@ -39,8 +39,8 @@ class InputError(ValueError):
         record: str | None = None,
     ) -> Self:
         """Return an error for a problem at a place in a file; `line` and `column` count from 1."""
-        shown = None if record is None else f"'{printable(record)}'"
-        places = (("line", line), ("column", column), ("record", shown))
+        quoted = None if record is None else f"'{printable(record)}'"
+        places = (("line", line), ("column", column), ("record", quoted))
         place = "".join(f", {what} {where}" for what, where in places if where is not None)
         error = cls(f"{printable(str(path))}{place}: {problem}")
         error.record = record
@@ -64,7 +64,7 @@ class BatchInputError(InputError):
 
 
 def _lines(errors: Iterable[InputError]) -> list[str]:
-    texts = list(dict.fromkeys(printable(str(error), _LONGEST_LINE) for error in errors))
+    texts = list(dict.fromkeys(printable(str(error), _MAX_LINE) for error in errors))
     more = [f"... and {len(texts) - MAX_LISTED:,} more"] if len(texts) > MAX_LISTED else []
     return [*texts[:MAX_LISTED], *more]
 
@@ -114,14 +114,14 @@ class InputProblems:
 
 
 @contextmanager
-def input_problems(given: InputProblems | None = None) -> Iterator[InputProblems]:
-    """Yield the problems to which a reader adds the errors of single targets.
+def input_problems(problems: InputProblems | None = None) -> Iterator[InputProblems]:
+    """Context that yields a collection for the errors of single targets.
 
-    Those that are `given` stay with the caller, and an error of the block itself is raised. Else, all errors of the
-    block are raised together at its end.
+    If `problems` is passed, it is yielded, and the caller handles its errors. Otherwise, all collected errors are
+    raised together at the end of the block.
     """
-    if given is not None:
-        yield given
+    if problems is not None:
+        yield problems
         return
     own = InputProblems()
     with own.collected():
@@ -130,16 +130,16 @@ def input_problems(given: InputProblems | None = None) -> Iterator[InputProblems
 
 
 class TooLargeError(InputError):
-    """Error for input that is sound, but more than is read; fewer rows of it can be."""
+    """Error for valid input that is too large; fewer rows of it can be read."""
 
 
 class DiskFullError(OSError):
-    """Error for a file for which a disk or a quota has no room; the text is one sentence, with what to do."""
+    """Error for a file that does not fit on a full disk or into a quota; the text is one sentence with advice."""
 
     @classmethod
-    def at(cls, path: str | PathLike[str], number: int) -> Self:
+    def at(cls, path: str | PathLike[str], errno: int) -> Self:
         """Return the error for a file, with the system's error number."""
-        return cls(number, f"{os.strerror(number)}; free some space, then run the same command again", os.fspath(path))
+        return cls(errno, f"{os.strerror(errno)}; free some space, then run the same command again", os.fspath(path))
 
     def __str__(self) -> str:
         return f"{printable(str(self.filename))}: {self.strerror}"
@@ -150,27 +150,27 @@ class SearchError(RuntimeError):
 
 
 class ServerUnavailableError(SearchError):
-    """Error for a search on a server that answers no search of this run any more."""
+    """Error for a search on a server that this run has given up."""
 
 
 class RequestError(Exception):
-    """Error for a request without a usable answer; the text says why."""
+    """Error for a request without a usable answer; the text is the reason."""
 
 
 class RequestTimeoutError(RequestError):
-    """Error for an answer that is not complete when the time of its request is over."""
+    """Error for an answer that is incomplete at the time limit of its request."""
 
 
 class UnusableAnswerError(RequestError):
-    """Error that no other attempt would mend: a wrong address, certificate or redirect, or an answer too large."""
+    """Error that a retry cannot fix: a wrong address, certificate or redirect, or an answer that is too large."""
 
 
 class ConnectionFailedError(RequestError):
-    """Error for a connection that cannot be made, or ends before the answer does."""
+    """Error for a connection that fails, or ends before the answer is complete."""
 
 
 class NoNetworkError(ConnectionFailedError):
-    """Error for a server whose name is not known, or to which no network leads."""
+    """Error for a server whose name cannot be resolved, or that the network does not reach."""
 
 
 def printable(text: str, limit: int = 200) -> str:
@@ -178,40 +178,37 @@ def printable(text: str, limit: int = 200) -> str:
 
     Control characters are escaped, and text longer than `limit` characters is cut.
     """
-    begun = text[: limit + 1]  # a text from elsewhere may have millions of characters
-    shown = "".join(character if character.isprintable() else ascii(character)[1:-1] for character in begun)
-    return shown if len(shown) <= limit else f"{shown[:limit]}..."
+    start = text[: limit + 1]  # texts from files may have millions of characters
+    safe = "".join(character if character.isprintable() else ascii(character)[1:-1] for character in start)
+    return safe if len(safe) <= limit else f"{safe[:limit]}..."
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """Return "; did you mean X?" with the choice that is most like a word, or an empty text if none is like it.
+    """Return "; did you mean X?" with the choice that is most similar to a word, or "" if none is similar.
 
-    Letters count, and so do whole words of a name: `--min-plddt` is more like `--least-plddt` than `--min-length`.
+    The similarity counts letters and whole words: `--least-plddt` is more similar to `--min-plddt` than `--min-length`.
     """
-    word = word[:_LONGEST_WORD].casefold()
+    word = word[:_MAX_WORD].casefold()
     near: dict[str, float] = {}
     for choice in choices:
         letters, words = _likeness(word, choice.casefold())
-        if max(letters, words) >= _ALIKE:
+        if max(letters, words) >= _MIN_SIMILARITY:
             near[choice] = 2 * letters + words
     return f"; did you mean {max(near, key=near.__getitem__)}?" if near else ""
 
 
 def _likeness(one: str, other: str) -> tuple[float, float]:
-    """Return the share of two names that they have in common, by letters in their order, and by whole words.
-
-    A plural is the same word.
-    """
+    """Return the similarities of two names (0 to 1) by letters in order, and by whole words, ignoring plurals."""
     words = [{word.removesuffix("s") for word in re.findall(r"[^\W_]+", name)} for name in (one, other)]
     total, common = (sum(map(len, each)) for each in ([*words[0], *words[1]], words[0] & words[1]))
     return SequenceMatcher(None, one, other).ratio(), 2 * common / max(1, total)
 
 
-def choice_problem(given: object, choices: Iterable[object]) -> str:
-    """Return what is wrong with a value, "must be one of ...", and which of the choices may be meant."""
+def choice_problem(value: object, choices: Iterable[object]) -> str:
+    """Return "must be one of ..., got ..." for a wrong value, with a suggestion if a choice is similar."""
     words = [str(choice) for choice in choices]
-    hint = did_you_mean(given, words) if isinstance(given, str) else ""
-    return f"must be one of {', '.join(words)}, got {printable(repr(given), 80)}{hint}"
+    hint = did_you_mean(value, words) if isinstance(value, str) else ""
+    return f"must be one of {', '.join(words)}, got {printable(repr(value), 80)}{hint}"
 
 
 def error_reason(error: OSError | ValueError) -> str:

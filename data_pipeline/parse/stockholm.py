@@ -31,23 +31,23 @@ _BATCH_BYTES = 2**22
 
 
 def sequence_lines(lines: Iterable[bytes], path: str | PathLike[str]) -> Iterator[tuple[int, bytes, bytes]]:
-    """Yield line number, name and aligned segment of each row; raise `InputError` for a second alignment."""
+    """Yield line line_number, name and aligned segment of each row; raise `InputError` for a second alignment."""
     ended = 0
-    for number, line in enumerate(lines, start=1):
+    for line_number, line in enumerate(lines, start=1):
         text = line.strip(b" \t\0")
         if not text or text.startswith(b"#"):
             continue
         if text.startswith(b"//"):
-            ended = number
+            ended = line_number
             continue
         if ended:
             problem = f"a second alignment begins here, after the '//' of line {ended}; keep one alignment in a file"
-            raise InputError.at(path, problem, line=number)
+            raise InputError.at(path, problem, line=line_number)
         words = text.split()
         if len(words) != 2:
             problem = f"a line of a Stockholm alignment is a name and a sequence, and this one has {len(words)} words"
-            raise InputError.at(path, f"{problem}; is this a Stockholm file, and whole?", line=number)
-        yield number, words[0], words[1]
+            raise InputError.at(path, f"{problem}; is this a Stockholm file, and whole?", line=line_number)
+        yield line_number, words[0], words[1]
 
 
 class StockholmBlocks:
@@ -165,7 +165,7 @@ class StockholmBlocks:
         names = self._names[self._position - len(self._pending) : self._position]
         for name, (line, segment) in zip(names, self._pending, strict=True):
             if wrong := segment.translate(ALIGNED_TO_COLUMNS).translate(None, COLUMN_LETTERS):
-                raise self._error(line, name, f"'{printable(wrong[:1].decode('latin-1'))}' is no residue letter or gap")
+                raise self._error(line, name, f"'{printable(wrong[:1].decode('latin-1'))}' is not a residue or gap")
 
     def _error(self, line: int, name: bytes, problem: str) -> InputError:
         return InputError.at(self._path, problem, line=line, record=name.decode("utf-8", "replace"))
@@ -199,11 +199,11 @@ def stockholm_from_lines(
     """Return the alignment in the lines of a Stockholm file; see `parse_stockholm`."""
     blocks = StockholmBlocks(path, row_limit(max_rows))
     first_line = 0
-    for number, name, segment in sequence_lines(lines, path):
-        first_line = first_line or number
-        blocks.add(number, name, segment)
+    for line_number, name, segment in sequence_lines(lines, path):
+        first_line = first_line or line_number
+        blocks.add(line_number, name, segment)
     if not first_line:
-        raise InputError.at(path, "there is no alignment row; a Stockholm file has lines of a name and a sequence")
+        raise InputError.at(path, "no alignment rows; a Stockholm file has lines with a name and a sequence")
     alignment = blocks.alignment()
     if (problem := first_row_problem(alignment.letters[0].tobytes(), query)) is not None:
         raise InputError.at(path, f"the first row {problem}", line=first_line, record=alignment.names[0])
@@ -320,7 +320,7 @@ def stockholm_rows(
             raise InputError.at(path, f"its rows take more than {MAX_EDITED_BYTES >> 20} MiB; read fewer", line=line)
     rows = {name: b"".join(parts.pop(name)) for name in list(parts)}
     if not rows:
-        raise InputError.at(path, "there is no alignment row; a Stockholm file has lines of a name and a sequence")
+        raise InputError.at(path, "no alignment rows; a Stockholm file has lines with a name and a sequence")
     width = len(next(iter(rows.values())))
     if width > MAX_EDITED_COLUMNS:
         raise InputError.at(path, f"the rows have {width:,} columns, and at most {MAX_EDITED_COLUMNS:,} are allowed")
@@ -393,9 +393,9 @@ def _without_empty_columns(block: list[bytes], path: str | PathLike[str]) -> Ite
 def _unique(name: bytes, names: set[bytes]) -> bytes:
     """Return the name, with a number if it was used before, and add it to `names`."""
     unique = name or b"sequence"
-    number = 1
+    count = 1
     while unique in names:
-        number += 1
-        unique = b"%s.%d" % (name, number)
+        count += 1
+        unique = b"%s.%d" % (name, count)
     names.add(unique)
     return unique

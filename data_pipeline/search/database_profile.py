@@ -160,7 +160,7 @@ def profile_from_fasta(paths: Collection[Path]) -> DatabaseProfile:
         if file_name_problem(name) is not None:
             raise InputError.at(path, "results are named after the database; give the file a plain name")
         if not path.is_file():
-            raise InputError.at(path, "there is no such database file")
+            raise InputError.at(path, "no such database file")
         if any(name == other.name for other in databases):
             raise InputError.at(path, f"two databases are named '{name}'; give each file its own name")
         databases.append(AlignmentDatabase(name=name, tool="jackhmmer", paths=(path,)))
@@ -170,8 +170,8 @@ def profile_from_fasta(paths: Collection[Path]) -> DatabaseProfile:
 def _toml_profile(path: Path) -> DatabaseProfile:
     profile = _Table(path, "profile", read_toml(path, "TOML profile of databases"))
     profile.require_keys("alignments", *_TABLES)
-    given = profile.values.get("alignments", [])
-    if not isinstance(given, list) or not all(isinstance(entry, dict) for entry in given):
+    entries = profile.values.get("alignments", [])
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise InputError.at(path, "write each alignment database as its own [[alignments]] table")
     alignments = [_alignment_database(path, entry) for entry in given]
     tables = {name: _Table(path, f"[{name}]", profile.values[name]) for name in _TABLES if name in profile.values}
@@ -212,7 +212,7 @@ def _alignment_database(profile: Path, values: dict[str, Any]) -> AlignmentDatab
 
 
 def _uniprot_database(table: "_Table") -> AlignmentDatabase:
-    """Return the database whose rows are paired; jackhmmer alone gives rows the names that say the species."""
+    """Return the database for paired rows; it needs jackhmmer, whose rows have names with the species."""
     table.require_keys("path", "engine", "max_rows", "options")
     return AlignmentDatabase(
         name=UNIPROT,
@@ -279,13 +279,13 @@ class _Table:
 
     def max_rows(self, *, default: int | None) -> int | None:
         """Return the number of rows of a result to read; None: all."""
-        given: int | None = self.value(
+        count: int | None = self.value(
             "max_rows",
             lambda value: value is None or (type(value) is int and value >= 1),
             "a whole number from 1",
             default=default,
         )
-        return given
+        return count
 
     def engine(self, tool: str) -> Engine:
         """Return what runs the table's tool."""
@@ -297,13 +297,13 @@ class _Table:
 
     def database_paths(self, tool: str) -> tuple[Path, ...]:
         """Return the database's file, or the prefixes of hh-suite or ColabFold databases that are searched together."""
-        given = self.value("path", _are_texts, "a file name (or a list of them)")
-        paths = tuple(self.profile.parent / text for text in (given if isinstance(given, list) else [given]))
-        ending, what, most = _PREFIXES.get(tool, ("", "file", 1))
+        value = self.value("path", _are_texts, "a file name (or a list of them)")
+        paths = tuple(self.profile.parent / text for text in (value if isinstance(value, list) else [value]))
+        ending, what, max_count = _PREFIXES.get(tool, ("", "file", 1))
         for path in paths:
             if not path.with_name(f"{path.name}{ending}").is_file():
                 raise self._error(f"there is no {what} {path}" + (f" ({path}{ending})" if ending else ""))
-        if len(paths) > most:
+        if len(paths) > max_count:
             problem = (
                 "only hh-suite databases are searched together, and ColabFold's UniRef30 with one of environmental"
             )

@@ -102,7 +102,7 @@ def part_of(items: Sequence[Item], part: tuple[int, int]) -> list[Item]:
 
 
 def reads(read: Callable[[str], Any], metavar: str) -> Parameter:
-    """Return the annotation of an option whose value is parsed by `read` and is called `metavar` in the help."""
+    """Return the annotation of an option whose value is parsed by `read`, and shown as `metavar` in the help."""
 
     def convert(_: Any, tokens: Sequence[Token]) -> Any:
         try:

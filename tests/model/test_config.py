@@ -154,9 +154,9 @@ def test_settings_are_changed_together_by_their_names() -> None:
     ("setting", "problem"),
     [
         ("structure.layers", "a setting is written name=value, got 'structure.layers'"),
-        ("structure.colour=3", "there is no setting 'structure.colour': 'colour' could be one of layers, c, "),
-        ("colour=3", "there is no setting 'colour': 'colour' could be one of "),
-        ("c_s.x=3", "there is no setting 'c_s.x': what stands before 'x' has no parts"),
+        ("structure.colour=3", "unknown setting 'structure.colour': 'colour' could be one of layers, c, "),
+        ("colour=3", "unknown setting 'colour': 'colour' could be one of "),
+        ("c_s.x=3", "unknown setting 'c_s.x': the setting before 'x' has no parts"),
         ("structure.layers=many", "StructureConfig.layers must be int, got 'many'"),
     ],
 )

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from helixfold.runtime.openmp import _CHOSEN_BY, sleep_while_waiting
+from helixfold.runtime.openmp import _USER_SETTINGS, sleep_while_waiting
 
 # Prints whether PyTorch is loaded when the command begins, and what its OpenMP library would find.
 _COMMAND = """
@@ -20,7 +20,7 @@ sys.exit(main.main(["doctor"]))
 
 
 def environment(**more: str) -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name not in _CHOSEN_BY} | more
+    return {name: value for name, value in os.environ.items() if name not in _USER_SETTINGS} | more
 
 
 @pytest.mark.parametrize(
@@ -39,11 +39,11 @@ def test_a_command_chooses_before_pytorch_is_loaded(given: dict[str, str], expec
 
 
 def test_it_is_too_late_once_pytorch_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in _CHOSEN_BY:
+    for name in _USER_SETTINGS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setitem(sys.modules, "torch", sys)
     sleep_while_waiting()
-    assert not set(_CHOSEN_BY) & set(os.environ)
+    assert not set(_USER_SETTINGS) & set(os.environ)
 
 
 _LIBRARY = """

@@ -77,8 +77,8 @@ def test_unknown_residues_of_the_query_match_each_other_and_keep_the_targets_let
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "stockholm: there is no alignment row"),
-        (lines("#=GF ID x"), "stockholm: there is no alignment row"),
+        (b"", "stockholm: no alignment rows"),
+        (lines("#=GF ID x"), "stockholm: no alignment rows"),
         (lines("q AC", "h AC", "h AC"), "stockholm, line 4, record 'h': this name is twice in one block"),
         (lines("q AC", "q AC", "h AC"), "stockholm, line 4, record 'h': the first block has no such sequence"),
         (lines("q AC", "h A"), "stockholm, line 3, record 'h': the row has 1 columns in this block, the first row 2"),
@@ -86,9 +86,9 @@ def test_unknown_residues_of_the_query_match_each_other_and_keep_the_targets_let
         (lines("q AC", "h AC", "q AC"), "stockholm, line 4: the block ends here without its row 'h'"),
         (lines("q AC", "h AC", "q AC", "q A"), "stockholm, line 5, record 'q': this name is twice in one block"),
         (lines("q AC", "h AC", "q A", "h A", "i A"), "stockholm, line 6, record 'i': the first block has no such"),
-        (lines("q AC", "h A1"), "stockholm, line 3, record 'h': '1' is no residue letter or gap"),
+        (lines("q AC", "h A1"), "stockholm, line 3, record 'h': '1' is not a residue or gap"),
         (lines("q AC", "h A\0"), r"stockholm, line 3, record 'h': the row has 1 columns"),
-        (lines("q AC", "h \0A"), r"stockholm, line 3, record 'h': '\x00' is no residue letter or gap"),
+        (lines("q AC", "h \0A"), r"stockholm, line 3, record 'h': '\x00' is not a residue or gap"),
         (lines("q AC", "h A C"), "stockholm, line 3: a line of a Stockholm alignment is a name and a sequence"),
         (lines("q AC", "h"), "stockholm, line 3: a line of a Stockholm alignment is a name and a sequence"),
         (lines("q AC", "//", "q AC"), "stockholm, line 4: a second alignment begins here, after the '//' of line 3"),
@@ -161,7 +161,7 @@ def test_truncated_text_has_the_first_rows_of_each_block_and_their_descriptions(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "there is no alignment row"),
+        (b"", "no alignment rows"),
         (lines("q AC", "h A"), "record 'h': the row has 1 columns, the first row 2"),
         (lines("q AC", "h A C"), "line 3: a line of a Stockholm alignment is a name and a sequence"),
     ],

@@ -228,7 +228,7 @@ def test_wrong_input_is_one_sentence_and_writes_nothing(
         ([str(store), "--output", str(output), "--model", "tiny"], "has random parameters; name trained ones"),
         (words(store, weights, output, "--targets=nothing*"), "no linear map has a name like"),
         (words(store, weights, output, "--rank=0"), "--rank: must be a whole number from 1 to"),
-        (words(store, weights, output, "--set=stepz=2"), "there is no setting 'stepz'"),
+        (words(store, weights, output, "--set=stepz=2"), "unknown setting 'stepz'"),
         (words(store, tmp_path / "no.npz", output), "no such file"),
     ):
         assert main(["finetune", *command]) == 2
