@@ -100,19 +100,19 @@ def worker(
     work
         With --cluster: directory for running jobs, which all nodes see at the same path.
     """
-    from helixfold.apps.serve.client import read_token, refusals_as_input_errors
+    from helixfold.apps.serve.client import client_errors_as_input_errors, read_token
     from helixfold.apps.serve.worker.run import WorkerCall, run_worker
 
     token, predicting = read_token(token_file), predicting.with_site_databases()
     call = WorkerCall(url=url, token=token, options=predicting, name=name, allow_http=allow_http)
     if cluster is None:
-        with refusals_as_input_errors():
+        with client_errors_as_input_errors():
             run_worker(call)
         return
     require("cluster", "parsl", action="--cluster")
     from helixfold.apps.serve.worker.cluster import run_on_cluster
 
-    with refusals_as_input_errors():
+    with client_errors_as_input_errors():
         run_on_cluster(call, cluster, work.absolute())
 
 
@@ -164,7 +164,7 @@ def list_tokens(*, data: Directory = DATA) -> None:
     from helixfold.apps.serve.tokens import TokenFile
 
     for token in TokenFile(data).all():
-        state = "revoked" if token.revoked else "valid" if token.is_good(time.time()) else "expired"
+        state = "revoked" if token.revoked else "valid" if token.is_valid(time.time()) else "expired"
         created = time.strftime("%Y-%m-%d", time.localtime(token.created))
         print(f"{token.id}  {token.user}  {token.kind}  {state}  created {created}")
 

@@ -54,9 +54,9 @@ def status(
 
 def _print_jobs(server: str, token_file: Path | None, ids: tuple[str, ...], *, allow_http: bool) -> None:
     from data_pipeline.io.errors import printable
-    from helixfold.apps.serve.client import refusals_as_input_errors, server_client
+    from helixfold.apps.serve.client import client_errors_as_input_errors, server_client
 
-    with refusals_as_input_errors(), server_client(server, token_file, allow_http=allow_http) as client:
+    with client_errors_as_input_errors(), server_client(server, token_file, allow_http=allow_http) as client:
         for job in [client.job(each) for each in ids] if ids else client.jobs(limit=20):
             place = f", place {job['place']}" if job["place"] else ""
             stages = job["progress"].get("stages") or []

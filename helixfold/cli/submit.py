@@ -6,14 +6,14 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from helixfold.apps.serve.job_options import OF_PREDICT, OFFERS
+from helixfold.apps.serve.job_options import OFFERS, PREDICT_OPTIONS
 from helixfold.cli.command import Command
 from helixfold.runtime.options import File, MemorySize, Offer, Output, option_group, reads, whole_number
 from helixfold.runtime.standard_streams import optional_output, print_summary
 
 # Options have the names of predict, except where those names mean files here or the values differ.
 _NAMES = {
-    **{offer.name: name for name, offer in OF_PREDICT.items()},
+    **{offer.name: name for name, offer in PREDICT_OPTIONS.items()},
     "model": "model",
     "relax": "relax",
     "search": "search",
@@ -73,15 +73,15 @@ def submit(
         Wait until all jobs have finished.
     """
     from data_pipeline.io.errors import printable
-    from helixfold.apps.serve.client import refusals_as_input_errors, server_client
-    from helixfold.apps.serve.submitted_files import records_of
+    from helixfold.apps.serve.client import client_errors_as_input_errors, server_client
+    from helixfold.apps.serve.submitted_files import read_records
 
     values = {name: getattr(options, _NAMES[name]) for name in OFFERS}
     values = {name: value for name, value in values.items() if value != OFFERS[name].default}
     values["search_templates"] = values.pop("templates", False)
-    with refusals_as_input_errors(), server_client(server, token_file, allow_http=allow_http) as client:
+    with client_errors_as_input_errors(), server_client(server, token_file, allow_http=allow_http) as client:
         jobs = []
-        for name, sequence in records_of(inputs, has_files=bool(msa or templates)):
+        for name, sequence in read_records(inputs, has_files=bool(msa or templates)):
             job = client.submit(
                 sequence,
                 name=name,
@@ -132,13 +132,13 @@ def fetch(
         Maximum size of each result.
     """
     from data_pipeline.io.errors import InputError, printable
-    from helixfold.apps.serve.client import refusals_as_input_errors, server_client
+    from helixfold.apps.serve.client import client_errors_as_input_errors, server_client
     from helixfold.apps.serve.storage import file_name_of
 
     if not jobs:
         raise InputError("name the jobs to fetch, by the ids that helixfold submit printed")
     failed = 0
-    with refusals_as_input_errors(), server_client(server, token_file, allow_http=allow_http) as client:
+    with client_errors_as_input_errors(), server_client(server, token_file, allow_http=allow_http) as client:
         for job in jobs:
             ended = client.wait(job)
             if ended["state"] != "done":

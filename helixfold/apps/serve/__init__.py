@@ -1,1 +1,1 @@
-"""A service for a lab: jobs are submitted to one server, predicted by its workers, watched and shared."""
+"""The prediction service: users submit jobs to one server, its workers predict them, users watch and share results."""

@@ -1,4 +1,4 @@
-"""Requests of other programs to ColabFold's MSA server: alignments of named sequences, pairs, or templates."""
+"""Search requests in the format of ColabFold's MSA server: alignments, paired alignments, or template structures."""
 
 import hashlib
 import hmac
@@ -29,7 +29,10 @@ _TEMPLATE_NAME = re.compile(r"(pdb_)?[A-Za-z0-9]{4,12}_[A-Za-z0-9]{1,8}")
 
 @dataclass(frozen=True, kw_only=True)
 class AlignmentRequest:
-    """A search for other programs; of templates, `names` are those of hits such as 1abc_A, and there is no sequence."""
+    """A search that another program requests.
+
+    For the kind "template", `names` are template hits such as 1abc_A and `sequences` is empty.
+    """
 
     kind: AlignmentKind
     mode: str = ""
@@ -56,23 +59,26 @@ class AlignmentRequest:
 
     @property
     def residues(self) -> int:
-        """Return the number of residues of all sequences."""
+        """Return the total number of residues of the sequences."""
         return sum(map(len, self.sequences))
 
     def job_id(self, secret: bytes) -> str:
-        """Return the id of the job of this request: the same for the same request, which only the service can guess."""
+        """Return the job id of this request, which equal requests share.
+
+        `secret` is known only to the service, so that nobody else can compute the id from the sequences.
+        """
         text = repr((self.kind, self.mode, self.names, self.sequences))
         return hmac.new(secret, f"alignment:{text}".encode(), hashlib.sha256).hexdigest()[:32]
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> Self:
-        """Return the request that a worker was told."""
+        """Return the request in a message that the server sent to a worker."""
         lists = {name: tuple(map(str, content[name])) for name in ("names", "sequences")}
         return cls(kind=content["kind"], mode=str(content["mode"]), **lists)
 
     @classmethod
     def of_text(cls, kind: AlignmentKind, text: str, mode: str) -> Self:
-        """Return the request for FASTA records with short names, as clients of ColabFold's server write them."""
+        """Parse FASTA records with short names, as clients of ColabFold's server send them."""
         if len(text) > _MAX_TEXT:
             raise InputError(f"the query has {len(text):,} characters; the maximum is {_MAX_TEXT:,}")
         count = text.count(">")
@@ -87,6 +93,6 @@ class AlignmentRequest:
 
     @classmethod
     def of_templates(cls, text: str) -> Self:
-        """Return the request for the structures of hits, whose names stand between commas."""
+        """Parse a request for the structures of template hits, whose names are separated by commas."""
         names = tuple(dict.fromkeys(name for name in text.split(",") if name))
         return cls(kind="template", names=names)

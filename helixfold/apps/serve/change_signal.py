@@ -1,18 +1,18 @@
-"""A signal from any thread that something has changed, for which coroutines wait."""
+"""A signal by which any thread wakes up waiting coroutines."""
 
 import asyncio
 import threading
 
 
 class ChangeSignal:
-    """Wakes up the coroutines that wait for a change; one that comes while nobody waits is not kept."""
+    """Wakes up the coroutines that wait for a change. A change that nobody waits for has no effect."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
 
-    def changed(self) -> None:
-        """Wake up all that wait."""
+    def notify(self) -> None:
+        """Wake up all waiting coroutines."""
         with self._lock:
             waiting, self._waiting = self._waiting, set()
         for loop, event in waiting:
@@ -20,7 +20,7 @@ class ChangeSignal:
                 loop.call_soon_threadsafe(event.set)
 
     async def wait(self, seconds: float) -> None:
-        """Wait for a change, at most for so many seconds."""
+        """Wait for a change, for at most `seconds`."""
         entry = (asyncio.get_running_loop(), asyncio.Event())
         with self._lock:
             self._waiting.add(entry)

@@ -29,17 +29,18 @@ __all__ = ["Client", "ServerError", "ServerUnreachableError"]
 _API: Final = "/api/v1"
 _ENDED: Final = ("done", "failed", "cancelled", "expired")
 _STATES: Final = ("queued", "running", *_ENDED)
-_MOST_FILE_BYTES: Final = 2**28
-_MAX_DISK: Final = 20 * 2**30  # of a result, as much as a service keeps for a user unless it is told otherwise
+_MAX_FILE_BYTES: Final = 2**28
+_MAX_DISK: Final = 20 * 2**30  # of a result; a service's default limit for all files of a user
 _ATTEMPTS: Final = 6
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
 class Client:
-    """Jobs of a user on a server; a request that got no answer is made again, and never does its work twice.
+    """Submits jobs to a server, watches them and downloads their results.
 
-    A server at an http:// address must be on this machine, unless `allow_http` says that the network is trusted.
+    A request without an answer is repeated, and the server never submits a job twice. A server with an http:// address
+    must be on this machine, unless `allow_http` is set because the network is trusted.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Client:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave the context; each request closes its own connection."""
+        """Do nothing, because each request closes its own connection."""
 
     def submit(
         self,
@@ -73,8 +74,9 @@ class Client:
     ) -> dict[str, Any]:
         """Submit a sequence, with ':' between the chains of a complex, and return its job.
 
-        `options` are those of the REST interface, such as recycles=3 or predictions=5, where `search_templates` is
-        called templates. Raise `ServerError` if the server refuses it, `ServerUnreachableError` if it does not answer.
+        `options` are options of the REST interface, such as recycles=3 or predictions=5. `search_templates` is its
+        option "templates"; the argument `templates` takes structure files. Raise `ServerError` if the server refuses
+        the job, `ServerUnreachableError` if it does not answer.
         """
         if search_templates:
             options["templates"] = True
@@ -90,70 +92,71 @@ class Client:
         return self._job("POST", "/jobs", body, {"Idempotency-Key": key})
 
     def forecast(self, sequence: str, **options: Any) -> dict[str, Any] | None:
-        """Return what a sequence would take; None while the server does not know."""
-        return self._asked("POST", "/forecast", {"sequence": sequence, "options": options})
+        """Estimate the time and memory of a job for a sequence. Return None while no worker has connected."""
+        return self._request_json("POST", "/forecast", {"sequence": sequence, "options": options})
 
     def job(self, job: str) -> dict[str, Any]:
-        """Return a job as it is now."""
+        """Return the current state of a job."""
         return self._job("GET", f"/jobs/{_id(job)}")
 
     def jobs(self, *, limit: int = 50) -> list[dict[str, Any]]:
         """Return the user's newest jobs."""
-        answer = self._asked("GET", f"/jobs?limit={limit}")
-        found = answer.get("jobs") if isinstance(answer, dict) else None
-        if not isinstance(found, list) or not all(map(_is_job, found)):
-            raise self._unexpected()
-        return found
+        answer = self._request_json("GET", f"/jobs?limit={limit}")
+        jobs = answer.get("jobs") if isinstance(answer, dict) else None
+        if not isinstance(jobs, list) or not all(map(_is_job, jobs)):
+            raise self._unexpected_answer()
+        return jobs
 
     def service(self) -> dict[str, Any]:
-        """Return what the service offers, and how much waits."""
-        return self._asked("GET", "/service")
+        """Return what the service offers, and how many jobs wait and run."""
+        return self._request_json("GET", "/service")
 
     def cancel(self, job: str) -> dict[str, Any]:
-        """Cancel a job that waits or runs."""
+        """Cancel a queued or running job."""
         return self._job("POST", f"/jobs/{_id(job)}/cancel")
 
     def retry(self, job: str) -> dict[str, Any]:
-        """Let a job that failed or was cancelled wait again."""
+        """Queue a failed or cancelled job again."""
         return self._job("POST", f"/jobs/{_id(job)}/retry")
 
     def share(self, job: str) -> str:
-        """Return the address of a new link that shows a job to whoever has it."""
-        link = self._asked("POST", f"/jobs/{_id(job)}/share")
+        """Create a link that shows a job to anyone who has it, and return its address."""
+        link = self._request_json("POST", f"/jobs/{_id(job)}/share")
         return str(link.get("url") or f"{self._http.url}{link['path']}")
 
     def delete(self, job: str) -> None:
         """Remove the files of a job that has ended."""
-        self._asked("DELETE", f"/jobs/{_id(job)}")
+        self._request_json("DELETE", f"/jobs/{_id(job)}")
 
     def watch(self, job: str, *, seconds: float = 1.0) -> Iterator[dict[str, Any]]:
-        """Yield a job whenever it has changed, asking every so many seconds, until it has ended."""
+        """Yield a job whenever it changes, until it has ended. Poll the server every `seconds`."""
         last = None
         while True:
-            now = self.job(job)
-            if now != last:
-                last = now
-                yield now
-            if now["state"] in _ENDED:
+            current = self.job(job)
+            if current != last:
+                last = current
+                yield current
+            if current["state"] in _ENDED:
                 return
             self._sleep(seconds)
 
     def wait(self, job: str, *, seconds: float = 1.0) -> dict[str, Any]:
-        """Return a job when it has ended, however it did."""
+        """Wait until a job is done, failed, cancelled or expired, and return it. Poll the server every `seconds`."""
         *_, ended = self.watch(job, seconds=seconds)
         return ended
 
     def fetch(self, job: str, output: Path, *, max_bytes: int = _MAX_DISK) -> list[Path]:
-        """Write the files of a result below a directory, and return them.
+        """Download the files of a result into the directory `output`, and return their paths.
 
-        Raise `InputError` if there are none, if they take more than `max_bytes`, or for names that lead elsewhere.
+        Raise `InputError` if the job has no result, if the files have more than `max_bytes` in total, or if a name
+        would lead outside of the directory.
         """
-        found = self._asked("GET", f"/jobs/{_id(job)}/files")
-        if not isinstance(found, list) or not all(map(_is_result_file, found)):
-            raise self._unexpected()
-        if not found:
+        entries = self._request_json("GET", f"/jobs/{_id(job)}/files")
+        if not isinstance(entries, list) or not all(map(_is_result_file, entries)):
+            raise self._unexpected_answer()
+        if not entries:
             raise InputError(f"job {job} has no result; it is {self.job(job)['state']}")
-        files = {checked_result_path(each["path"]): each["bytes"] for each in found}
+        files = {checked_result_path(each["path"]): each["bytes"] for each in entries}
         if len(files) > MAX_RESULT_FILES:
             raise InputError(f"the result has {len(files):,} files; the maximum is {MAX_RESULT_FILES:,}")
         if sum(files.values()) > max_bytes:
@@ -161,7 +164,7 @@ class Client:
                 f"the result has {sum(files.values()):,} bytes, and {max_bytes:,} are allowed; raise --max-disk"
             )
         for path, size in files.items():
-            self._repeated(partial(self._download, job, path, output / path, size))
+            self._retry(partial(self._download, job, path, output / path, size))
         return [output / path for path in files]
 
     def _download(self, job: str, path: str, target: Path, size: int) -> None:
@@ -170,23 +173,22 @@ class Client:
             self._http.download(f"{_API}/jobs/{_id(job)}/files/{path}", file, max_bytes=size)
 
     def _job(self, method: str, path: str, content: Any = None, headers: Mapping[str, str] | None = None) -> Any:
-        """Return the job in an answer, with the types that commands rely on and an id and a state that can be shown."""
-        job = self._asked(method, path, content, headers)
+        """Send a request whose answer is a job, and check the fields that commands print."""
+        job = self._request_json(method, path, content, headers)
         if not _is_job(job):
-            raise self._unexpected()
+            raise self._unexpected_answer()
         return job
 
-    def _unexpected(self) -> ServerUnreachableError:
+    def _unexpected_answer(self) -> ServerUnreachableError:
         return ServerUnreachableError(f"{self._http.url} does not answer like helixfold serve; check the address")
 
-    def _asked(self, method: str, path: str, content: Any = None, headers: Mapping[str, str] | None = None) -> Any:
-        def ask() -> Any:
-            return self._http.request(method, _API + path, content=content, headers=headers).json()
+    def _request_json(
+        self, method: str, path: str, content: Any = None, headers: Mapping[str, str] | None = None
+    ) -> Any:
+        return self._retry(lambda: self._http.request(method, _API + path, content=content, headers=headers).json())
 
-        return self._repeated(ask)
-
-    def _repeated(self, action: Callable[[], Any]) -> Any:
-        """Repeat an action after growing pauses while the server does not answer or asks to wait up to a minute."""
+    def _retry(self, action: Callable[[], Any]) -> Any:
+        """Repeat an action after growing pauses while the server does not answer, or asks to wait at most a minute."""
         for attempt in range(_ATTEMPTS):
             seconds = pause(attempt, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE)
             try:
@@ -195,16 +197,16 @@ class Client:
                 if attempt == _ATTEMPTS - 1:
                     raise
             except ServerError as error:
-                wanted = error.retry_after if error.status in (429, 503) else None
-                if wanted is None or wanted > _LONGEST_PAUSE or attempt == _ATTEMPTS - 1:
+                retry_after = error.retry_after if error.status in (429, 503) else None
+                if retry_after is None or retry_after > _LONGEST_PAUSE or attempt == _ATTEMPTS - 1:
                     raise
-                seconds = max(seconds, wanted)
+                seconds = max(seconds, retry_after)
             self._sleep(seconds)
         raise AssertionError("the last attempt returns or raises")
 
 
 def _file(path: Path) -> dict[str, str]:
-    content = base64.b64encode(read_file(path, _MOST_FILE_BYTES)).decode()
+    content = base64.b64encode(read_file(path, _MAX_FILE_BYTES)).decode()
     return {"name": os.path.basename(path), "content": content, "encoding": "base64"}
 
 
@@ -240,7 +242,7 @@ def _id(job: str) -> str:
 
 
 def read_token(path: Path) -> str:
-    """Return the token in a file. Raise `InputError` for a file that has none."""
+    """Read the token in a file. Raise `InputError` if the file contains none."""
     token = read_file(path, 1_000).decode("ascii", "replace").strip()
     if not (token.isascii() and token.isprintable() and token):
         raise InputError.at(path, "contains no token; create one with helixfold serve token create")
@@ -248,13 +250,13 @@ def read_token(path: Path) -> str:
 
 
 def server_client(url: str, token_file: Path | None, *, allow_http: bool = False) -> Client:
-    """Return a client of the server at an address. Raise `InputError` for a file that has no token."""
+    """Return a client of the server at `url`. Raise `InputError` if the file contains no token."""
     return Client(url, None if token_file is None else read_token(token_file), allow_http=allow_http)
 
 
 @contextmanager
-def refusals_as_input_errors() -> Iterator[None]:
-    """Turn what a server refuses into `InputError`, and what it does not answer into `SearchError`."""
+def client_errors_as_input_errors() -> Iterator[None]:
+    """Convert `ServerError` into `InputError`, and `ServerUnreachableError` into `SearchError`."""
     try:
         yield
     except ServerError as error:

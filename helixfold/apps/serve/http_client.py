@@ -1,4 +1,4 @@
-"""HTTP requests of the service's own programs to its server."""
+"""HTTP client with which workers and commands send requests to a server of the service."""
 
 import json
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ from data_pipeline.io.http import Response, send
 
 _TIMEOUT: Final = 60.0
 _MAX_JSON_BYTES: Final = 2**24
-_REFUSAL_READS: Final = 16
+_MAX_ERROR_READS: Final = 16
 
 
 class ServerError(RuntimeError):
-    """Error for an answer that refuses a request (its status and its sentence) or cannot be used (status 0)."""
+    """Error for an answer that refuses a request (with its status and text) or cannot be used (status 0)."""
 
     def __init__(self, status: int, text: str, retry_after: float | None = None) -> None:
         super().__init__(text)
@@ -25,19 +25,19 @@ class ServerError(RuntimeError):
 
 
 class ServerUnreachableError(RuntimeError):
-    """Error for a server that does not answer; the same request may be made again later."""
+    """Error for a server that does not answer; the same request may succeed later."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The status, the headers and the body of an answer."""
+    """Status, headers and body of a server's answer."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
 
     def json(self) -> Any:
-        """Return the value of a JSON body; None if there is none. Raise `ServerUnreachableError` for anything else."""
+        """Return the parsed JSON body; None for an empty one. Raise `ServerUnreachableError` if it is not JSON."""
         try:
             return json.loads(self.body) if self.body else None
         except (ValueError, RecursionError) as error:
@@ -45,7 +45,7 @@ class Answer:
 
 
 class HttpClient:
-    """Requests to one server, with a token. It is for one thread at a time."""
+    """Sends requests to one server, with a token. Not thread-safe."""
 
     def __init__(self, url: str, token: str | None = None, *, timeout: float = _TIMEOUT) -> None:
         if not is_http_address(url) or urlsplit(url).query or urlsplit(url).username is not None:
@@ -63,15 +63,15 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> Answer:
-        """Return the answer to a request with a JSON `content`, or with a `body`.
+        """Send a request with `content` as JSON, or with `body`, and return the answer.
 
-        Raise `ServerError` for a refusal, and `ServerUnreachableError` if no whole answer comes.
+        Raise `ServerError` if the server refuses the request, `ServerUnreachableError` if no complete answer comes.
         """
-        sent = dict(headers or {})
+        all_headers = dict(headers or {})
         if content is not None:
-            body, sent["Content-Type"] = json.dumps(content).encode(), "application/json"
-        with self._opened(
-            method, path, body=body, headers=sent, timeout=timeout, max_bytes=_MAX_JSON_BYTES
+            body, all_headers["Content-Type"] = json.dumps(content).encode(), "application/json"
+        with self._open(
+            method, path, body=body, headers=all_headers, timeout=timeout, max_bytes=_MAX_JSON_BYTES
         ) as response:
             try:
                 return Answer(response.status, response.headers, response.read_all())
@@ -79,11 +79,11 @@ class HttpClient:
                 raise self._failure("broke off its answer", error) from error
 
     def download(self, path: str, file: IO[bytes], *, max_bytes: int, headers: Mapping[str, str] | None = None) -> int:
-        """Write the body of an answer into a file, and return its size; raise as `request` does.
+        """Write the body of an answer to a file, and return its size in bytes.
 
-        Raise `InputError` for an answer of more than `max_bytes`.
+        Raise `InputError` if the answer is larger than `max_bytes`, and errors as `request` does.
         """
-        with self._opened("GET", path, body=b"", headers=headers or {}, timeout=None, max_bytes=max_bytes) as response:
+        with self._open("GET", path, body=b"", headers=headers or {}, timeout=None, max_bytes=max_bytes) as response:
             start = file.tell()
             try:
                 response.copy_to(file)
@@ -94,7 +94,7 @@ class HttpClient:
                 raise self._failure("broke off its answer", error) from error
             return file.tell() - start
 
-    def _opened(
+    def _open(
         self,
         method: str,
         path: str,
@@ -104,7 +104,10 @@ class HttpClient:
         timeout: float | None,
         max_bytes: int,
     ) -> Response:
-        """Return an answer that is not a refusal; no redirect is followed, since the token goes to this server only."""
+        """Send a request, and return the response if its status is below 300.
+
+        Redirects are not followed, because the token is for this server only.
+        """
         try:
             response = send(
                 method,
@@ -117,13 +120,13 @@ class HttpClient:
             if response.status < 300:
                 return response
             with response:
-                refusal = b"".join(islice(iter(response.read, b""), _REFUSAL_READS))
+                error_body = b"".join(islice(iter(response.read, b""), _MAX_ERROR_READS))
         except RequestError as error:
             raise self._failure("does not answer", error) from error
         try:
-            text = str(json.loads(refusal)["error"])
+            text = str(json.loads(error_body)["error"])
         except (ValueError, KeyError, TypeError):
-            text = refusal[:200].decode("utf-8", "replace")
+            text = error_body[:200].decode("utf-8", "replace")
         if response.status < 400:
             text = f"it redirects to {response.headers.get('location', 'another address')}; use that address instead"
         raise ServerError(response.status, printable(text, 1_000), response.retry_after)

@@ -1,4 +1,4 @@
-"""Run a server with its workers, from the binding of its address to a graceful end."""
+"""Run a server with its workers, from binding its address to shutting down."""
 
 import json
 import logging
@@ -29,29 +29,32 @@ from helixfold.apps.serve.upload_check import prepare_checks
 from helixfold.apps.serve.web.app import create_app
 from helixfold.apps.serve.web.protocol import MAX_CONNECTIONS, TimedProtocol
 from helixfold.apps.serve.worker.options import WorkerOptions
-from helixfold.apps.serve.worker.run import WorkerCall, worker_of
+from helixfold.apps.serve.worker.run import WorkerCall, create_worker
 from helixfold.apps.serve.worker.worker import Worker
 
 _LOGGER = logging.getLogger("helixfold.apps.serve")
-_IDLE_SECONDS: Final = 15  # after which a connection without a request is ended
-_LAST_ANSWERS_SECONDS: Final = 5
+_IDLE_SECONDS: Final = 15  # after which a connection without a request is closed
+_SHUTDOWN_SECONDS: Final = 5  # to finish answers
 _OPEN_FILES: Final = 2 * MAX_CONNECTIONS
 
-_SECONDS_BETWEEN_LOOKS: Final = 2.0
-_LOOKS_PER_EXPIRY: Final = 300
-_WEBHOOK_SECONDS: Final = 10.0  # for one call, whatever the other side does
-_WEBHOOKS_AT_ONCE: Final = 20
+_MAINTENANCE_SECONDS: Final = 2.0
+_ROUNDS_PER_EXPIRY: Final = 300
+_WEBHOOK_SECONDS: Final = 10.0  # time limit of one call
+_WEBHOOKS_PER_ROUND: Final = 20
 _WEBHOOK_PAUSES: Final = (10.0, 60.0, 600.0, 3600.0)  # seconds between the attempts
 
-_NICENESS: Final = 5  # of the processes that predict, while the server answers
+_NICENESS: Final = 5  # of the predicting processes, so that the server answers quickly
 _LONGEST_PAUSE: Final = 60.0
-_QUICK_DEATH: Final = 30.0  # seconds; a worker that ends sooner begins again after a longer pause each time
+_QUICK_EXIT: Final = 30.0  # seconds; after a shorter run, the pause before the next start doubles
 _STOP_SECONDS: Final = 15.0
 
 
 @contextmanager
 def only_server(directory: Path) -> Iterator[None]:
-    """Hold the lock of a data directory, which ends with this process. Raise `InputError` if another server has it."""
+    """Hold the lock of a data directory. Raise `InputError` if another server holds it.
+
+    The system releases the lock when this process ends.
+    """
     make_private(directory)
     with os_errors_as_input_errors(directory, "cannot be written"):
         problem = "another server uses this directory; choose another --data directory"
@@ -65,13 +68,13 @@ def serve(
     options: WorkerOptions,
     environments: Sequence[Mapping[str, str]] = (),
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C comes; unfinished jobs wait then for the next start.
+    """Run the server until SIGTERM or Ctrl-C. Unfinished jobs stay queued for the next start.
 
-    Each of `environments` is that of a process that predicts with `options` for a worker of the server.
-    Raise `InputError` if the address cannot be used, or if the data directory is another server's.
+    A worker with these `options` is started for each of `environments`, the additional environment variables of its
+    predicting process. Raise `InputError` if the address cannot be used, or if another server uses the data directory.
     """
     _log_to_stderr()
-    os.umask(0o077)  # whatever this process and its workers write is their owner's alone
+    os.umask(0o077)  # only the owner can read what this process and its workers write
     with only_server(settings.data):
         service = Service.open(settings)
         try:
@@ -93,7 +96,7 @@ def serve(
                 server_header=False,
                 proxy_headers=False,
                 timeout_keep_alive=_IDLE_SECONDS,
-                timeout_graceful_shutdown=_LAST_ANSWERS_SECONDS,
+                timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
             )
             socket = _bound(config)
             host, port = socket.getsockname()[:2]
@@ -104,11 +107,11 @@ def serve(
                         url=url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:"),
                         token=app.state.worker_token,
                         options=options,
-                        name=f"worker-{number}",
+                        name=f"worker-{index}",
                         environment=environment,
-                        allow_http=True,  # to this machine, under whichever of its addresses
+                        allow_http=True,  # the address is one of this machine's
                     )
-                    for number, environment in enumerate(environments)
+                    for index, environment in enumerate(environments)
                 ]
             )
             maintenance = Maintenance(service)
@@ -127,14 +130,14 @@ def serve(
 
 
 class _Server(uvicorn.Server):
-    """A server that lets its workers give back their jobs before it takes no more requests."""
+    """A uvicorn server that lets its workers release their jobs before it stops accepting requests."""
 
     def __init__(self, config: uvicorn.Config, workers: "LocalWorkers") -> None:
         super().__init__(config)
         self._workers, self._is_ending = workers, False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """End after the workers; a second signal ends at once."""
+        """Stop the workers, then the server; stop the server at once at a second signal."""
         if self._is_ending:
             super().handle_exit(sig, frame)
             return
@@ -148,7 +151,7 @@ class _Server(uvicorn.Server):
 
 
 def allow_connections() -> None:
-    """Let this process have as many connections as are served, and files next to them, if its hard limit does."""
+    """Raise the limit of open files to what the maximum number of connections needs, or to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < _OPEN_FILES:
         allowed = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
@@ -164,7 +167,7 @@ def _bound(config: uvicorn.Config) -> Any:
 
 
 def _log_to_stderr() -> None:
-    """Write one JSON object with the time for each event of the service, and warnings of its libraries."""
+    """Log each event of the service, and warnings of its libraries, to stderr as one JSON object with the time."""
     handler = logging.StreamHandler()
     handler.setFormatter(_JsonLines())
     for name in ("helixfold.apps.serve", "uvicorn"):
@@ -183,73 +186,73 @@ class _JsonLines(logging.Formatter):
 
 
 class Maintenance:
-    """Threads that look after the queue, and call webhooks, while the server runs.
+    """Two threads that maintain the queue and call webhooks while the server runs.
 
-    No lease waits for a webhook, whose other side may take its time.
+    Webhooks have their own thread because their hosts may answer slowly, which must not delay ended leases.
     """
 
     def __init__(self, service: Service) -> None:
-        self._service, self._stop, self._looks = service, threading.Event(), 0
-        tasks = {"maintenance": self._look, "webhooks": lambda: call_due_webhooks(service, self._stop.is_set)}
+        self._service, self._stop, self._rounds = service, threading.Event(), 0
+        tasks = {"maintenance": self._maintain_queue, "webhooks": lambda: call_due_webhooks(service, self._stop.is_set)}
         self._threads = [
             threading.Thread(target=self._repeat, args=(task,), name=name, daemon=True) for name, task in tasks.items()
         ]
 
     def start(self) -> None:
-        """Begin."""
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """End, after what is under way."""
+        """Stop the threads, and wait until they have finished their current task."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
 
     def _repeat(self, task: Callable[[], None]) -> None:
-        while not self._stop.wait(_SECONDS_BETWEEN_LOOKS):
+        while not self._stop.wait(_MAINTENANCE_SECONDS):
             try:
                 task()
-            except (OSError, sqlite3.Error) as error:  # such as a full disk, which may have room again
+            except (OSError, sqlite3.Error) as error:  # may be temporary, such as a full disk
                 _LOGGER.error(json.dumps({"event": "maintenance failed", "error": str(error)}))
 
-    def _look(self) -> None:
+    def _maintain_queue(self) -> None:
         service = self._service
         for job in service.queue.recover():
             line = {"event": "lease ended", "job": job.id, "worker": job.worker, "state": job.state}
             _LOGGER.warning(json.dumps(line))
-            service.waiting_jobs.changed()
-        if self._looks % _LOOKS_PER_EXPIRY == 0:
+            service.waiting_jobs.notify()
+        if self._rounds % _ROUNDS_PER_EXPIRY == 0:
             service.remove_files(service.queue.expire())
-        self._looks += 1
+        self._rounds += 1
 
 
 def call_due_webhooks(service: Service, is_ending: Callable[[], bool] = lambda: False) -> None:
-    """Call the webhooks that are due, until the service ends, and put off those that could not be called."""
+    """Call the webhooks that are due until `is_ending` returns true; retry failed calls after growing pauses."""
     query = "SELECT * FROM jobs WHERE webhook_next IS NOT NULL AND webhook_next <= ? ORDER BY webhook_next LIMIT ?"
-    for row in service.database.rows(query, (service.clock(), _WEBHOOKS_AT_ONCE)):
+    for row in service.database.rows(query, (service.clock(), _WEBHOOKS_PER_ROUND)):
         if is_ending():
             return
         attempt, problem = row["webhook_attempts"], _post_end(service, Job.of(row))
         if problem is not None:
             _LOGGER.warning(json.dumps({"event": "webhook failed", "job": row["id"], "error": problem}))
         is_over = problem is None or attempt >= len(_WEBHOOK_PAUSES)
-        later = None if is_over else service.clock() + _WEBHOOK_PAUSES[attempt]
+        next_call = None if is_over else service.clock() + _WEBHOOK_PAUSES[attempt]
         with service.database.transaction() as connection:
             connection.execute(
                 "UPDATE jobs SET webhook_next = ?, webhook_attempts = webhook_attempts + 1 "
-                "WHERE id = ? AND webhook_next = ?",  # of the end that was told, and not of a later one
-                (later, row["id"], row["webhook_next"]),
+                "WHERE id = ? AND webhook_next = ?",  # unless the job has ended once more in the meantime
+                (next_call, row["id"], row["webhook_next"]),
             )
 
 
 def _post_end(service: Service, job: Job) -> str | None:
-    """Post the end of a job to its webhook, and return the problem if it is not taken."""
+    """Post the state of an ended job to its webhook. Return the problem if the call fails, else None."""
     url = job.webhook or ""
     parts = urlsplit(url)
     port = parts.port or {"https": 443, "http": 80}.get(parts.scheme, 0)
     if parts.hostname is None or f"{parts.hostname}:{port}" not in service.settings.webhook_host:
-        return "its host is not named any more"
+        return "its host is no longer in --webhook-host"
     body = json.dumps({"id": job.id, "name": job.name, "state": job.state, "ended": job.ended}).encode()
     headers = {"Content-Type": "application/json"}
     try:
@@ -261,22 +264,22 @@ def _post_end(service: Service, job: Job) -> str | None:
 
 
 class LocalWorkers:
-    """Workers of this machine: a thread for each, which begins again when its worker ends."""
+    """Workers on this machine, each in a thread that restarts it if it ends."""
 
     def __init__(self, calls: Sequence[WorkerCall]) -> None:
-        self._workers = [worker_of(call, niceness=_NICENESS) for call in calls]
+        self._workers = [create_worker(call, niceness=_NICENESS) for call in calls]
         self._threads = [
             threading.Thread(target=_keep_working, args=(worker,), name=worker.name, daemon=True)
             for worker in self._workers
         ]
 
     def start(self) -> None:
-        """Start all of them."""
+        """Start all workers."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Let all of them give back what they do and end; the processes of those that take too long are killed."""
+        """Let all workers release their jobs and end. Kill the processes of workers that take too long."""
         for worker in self._workers:
             worker.stop.set()
         until = time.monotonic() + _STOP_SECONDS
@@ -287,7 +290,7 @@ class LocalWorkers:
 
 
 def _keep_working(worker: Worker) -> None:
-    """Run a worker until it shall stop; one that ends with an error begins again after a pause."""
+    """Run a worker until it is stopped; restart it after a pause if it ends before."""
     pause = 1.0
     while not worker.stop.is_set():
         started = time.monotonic()
@@ -295,5 +298,5 @@ def _keep_working(worker: Worker) -> None:
             worker.run()
         except Exception:
             _LOGGER.warning(json.dumps({"event": "worker ended", "worker": worker.name}), exc_info=True)
-        pause = min(2 * pause, _LONGEST_PAUSE) if time.monotonic() - started < _QUICK_DEATH else 1.0
+        pause = min(2 * pause, _LONGEST_PAUSE) if time.monotonic() - started < _QUICK_EXIT else 1.0
         worker.stop.wait(pause)

@@ -1,4 +1,4 @@
-"""The service behind its routes: submissions that are checked and queued, and who may see which job."""
+"""What the routes of the server share: check and queue submissions, and decide who may see which job."""
 
 import threading
 import time
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from data_pipeline.io.errors import InputError, choice_problem
 from helixfold.apps.serve.change_signal import ChangeSignal
-from helixfold.apps.serve.forecast_curve import ForecastBody, forecast
+from helixfold.apps.serve.forecast_curve import ForecastBody, estimate_job
 from helixfold.apps.serve.queue.access import EndedSessions, Shares
 from helixfold.apps.serve.queue.database import AuditLog, Database
 from helixfold.apps.serve.queue.jobs import BusyError, Job, JobKind, NewJob, new_id
@@ -22,13 +22,13 @@ from helixfold.apps.serve.submission import Submission
 from helixfold.apps.serve.tokens import TokenFile
 from helixfold.apps.serve.upload_check import check_upload
 
-_PRESENT_SECONDS = 1.0  # for which the list of workers is not read again
-_MAX_CHECKS = 2  # of uploads at a time, at most one of each user
+_OFFERS_SECONDS = 1.0  # during which the list of workers is not read again
+_MAX_CHECKS = 2  # of uploads at a time, at most one for each user
 
 
 @dataclass(frozen=True)
 class User:
-    """Whoever makes a request, from which address, and the id of the token that shows it; None where none is needed."""
+    """The user who makes a request, the address it comes from, and the id of its token; None without tokens."""
 
     name: str
     address: str
@@ -37,7 +37,7 @@ class User:
 
 @dataclass
 class Service:
-    """Everything that the routes of a server use; its database is opened by nobody else."""
+    """The state of a server that its routes share. No other process opens its database."""
 
     settings: ServeSettings
     storage: Storage
@@ -60,7 +60,7 @@ class Service:
 
     @classmethod
     def open(cls, settings: ServeSettings) -> "Service":
-        """Open the service in its data directory, and put right what a killed server left behind."""
+        """Open the service in its data directory, and remove the files that a killed server left behind."""
         storage = Storage(settings.data)
         storage.prepare()
         service = cls(settings, storage, Database(storage.database), TokenFile(settings.data))
@@ -75,10 +75,11 @@ class Service:
     def submit(
         self, submission: Submission, user: User, *, idempotency_key: str | None = None, webhook: str | None = None
     ) -> tuple[Job, bool]:
-        """Queue a submission and return its job with True, or the one that its idempotency key has with False.
+        """Queue a submission.
 
-        Raise `InputError` for what cannot be predicted, `QuotaError` where there is no room for it, and `BusyError`
-        while other uploads are checked.
+        Return its job and True, or the earlier job with the same idempotency key and False. Raise `InputError` if it
+        cannot be predicted, `QuotaError` if it exceeds the user's limits, and `BusyError` while too many other uploads
+        are being checked.
         """
         self._check(submission, webhook)
         new = NewJob(
@@ -113,7 +114,10 @@ class Service:
 
     @contextmanager
     def _upload_check_of(self, user: str) -> Iterator[None]:
-        """Let a user's upload be checked. Raise `BusyError` if another one of the user's, or too many others, are."""
+        """Reserve the check of a user's upload.
+
+        Raise `BusyError` if another upload of this user, or too many of others, are being checked.
+        """
         with self._checks_lock:
             if user in self._checking:
                 raise BusyError("another upload of yours is being checked; wait until it is queued")
@@ -127,22 +131,22 @@ class Service:
                 self._checking.remove(user)
 
     def enqueue(self, new: NewJob) -> tuple[Job, bool]:
-        """Add a job to the queue, and wake up the workers that wait for one."""
+        """Add a job to the queue, and wake up waiting workers. Return the job and whether it is new."""
         try:
             job, is_new = self.queue.submit(new)
         except BaseException:
             self.storage.remove(new.id)
             raise
         if is_new:
-            self.waiting_jobs.changed()
+            self.waiting_jobs.notify()
         elif job.id != new.id:
             self.storage.remove(new.id)
         return job, is_new
 
-    def forecast(self, submission: Submission) -> ForecastBody | None:
-        """Return what a submission will take; None while no worker has told its forecasts."""
+    def estimate(self, submission: Submission) -> ForecastBody | None:
+        """Estimate the time and memory of a submission; None while no worker has connected."""
         options = submission.options
-        return forecast(
+        return estimate_job(
             self.offers(),
             residues=submission.residues,
             chains=len(submission.chains),
@@ -152,42 +156,45 @@ class Service:
         )
 
     def offers(self) -> Sequence[WorkerOffers]:
-        """Return what the workers offer that are present, or else were heard last."""
-        read, found = self._offers
-        if time.monotonic() - read > _PRESENT_SECONDS or not found:
-            found = list((self.workers.present() or self.workers.offers()).values())
-            self._offers = (time.monotonic(), found)
-        return found
+        """Return the offers of the connected workers, or of all recent workers if none is connected."""
+        read, offers = self._offers
+        if time.monotonic() - read > _OFFERS_SECONDS or not offers:
+            offers = list((self.workers.present() or self.workers.offers()).values())
+            self._offers = (time.monotonic(), offers)
+        return offers
 
     def models(self) -> list[str]:
         """Return the names of the models that workers offer."""
         return list(dict.fromkeys(name for worker in self.offers() for name in worker.models))
 
     def provenance(self) -> str:
-        """Return the provenance of the best model of the worker whose best model is the least trustworthy."""
+        """Return the least trustworthy provenance among the best models of all workers."""
         return min((worker.best_provenance for worker in self.offers()), key=PROVENANCES.index, default=PROVENANCES[-1])
 
     def visible_job(self, job: str, user: User, kinds: Sequence[JobKind] = ("prediction",)) -> Job | None:
-        """Return a job of these kinds if it is the user's own; None for others' jobs as for unknown ones."""
-        found = self.views.job(job)
-        return found if found is not None and found.user == user.name and found.kind in kinds else None
+        """Return a job of these kinds if it belongs to the user; None for other users' jobs and unknown ids."""
+        record = self.views.job(job)
+        return record if record is not None and record.user == user.name and record.kind in kinds else None
 
     def shared_job(self, secret: str) -> Job | None:
-        """Return the job that a link shows; None for a link that has ended, or whose token has."""
+        """Return the job that a link shows; None if the link or the token of its user is no longer valid."""
         job_id, token = self.shares.find(secret) or (None, None)
         job = None if job_id is None else self.views.job(job_id)
-        return job if job is not None and self._is_good(job.user, token) else None
+        return job if job is not None and self._is_authorized(job.user, token) else None
 
-    def _is_good(self, user: str, token: str | None) -> bool:
-        """Return whether a token of a user is good now; without one, whether any is, or none is needed."""
+    def _is_authorized(self, user: str, token: str | None) -> bool:
+        """Return whether a token is valid.
+
+        If `token` is None, return whether the user has any valid token, or the service does not require tokens.
+        """
         if token is not None:
-            return self.tokens.good(token) is not None
+            return self.tokens.valid_token(token) is not None
         now, tokens = time.time(), self.tokens.all()
         own = (each for each in tokens if each.user == user and each.kind == "user")
-        return not self.settings.needs_token or any(each.is_good(now) for each in own)
+        return not self.settings.needs_token or any(each.is_valid(now) for each in own)
 
     def remove_files(self, jobs: Sequence[Job]) -> None:
-        """Remove the files and the shared links of jobs that have expired, and what they asked for from the disk."""
+        """Remove the files and shared links of expired jobs, and erase their requests from the database's log."""
         for job in jobs:
             self.storage.remove(job.id)
             self.shares.withdraw(job.id)
@@ -207,11 +214,11 @@ class Service:
             raise InputError("this service cannot relax structures, because OpenMM is not installed")
         if webhook is not None:
             self._check_webhook(webhook)
-        found = self.forecast(submission)
-        if found is not None and not found.fits:
+        estimate = self.estimate(submission)
+        if estimate is not None and not estimate.fits:
             raise InputError(
                 f"{submission.residues:,} residues do not fit into the memory of any worker; "
-                f"the maximum is {found.longest or 0:,}"
+                f"the maximum is {estimate.longest or 0:,}"
             )
 
     def _check_webhook(self, webhook: str) -> None:
@@ -225,8 +232,8 @@ class Service:
             raise InputError("this service may not call the host of the webhook; see --webhook-host")
 
 
-def described(job: Job, place: int | None = None) -> dict[str, Any]:
-    """Return what the REST interface tells of a job."""
+def job_fields(job: Job, place: int | None = None) -> dict[str, Any]:
+    """Return the fields of a job in answers of the REST interface; `place` is its position in the queue."""
     return {
         "id": job.id,
         "kind": job.kind,

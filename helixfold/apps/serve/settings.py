@@ -59,12 +59,12 @@ class ListeningOptions(Checked):
 class ServeSettings(ListeningOptions):
     """Settings of a service.
 
-    Without `needs_token` every request is the user "local"'s, which is allowed on a loopback address alone.
+    If `needs_token` is false, which is allowed only on a loopback address, all requests come from the user "local".
     """
 
     max_result_bytes: int = 2**31  # of one file that a worker sends
-    wait_seconds: Annotated[float, POSITIVE] = 900.0  # for which an answer with a structure in it is waited for
-    body_seconds: Annotated[float, POSITIVE] = 60.0  # in which a request has to arrive, and one more for each 256 KiB
+    wait_seconds: Annotated[float, POSITIVE] = 900.0  # maximum time of a request that waits for its structure
+    body_seconds: Annotated[float, POSITIVE] = 60.0  # for a request to arrive, plus one second for each 256 KiB
     queue: QueueOptions = field(default_factory=QueueOptions)
 
     def __post_init__(self) -> None:
@@ -80,17 +80,17 @@ class ServeSettings(ListeningOptions):
 
     @property
     def needs_token(self) -> bool:
-        """Return whether a request must show who makes it.
+        """Return whether requests need a token.
 
-        Behind a proxy all requests come from this machine, wherever they began.
+        Behind a proxy they always do, because the proxy makes all requests look as if they came from this machine.
         """
         return self.require_tokens or self.behind_proxy or not is_loopback(self.host)
 
     @property
     def accepted_hosts(self) -> Sequence[str] | None:
-        """Return the names that the Host of a request may have, without a port; None: any.
+        """Return the host names, without a port, that the Host header of a request may have; None accepts all.
 
-        A page of elsewhere whose name is made to lead to this machine has another one.
+        This prevents DNS rebinding: another site's page whose name resolves to this machine sends its own host name.
         """
         if self.host_name or not self.needs_token:
             public = _PUBLIC_URL.findall(self.public_url or "")  # its host, without the port
@@ -99,11 +99,11 @@ class ServeSettings(ListeningOptions):
 
 
 def check_encrypted(url: str, *, allow_http: bool = False) -> None:
-    """Raise `InputError` for a server to which requests, and the token in them, would travel unencrypted."""
+    """Raise `InputError` if requests to a server, and the token in them, would travel unencrypted."""
     try:
         parts = urlsplit(url)
     except ValueError:
-        return  # the client says what is wrong with it
+        return  # the client reports the invalid address
     if parts.scheme == "http" and not allow_http and not is_loopback(parts.hostname or ""):
         raise InputError(
             f"the token would travel unencrypted to '{printable(url)}'; use https, or pass --allow-http if you trust "

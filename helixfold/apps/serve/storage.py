@@ -1,8 +1,8 @@
-"""The files of the service: inputs and results of each job, in directories that are named by ids alone.
+"""The files of the service: inputs and results of each job, in directories named by the ids of the jobs.
 
 DATA/service.sqlite, tokens.json, secret.key
-DATA/jobs/<id>/inputs/<name>           what a user uploaded, under names given here
-DATA/jobs/<id>/<attempt>/<path>        what a worker sent of that attempt
+DATA/jobs/<id>/inputs/<name>           uploaded files, under names that the server assigns
+DATA/jobs/<id>/<attempt>/<path>        result files that a worker sent in this attempt
 """
 
 import os
@@ -42,7 +42,7 @@ class Storage:
     directory: Path
 
     def prepare(self) -> None:
-        """Make the directory, which only its owner can read. Raise `InputError` if that cannot be done."""
+        """Create the directory, readable by its owner only. Raise `InputError` if this fails."""
         make_private(self.directory)
         with os_errors_as_input_errors(self.directory, "cannot be prepared"):
             remove_partial_files([self.directory], re.escape(_SECRET_FILE))
@@ -57,11 +57,11 @@ class Storage:
 
     @property
     def database(self) -> Path:
-        """Return the file of the database."""
+        """Return the path of the database."""
         return self.directory / DATABASE_FILE
 
     def secret(self) -> bytes:
-        """Return the secret of this service, by which it signs sessions; it is made at the first start."""
+        """Return the secret with which this service signs sessions; create it at the first start."""
         path = self.directory / _SECRET_FILE
         if not path.is_file() or path.stat().st_size < 32:
             with atomic_write(path) as temporary:
@@ -71,29 +71,29 @@ class Storage:
         return path.read_bytes()
 
     def job(self, job: str) -> Path:
-        """Return the directory of a job. Raise ValueError for what is no id."""
+        """Return the directory of a job. Raise ValueError if `job` is not an id."""
         if not _ID.fullmatch(job):
             raise ValueError("not a job id")
         return self.directory / "jobs" / job
 
     def inputs(self, job: str) -> Path:
-        """Return the directory of what was uploaded for a job."""
+        """Return the directory of the files that were uploaded for a job."""
         return self.job(job) / _INPUTS
 
     def input_file(self, job: str, name: str) -> Path:
-        """Return a file that was uploaded for a job. Raise `InputError` for a name that the server does not give."""
+        """Return the path of an uploaded file. Raise `InputError` for a name that the server does not assign."""
         return self.inputs(job) / checked_input_name(name)
 
     def attempt(self, job: str, attempt: int) -> Path:
-        """Return the directory of what a worker sends of an attempt."""
+        """Return the directory of the result files that a worker sends in an attempt."""
         return self.job(job) / str(attempt)
 
     def attempt_file(self, job: str, attempt: int, path: str) -> Path:
-        """Return where a file of an attempt lies. Raise `InputError` for a path that may lead elsewhere."""
+        """Return the path of a result file of an attempt. Raise `InputError` if it may be outside the directory."""
         return self.attempt(job, attempt) / checked_result_path(path)
 
     def results(self, job: Job) -> Iterator[tuple[str, int]]:
-        """Yield the path and the size of each file of a job's result, by name."""
+        """Yield the relative path and the size in bytes of each file of a job's result, sorted by path."""
         if job.result is None:
             return
         directory = self.attempt(job.id, job.result)
@@ -102,46 +102,46 @@ class Storage:
                 yield path.relative_to(directory).as_posix(), path.stat().st_size
 
     def result_file(self, job: Job, path: str) -> Path | None:
-        """Return a file of a job's result; None if there is none at this path."""
+        """Return the absolute path of a file of a job's result; None if it does not exist."""
         if job.result is None:
             return None
         try:
-            found = self.attempt_file(job.id, job.result, path)
+            file = self.attempt_file(job.id, job.result, path)
         except ValueError:
             return None
-        return found if found.is_file() and not found.is_symlink() else None
+        return file if file.is_file() and not file.is_symlink() else None
 
     def remove(self, job: str) -> None:
         """Remove all files of a job."""
         shutil.rmtree(self.job(job), ignore_errors=True)
 
     def remove_other_attempts(self, job: Job) -> None:
-        """Remove what workers sent of attempts that are not the result."""
+        """Remove the files of all attempts except the one that is the result."""
         for path in self.job(job.id).glob("[0-9]*"):
             if path.is_dir() and path.name != str(job.result):
                 shutil.rmtree(path, ignore_errors=True)
 
-    def remove_unknown(self, known: set[str]) -> None:
-        """Remove the files of jobs that are not in the database: a server was killed before they were."""
+    def remove_unknown(self, job_ids: set[str]) -> None:
+        """Remove the files of jobs other than `job_ids`, because the server was killed before it stored these jobs."""
         for path in (self.directory / "jobs").iterdir():
-            if path.name not in known:
+            if path.name not in job_ids:
                 shutil.rmtree(path, ignore_errors=True)
 
     def flush_names(self, directory: Path) -> None:
-        """Let the names of all files in a directory, and its own, survive a power cut, as their content does."""
+        """Flush a directory, its subdirectories and the directories above, so that file names survive a power cut."""
         above = takewhile(lambda folder: folder != self.directory.parent, directory.parents)
         for folder in (*(Path(folder) for folder, _, _ in os.walk(directory)), *above):
             _flush_folder(folder)
 
     def sizes(self, directory: Path) -> dict[Path, int]:
-        """Return the bytes of each file below a directory."""
+        """Return the size in bytes of each file below a directory."""
         return {path: path.stat().st_size for path in directory.rglob("*") if path.is_file()}
 
 
 def make_private(directory: Path) -> None:
-    """Make the data directory of a service, and let only its owner read what the service keeps there.
+    """Create the data directory of a service, or correct its permissions, so that only its owner can read it.
 
-    The modes of a directory that others could read are repaired. Raise `InputError` if that cannot be done.
+    Raise `InputError` if this fails.
     """
     with os_errors_as_input_errors(directory, "cannot be made private"):
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -150,12 +150,12 @@ def make_private(directory: Path) -> None:
         _restrict(directory)
         lock = directory / TOKEN_LOCK
         if lock.exists() and lock.stat().st_mode & 0o077:
-            lock.unlink()  # another user may have opened it, and could hold it for ever
+            lock.unlink()  # another user may have opened it, and could hold it forever
         _restrict(*(directory / name for name in _OWN_FILES))
 
 
 def _restrict(*paths: Path) -> None:
-    """Let only their owner use those of these directories and files that exist."""
+    """Give only the owner access to these directories and files; skip those that do not exist."""
     for path in paths:
         if path.exists() and not path.is_symlink():
             mode = 0o700 if path.is_dir() else 0o600
@@ -164,7 +164,7 @@ def _restrict(*paths: Path) -> None:
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """Write a file so that its content survives a power cut; its name does once its directory is flushed."""
+    """Write a file so that its content survives a power cut. Its name survives once `flush_names` was called."""
     with os_errors_as_input_errors(path.name, "cannot be stored"):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with path.open("wb") as file:
@@ -174,15 +174,15 @@ def write_durably(path: Path, content: bytes) -> None:
 
 
 def _flush_folder(path: Path) -> None:
-    number = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(number)
+        os.fsync(descriptor)
     finally:
-        os.close(number)
+        os.close(descriptor)
 
 
 def file_name_of(name: str) -> str:
-    """Return a name for files of a job from the user's name of it: ASCII letters, digits, '_' and '-' alone."""
+    """Convert the name of a job to a file name of ASCII letters, digits, '_' and '-'."""
     letters = re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_-")[:60].rstrip("_-")
     if not letters:
         return "protein"
@@ -191,7 +191,7 @@ def file_name_of(name: str) -> str:
 
 
 def checked_name(name: str) -> str:
-    """Return the name that a user gives a job, for people. Raise `InputError` for one that cannot be shown."""
+    """Return a job name with normalized spaces. Raise `InputError` if it is too long or not printable."""
     text = " ".join(name.split())
     if len(text) > 120 or not text.isprintable():
         raise InputError(f"a job name must have at most 120 printable characters, got '{printable(name, 40)}'")

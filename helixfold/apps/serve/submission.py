@@ -1,4 +1,4 @@
-"""Submissions of users, checked by the readers of `helixfold predict`."""
+"""Read and check submissions of users with the parsers of `helixfold predict`."""
 
 import hashlib
 import json
@@ -29,24 +29,24 @@ _TEMPLATE_ENDINGS = (".cif", ".cif.gz", ".pdb", ".pdb.gz")
 
 @dataclass(frozen=True, kw_only=True)
 class UploadedFile:
-    """An alignment or a template structure that comes with a submission; its own name only says its format."""
+    """An alignment or a template structure of a submission; only the extension of its name is used."""
 
     kind: FileKind
     name: str
     content: bytes
 
-    def stored_name(self, number: int) -> str:
-        """Return the name under which it is kept. Raise `InputError` if its own name has no known ending."""
+    def stored_name(self, index: int) -> str:
+        """Return the name under which the server stores the file. Raise `InputError` for an unknown extension."""
         endings = _ALIGNMENT_ENDINGS if self.kind == "alignment" else _TEMPLATE_ENDINGS
         ending = next((ending for ending in endings if self.name.lower().endswith(ending)), None)
         if ending is None:
             raise InputError(f"the name of an uploaded {self.kind} must end in {', '.join(endings)}")
-        return f"{self.kind}_{number}{ending}"
+        return f"{self.kind}_{index}{ending}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Submission:
-    """A single chain, or a complex with its chains, to be predicted."""
+    """A protein or complex to predict, with its options and uploaded files."""
 
     name: str
     chains: tuple[str, ...]
@@ -60,20 +60,20 @@ class Submission:
 
     @property
     def residues(self) -> int:
-        """Return the number of residues of all chains."""
+        """Return the total number of residues of the chains."""
         return sum(map(len, self.chains))
 
     @property
     def sequence(self) -> str:
-        """Return the chains with colons between."""
+        """Return the sequences of the chains, joined by colons."""
         return CHAIN_SEPARATOR.join(self.chains)
 
     def stored_files(self) -> dict[str, UploadedFile]:
-        """Return the files by the names under which they are kept."""
-        return {file.stored_name(number): file for number, file in enumerate(self.files)}
+        """Return the files by the names under which the server stores them."""
+        return {file.stored_name(index): file for index, file in enumerate(self.files)}
 
     def request(self) -> dict[str, Any]:
-        """Return what a worker is told."""
+        """Return the JSON object that the server sends to the worker."""
         stored = self.stored_files()
         return {
             "name": file_name_of(self.name),
@@ -85,15 +85,15 @@ class Submission:
         }
 
     def digest(self) -> str:
-        """Return a digest that is equal for submissions that ask for the same."""
+        """Return a SHA-256 digest of the request and its files, which equal submissions share."""
         files = {name: hashlib.sha256(file.content).hexdigest() for name, file in self.stored_files().items()}
         return hashlib.sha256(json.dumps([self.request(), files], sort_keys=True).encode()).hexdigest()
 
 
 def read_sequence_file(name: str, content: bytes) -> tuple[str, list[UploadedFile]]:
-    """Return the FASTA text of an uploaded file (FASTA, CSV, TSV, a3m), and the file as an alignment if it is an a3m.
+    """Convert an uploaded FASTA, CSV, TSV or a3m file to FASTA text; an a3m file is also returned as an alignment.
 
-    Raise `InputError` for a file that is none of these.
+    Raise `InputError` for a file that cannot be read.
     """
     stem, _, ending = name.rpartition(".")
     if ending.lower() == "a3m":
@@ -112,7 +112,10 @@ def read_sequence_file(name: str, content: bytes) -> tuple[str, list[UploadedFil
 
 
 def _target_of_a3m(name: str, content: bytes) -> str:
-    """Return the FASTA record of the first row of an a3m; ColabFold's first line gives lengths and copies of chains."""
+    """Return the first row of an a3m file as a FASTA record.
+
+    In files of ColabFold, the first line contains the lengths and numbers of copies of the chains.
+    """
     before, _, rest = content[: MAX_SEQUENCE_TEXT + 1].decode("utf-8", "replace").partition(">")
     row = "".join(rest.partition("\n")[2].partition("\n>")[0].split())
     sequence = "".join(letter for letter in row if letter.isupper())
@@ -133,45 +136,47 @@ def _target_of_a3m(name: str, content: bytes) -> str:
 def read_submissions(
     text: str, name: str = "", options: Mapping[str, Any] | None = None, files: Sequence[UploadedFile] = ()
 ) -> list[Submission]:
-    """Return the submissions in a text: one sequence, with colons between the chains of a complex, or FASTA records.
+    """Read a sequence, with colons between the chains of a complex, or FASTA records; return a submission for each.
 
-    A record is named by its header, or by `name`, which several records have before their own names. Raise
-    `InputError` for a text that `helixfold predict` would not take, too.
+    A submission is named by the FASTA header, or by `name` if there is one sequence; with several records, `name`
+    precedes their own names. Raise `InputError` for a text that `helixfold predict` does not accept.
     """
     if len(text) > MAX_SEQUENCE_TEXT:
         raise InputError(f"the text has {len(text):,} characters; the maximum is {MAX_SEQUENCE_TEXT:,}")
     if not text.strip():
         raise InputError("the sequence is empty; enter one-letter codes of amino acids, or FASTA records")
     own_name = checked_name(name)
-    given = text.lstrip()
-    has_headers = given.startswith(">")
-    if (count := given.count("\n>") + 1) > MAX_RECORDS:
+    stripped = text.lstrip()
+    has_headers = stripped.startswith(">")
+    if (count := stripped.count("\n>") + 1) > MAX_RECORDS:
         raise InputError(f"the text has {count:,} records; the maximum is {MAX_RECORDS}")
-    records = _records(given) if has_headers else _records(f">sequence\n{''.join(given.split())}\n", only_sequence=True)
+    records = (
+        _records(stripped) if has_headers else _records(f">sequence\n{''.join(stripped.split())}\n", only_sequence=True)
+    )
     if len(records) > 1 and files:
         raise InputError(
             "alignments and templates can only be used with a single sequence, and the text has several records"
         )
-    found = []
+    submissions = []
     for record in records:
-        shown = record.name if has_headers else own_name or "protein"
+        label = record.name if has_headers else own_name or "protein"
         if own_name and has_headers:
-            shown = own_name if len(records) == 1 else f"{own_name}: {record.name}"
+            label = own_name if len(records) == 1 else f"{own_name}: {record.name}"
         chains = record.sequences if isinstance(record, ComplexTarget) else (record.sequence,)
         problem = unknown_residues_problem("".join(chains))
         problem = problem or next(filter(None, map(kind_problem, chains)), None)
         if problem is not None:
-            raise InputError(f"'{shown}' cannot be predicted: {problem}")
-        found.append(
+            raise InputError(f"'{label}' cannot be predicted: {problem}")
+        submissions.append(
             Submission(
-                name=checked_name(shown),
+                name=checked_name(label),
                 chains=chains,
                 chain_ids=record.chain_ids if isinstance(record, ComplexTarget) else (),
                 options=job_options(options),
                 files=tuple(files),
             )
         )
-    return found
+    return submissions
 
 
 def _records(
@@ -185,6 +190,6 @@ def _records(
             return read_fasta_targets(path) if delimiter is None else read_table_targets(path, delimiter)
         except InputError as error:
             problem = str(error).replace(str(path), "your text")
-            if only_sequence:  # its header, and with it the line and the name, are none of the user's
+            if only_sequence:  # the header, its line and its name are not part of the user's text
                 problem = problem.replace("line 2, ", "").replace("line 1, ", "").replace(", record 'sequence'", "")
             raise InputError(problem) from error

@@ -1,4 +1,4 @@
-"""Read the sequences that `helixfold submit` sends: records of FASTA files, or sequences in the command line."""
+"""Read the sequences that `helixfold submit` sends, from FASTA files or from the command line."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,20 +9,20 @@ from data_pipeline.features.complexes.target_files import is_sequence
 from data_pipeline.io.errors import InputError
 
 
-def records_of(inputs: Sequence[Path], *, has_files: bool) -> list[tuple[str, str]]:
-    """Return name and sequence of each record, with ':' between chains. Raise `InputError` for wrong files."""
-    found = []
+def read_records(inputs: Sequence[Path], *, has_files: bool) -> list[tuple[str, str]]:
+    """Return the name and sequence of each record, with ':' between chains. Raise `InputError` for invalid files."""
+    records = []
     for path in inputs:
         if is_sequence(path):
-            found.append(("protein", str(path)))
+            records.append(("protein", str(path)))
             continue
         for record in read_fasta_targets(path):
             chains = record.sequences if isinstance(record, ComplexTarget) else (record.sequence,)
-            found.append((record.name, ":".join(chains)))
-    if not found:
+            records.append((record.name, ":".join(chains)))
+    if not records:
         raise InputError("pass FASTA files or a sequence")
-    if has_files and len(found) > 1:
+    if has_files and len(records) > 1:
         raise InputError(
             "--msa and --templates can only be used with a single sequence; submit each sequence separately"
         )
-    return found
+    return records

@@ -1,7 +1,7 @@
-"""Tokens of users and workers: made and revoked by a command, hashed in a file that a running server reads again.
+"""Tokens of users and workers, which commands create and revoke. A running server reads their file when it changes.
 
-A token is "hf_", its public id, and a secret of 256 random bits; the file has only the secret's SHA-256, from which it
-cannot be found. Whoever shows a token is its user.
+A token is "hf_", its public id, and a secret of 256 random bits. The file contains only the SHA-256 of the secret, from
+which the secret cannot be recovered. A request with a token is a request of the token's user.
 """
 
 import hashlib
@@ -29,12 +29,12 @@ _ADVICE: Final = "restore it from a backup, or delete it and create all tokens a
 
 
 class TokenFileError(InputError):
-    """Error for a file of tokens that is damaged."""
+    """Error for a damaged token file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Token:
-    """A token as the file has it; times are seconds since 1970, and `expires` is None for one that stays good."""
+    """A token in the token file. Times are seconds since 1970; `expires` is None for a token without expiry."""
 
     id: str
     user: str
@@ -44,13 +44,13 @@ class Token:
     expires: float | None = None
     revoked: float | None = None
 
-    def is_good(self, now: float) -> bool:
-        """Return whether the token opens anything now."""
+    def is_valid(self, now: float) -> bool:
+        """Return whether the token is valid at the time `now`: neither revoked nor expired."""
         return self.revoked is None and (self.expires is None or now < self.expires)
 
 
 class TokenFile:
-    """The tokens of a service, in a file of its data directory that only its owner reads."""
+    """The tokens of a service, in a file of its data directory that only its owner can read."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / TOKEN_FILE
@@ -58,7 +58,10 @@ class TokenFile:
         self._tokens: dict[str, Token] = {}
 
     def create(self, user: str, kind: TokenKind = "user", *, seconds: float | None = None) -> str:
-        """Add a token for a user and return it, which is shown only now. Raise `InputError` for a wrong name."""
+        """Create a token for a user, valid for `seconds` or without limit, and return it.
+
+        The token cannot be read from the file later. Raise `InputError` for an invalid user name.
+        """
         if not _USER.fullmatch(user):
             raise InputError(f"a user name must have 1 to 64 letters, digits, '.', '_', '@' or '-', got {user[:80]!a}")
         now, secret = time.time(), secrets.token_urlsafe(32)
@@ -70,39 +73,42 @@ class TokenFile:
             created=now,
             expires=None if seconds is None else now + seconds,
         )
-        with self._changing() as tokens:
+        with self._edit() as tokens:
             tokens[token.id] = token
         return f"hf_{token.id}_{secret}"
 
     def revoke(self, name: str) -> list[Token]:
-        """Revoke the token of this id, or all of the user of this name; return them. Raise `InputError` for none."""
-        with self._changing() as tokens:
-            found = [each for each in tokens.values() if name in (each.id, each.user) and each.revoked is None]
-            if not found:
+        """Revoke the token with this id, or all tokens of the user with this name, and return the revoked tokens.
+
+        Raise `InputError` if there are none.
+        """
+        with self._edit() as tokens:
+            valid = [each for each in tokens.values() if name in (each.id, each.user) and each.revoked is None]
+            if not valid:
                 raise InputError(f"no valid token has the id or user name {name[:80]!a}")
-            revoked = [replace(each, revoked=time.time()) for each in found]
+            revoked = [replace(each, revoked=time.time()) for each in valid]
             tokens.update({each.id: each for each in revoked})
         return revoked
 
     def all(self) -> Sequence[Token]:
-        """Return all tokens, also those that are not good any more."""
+        """Return all tokens, including revoked and expired ones."""
         self._read()
         return tuple(self._tokens.values())
 
-    def verified(self, text: str, kind: TokenKind = "user") -> Token | None:
-        """Return the token that this text is, if it is good now and of this kind; else None."""
+    def authenticate(self, text: str, kind: TokenKind = "user") -> Token | None:
+        """Return the token that a client sent as `text`; None if it is invalid or of another kind."""
         form = _FORM.fullmatch(text)
         self._read()
         token = None if form is None else self._tokens.get(form[1])
-        # The same work for every id, so that the time of the answer does not tell which ids there are.
+        # The work is the same for every id, so that response times do not reveal which ids exist.
         is_own = hmac.compare_digest(_digest(form[2] if form else ""), token.digest if token else _digest("x"))
-        return token if token is not None and is_own and token.kind == kind and token.is_good(time.time()) else None
+        return token if token is not None and is_own and token.kind == kind and token.is_valid(time.time()) else None
 
-    def good(self, identifier: str) -> Token | None:
-        """Return the token of this id if it is good now, for a session that was begun with it."""
+    def valid_token(self, identifier: str) -> Token | None:
+        """Return the token with this id if it is valid, for a session that was started with it; else None."""
         self._read()
         token = self._tokens.get(identifier)
-        return token if token is not None and token.is_good(time.time()) else None
+        return token if token is not None and token.is_valid(time.time()) else None
 
     def _read(self) -> None:
         """Read the file again if it has changed; raise `TokenFileError` if it is damaged."""
@@ -126,8 +132,8 @@ class TokenFile:
         self._tokens, self._state = {token.id: token for token in tokens}, state
 
     @contextmanager
-    def _changing(self) -> Iterator[dict[str, Token]]:
-        """Yield the tokens, and write them when the context ends well; other commands wait meanwhile."""
+    def _edit(self) -> Iterator[dict[str, Token]]:
+        """Yield the tokens, and write them if the context ends without an error. Other commands wait meanwhile."""
         make_private(self._path.parent)
         with acquire_lock(self._path.with_name(TOKEN_LOCK), "tokens are being changed", mode=0o600):
             self._read()

@@ -1,7 +1,7 @@
-"""Check uploaded files in a process of its own, whose memory, time and files are limited.
+"""Check uploaded files in a separate process with limited memory, time and open files.
 
-The readers are those of `helixfold predict`. What they find wrong is one sentence; a file that exhausts the limits ends
-the process and nothing else.
+The process uses the parsers of `helixfold predict` and returns their error message. A file that exhausts the limits
+ends this process only.
 """
 
 import multiprocessing
@@ -18,8 +18,8 @@ from data_pipeline.io.errors import InputError
 from data_pipeline.parse.text_files import read_chunks
 from helixfold.apps.serve.storage import file_name_of
 
-# Reading an mmCIF file takes up to 26 times its size, an alignment hardly any memory.
-_MEMORY: Final = 160 * 2**20  # beyond what the process has when it starts
+# Reading an mmCIF file takes up to 26 times its size in memory; reading an alignment takes little.
+_MEMORY: Final = 160 * 2**20  # in addition to what the process has when it starts
 _UNPACKED: Final = 64 * 2**20  # bytes of all files of an upload
 _SECONDS: Final = 30
 _OPEN_FILES: Final = 256
@@ -27,7 +27,7 @@ _METHOD: Final = "forkserver"
 
 
 def prepare_checks() -> None:
-    """Start the process from which the others are forked, with the readers imported, so that a check is quick."""
+    """Start the process from which the checking processes are forked, with the parsers imported to save time."""
     context = multiprocessing.get_context(_METHOD)
     context.set_forkserver_preload([__name__])
     process = context.Process(target=_nothing)
@@ -36,7 +36,7 @@ def prepare_checks() -> None:
 
 
 def check_upload(request: Mapping[str, Any], directory: Path) -> None:
-    """Raise `InputError` if the files of a request, which lie in a directory, cannot be used for its sequence."""
+    """Raise `InputError` if the uploaded files of a request, in `directory`, cannot be used for its sequence."""
     context = multiprocessing.get_context(_METHOD)
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_check, args=(dict(request), directory, theirs), daemon=True)
@@ -55,9 +55,9 @@ def check_upload(request: Mapping[str, Any], directory: Path) -> None:
 
 
 def request_targets(request: Mapping[str, Any], directory: Path) -> Any:
-    """Return the targets of a request whose files lie in `directory`, as `helixfold predict` reads them.
+    """Read the targets of a request with its files in `directory`, as `helixfold predict` does.
 
-    The FASTA file of the sequence is written there. Raise `InputError` for what cannot be used.
+    This writes the sequence to a FASTA file in `directory`. Raise `InputError` for invalid files.
     """
     fasta = directory / "target.fasta"
     fasta.write_text(fasta_of(request))
@@ -67,7 +67,7 @@ def request_targets(request: Mapping[str, Any], directory: Path) -> Any:
 
 
 def fasta_of(request: Mapping[str, Any]) -> str:
-    """Return the FASTA text of a request, with the IDs of its chains in the header."""
+    """Return the FASTA text of a request, with its chain ids in the header."""
     ids = ":".join(request["chain_ids"])
     header = f">{file_name_of(str(request['name']))}" + (f" chain_ids={ids}" if ids else "")
     return f"{header}\n{request['sequence']}\n"
@@ -83,7 +83,7 @@ def _too_much(what: str) -> str:
 
 def _check(request: dict[str, Any], directory: Path, answer: Connection) -> None:
     leave_interruptions_to_parent()
-    os.nice(10)  # the server answers other requests meanwhile
+    os.nice(10)  # so that the server still answers other requests quickly
     for kind, limit in (
         (resource.RLIMIT_DATA, _writable_memory() + _MEMORY),
         (resource.RLIMIT_CPU, _SECONDS),
@@ -105,6 +105,6 @@ def _check(request: dict[str, Any], directory: Path, answer: Connection) -> None
 
 
 def _writable_memory() -> int:
-    """Return the bytes of writable memory that this process has, as RLIMIT_DATA counts them (on Linux; else 0)."""
+    """Return the writable memory of this process in bytes, as RLIMIT_DATA counts it (on Linux; 0 elsewhere)."""
     statistics = Path("/proc/self/statm")
     return int(statistics.read_text().split()[5]) * resource.getpagesize() if statistics.is_file() else 0

@@ -33,12 +33,12 @@ from tests.training.ranks import SERVER
 class QuickProcess:
     """In place of the process that predicts: reports progress, and writes two files."""
 
-    def do(self, kind: str, content: Mapping[str, Any], directory: Path, keep_on: Any) -> Outcome:
+    def do(self, kind: str, content: Mapping[str, Any], directory: Path, should_continue: Any) -> Outcome:
         if kind == "offers":
             return Outcome(result={"device": "none", "models": ["quick"], "alignments": False, "forecasts": {}})
         progress = Progress()
         progress.read(b'{"target": "a", "stage": "features", "seconds": 0.1}\n')
-        if not keep_on(progress):
+        if not should_continue(progress):
             return Outcome(error="stopped")
         folder = directory / "predictions"
         folder.mkdir()
@@ -66,7 +66,7 @@ class QuickWorker(Worker):
 
 
 def work(url: str, token: str, name: str, log: Path) -> None:
-    worker = QuickWorker(HttpClient(url, token), QuickProcess(), name=name, say=lambda _: None).log_to(log)
+    worker = QuickWorker(HttpClient(url, token), QuickProcess(), name=name, print_line=lambda _: None).log_to(log)
     signal.signal(signal.SIGTERM, lambda *_: worker.stop.set())
     worker.run()
 

@@ -112,7 +112,7 @@ def running(directory: Path, *, offers: Mapping[str, Any] | None = OFFERS, **set
         while not server.started:
             time.sleep(0.01)
         if offers is not None:
-            service.workers.heard("local/test", WorkerOffers.model_validate(offers))
+            service.workers.record_message("local/test", WorkerOffers.model_validate(offers))
         state = app.state
         yield Running(service, socket.getsockname()[1], state.worker_token, state.connections)
     finally:

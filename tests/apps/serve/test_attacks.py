@@ -96,10 +96,10 @@ def test_tokens_are_hashed_and_end_when_they_are_revoked(tmp_path: Path) -> None
     assert secret not in (tmp_path / "tokens.json").read_text()
     assert (tmp_path / "tokens.json").stat().st_mode & 0o077 == 0
     running_server = TokenFile(tmp_path)
-    assert running_server.verified(token) is not None
-    assert running_server.verified(token, "worker") is None
+    assert running_server.authenticate(token) is not None
+    assert running_server.authenticate(token, "worker") is None
     file.revoke("anna")
-    assert running_server.verified(token) is None
+    assert running_server.authenticate(token) is None
 
 
 def test_a_session_begins_with_a_token_and_ends_with_it(guarded: Running) -> None:
@@ -206,7 +206,7 @@ def test_silent_connections_are_ended(tmp_path: Path) -> None:
         for protocol in opened:
             assert protocol._timer is not None
             assert protocol._timer.when() <= protocol.loop.time() + HEADER_SECONDS
-            protocol.loop.call_soon_threadsafe(protocol._look)  # as when the time for a request's head is over
+            protocol.loop.call_soon_threadsafe(protocol._check)  # as when the time for a request's head is over
         for connection in silent:
             assert connection.recv(1000) == b""
 
@@ -319,7 +319,7 @@ def test_shared_link_lasts_no_longer_than_the_token_that_makes_it(guarded: Runni
     token = guarded.service.tokens.create("finn", seconds=3_600)
     job = guarded.json("POST", f"{API}/jobs", JOB, headers=bearer(token))["id"]
     expires = guarded.json("POST", f"{API}/jobs/{job}/share", headers=bearer(token))["expires"]
-    assert expires == guarded.service.tokens.good(token.split("_")[1]).expires  # type: ignore[union-attr]
+    assert expires == guarded.service.tokens.valid_token(token.split("_")[1]).expires  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("how", ["revoke", "logout"])

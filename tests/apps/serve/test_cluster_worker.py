@@ -33,7 +33,7 @@ class Engine:
         self.node(directory, future)
         return future
 
-    def refusal(self, pool: str, error: BaseException) -> PoolError | None:
+    def pool_error(self, pool: str, error: BaseException) -> PoolError | None:
         return error if isinstance(error, PoolError) else None
 
 
@@ -60,14 +60,14 @@ def test_a_lost_node_is_another_attempt_and_a_pool_without_nodes_is_an_error(tmp
 def test_progress_of_a_node_is_told_and_it_learns_that_it_shall_stop(tmp_path: Path) -> None:
     told: list[dict[str, Any]] = []
 
-    def keep_on(progress: Progress) -> bool:
+    def should_continue(progress: Progress) -> bool:
         told.append(progress.to_dict())
         content = {"stages": [{"name": "features", "seconds": 1.0}], "lines": []}
         (tmp_path / "progress.json").write_text(json.dumps(content))
         return len(told) < 2
 
     silent = done_by(lambda *_: None)
-    assert silent.do("prediction", {}, tmp_path, keep_on).error == "stopped"
+    assert silent.do("prediction", {}, tmp_path, should_continue).error == "stopped"
     assert told[0]["lines"] == ["waiting for a node of pool 'small'"]
     assert told[1]["stages"] == [{"name": "features", "seconds": 1.0}]
     assert cluster.do_on_node("prediction", {}, tmp_path, WorkerOptions()) == Outcome(error="stopped")

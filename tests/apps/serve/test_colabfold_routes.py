@@ -24,7 +24,7 @@ from data_pipeline.search.plan import AlignmentStep, PairingStep, SearchPlan
 from helixfold.apps.serve.alignment_request import MODES
 from helixfold.apps.serve.worker import tasks
 from helixfold.apps.serve.worker.options import WorkerOptions
-from helixfold.apps.serve.worker.tasks import packed, split_databases
+from helixfold.apps.serve.worker.tasks import pack, split_databases
 from tests.apps.serve.msa_clients import PROGRAMS, compare, is_there
 from tests.apps.serve.running import Running, running
 from tests.apps.serve.searching import serve_searches
@@ -101,7 +101,7 @@ def test_equal_requests_are_one_search(tmp_path: Path) -> None:
         first, second = (server.json("POST", "/ticket/msa", body=body, headers=FORM) for _ in range(2))
         assert first == second
         assert first["status"] == "PENDING"
-        server.finish(server.claim(("alignment",)), {"result.tar.gz": packed({"uniref.a3m": b">101\n"})})
+        server.finish(server.claim(("alignment",)), {"result.tar.gz": pack({"uniref.a3m": b">101\n"})})
         assert server.claim(("alignment",)) is None
         assert server.json("POST", "/ticket/msa", body=body, headers=FORM) == {**first, "status": "COMPLETE"}
         assert server.asked("GET", f"/result/download/{first['id']}")[2][:2] == b"\x1f\x8b"
@@ -188,7 +188,7 @@ def test_alignments_are_divided_where_the_target_stands_again() -> None:
     both = b">101\nMKB\n>u\nMKA\n>101\nMKD\n>e\nMKC\n"
     assert split_databases(both, "MKB") == (b">101\nMKB\n>u\nMKA\n", b">101\nMKB\n>e\nMKC\n")
     assert split_databases(b">101\nMK\n", "MK") == (b">101\nMK\n", b">101\nMK\n")
-    assert packed({"a": b"1"}) == packed({"a": b"1"})
+    assert pack({"a": b"1"}) == pack({"a": b"1"})
 
 
 class RecordedSearches:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from helixfold.apps.serve.forecast_curve import forecast
+from helixfold.apps.serve.forecast_curve import estimate_job
 from helixfold.apps.serve.queue.jobs import QueueOptions
 from helixfold.apps.serve.queue.workers import WorkerOffers
 from helixfold.apps.serve.service import Service
@@ -51,7 +51,7 @@ def planned(model: str, residues: int, memory: float) -> tuple[bool, int]:
 def test_service_takes_the_chains_that_predict_folds_in_slabs(memory: float, offers_of: Any) -> None:
     offers = WorkerOffers.model_validate(offers_of("tiny", memory))
     for residues in (256, 2_000, 3_000, 4_500, 6_000):
-        found = forecast([offers], residues=residues, chains=1, model=None, recycles=None, count=1)
+        found = estimate_job([offers], residues=residues, chains=1, model=None, recycles=None, count=1)
         fits, peak = planned("tiny", residues, memory)
         assert found is not None
         assert found.fits == fits, residues
@@ -75,7 +75,7 @@ def test_running_service_queues_a_chain_of_3000_residues(offers_of: Any, tmp_pat
 def test_worker_sends_where_its_parameters_come_from(
     model: str, weights: Path | None, expected: str, offers_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks, "_curve", lambda *_: {})
+    monkeypatch.setattr(tasks, "_estimate_curve", lambda *_: {})
     offers = offers_of(model, 16.5, weights=weights)
     assert offers["provenance"] == {model: expected}
     assert WorkerOffers.model_validate(offers).best_provenance == expected
@@ -137,6 +137,6 @@ def test_worker_with_weights_does_not_hide_one_without(tmp_path: Path) -> None:
     with running(tmp_path, offers={**OFFERS, "provenance": {"tiny": "trained", "small": "demonstration"}}) as server:
         assert server.service.provenance() == "trained"
         other = WorkerOffers.model_validate({**OFFERS, "provenance": {"small": "demonstration"}})
-        server.service.workers.heard("local/other", other)
+        server.service.workers.record_message("local/other", other)
         server.service._offers = (0.0, [])
         assert server.service.provenance() == "demonstration"

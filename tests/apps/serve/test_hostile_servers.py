@@ -106,7 +106,7 @@ class Predicting:
     def __init__(self) -> None:
         self.asked: list[Mapping[str, Any]] = []
 
-    def do(self, kind: str, content: Mapping[str, Any], directory: Path, keep_on: object) -> Outcome:
+    def do(self, kind: str, content: Mapping[str, Any], directory: Path, should_continue: object) -> Outcome:
         if kind == "offers":
             return Outcome(result={"device": "none", "models": ["tiny"], "alignments": True, "forecasts": {}})
         self.asked.append(content)
@@ -120,7 +120,7 @@ class Predicting:
 def working(url: str, directory: Path) -> Iterator[tuple[Predicting, list[str]]]:
     """A worker of the server, with what it is asked to do and what it prints."""
     process, printed = Predicting(), list[str]()
-    worker = Worker(HttpClient(url, "hf_token"), process, name="w", directory=directory, say=printed.append)
+    worker = Worker(HttpClient(url, "hf_token"), process, name="w", directory=directory, print_line=printed.append)
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:
@@ -246,7 +246,7 @@ def test_no_control_character_of_a_server_reaches_the_screen_of_a_worker(tmp_pat
             until(lambda: printed)
         is_over.set()
         thread.join()
-    assert "asking again" in printed[0]
+    assert "retrying" in printed[0]
     assert "".join(printed).isprintable()
 
 

@@ -116,7 +116,7 @@ def test_several_sequences_are_refused_where_one_structure_is_returned(server: R
     records = ">a\nMKTAYIAKQR\n>b\nMKTAYIAKQRQISFVK\n"
     for path in (f"{NIM}/predict-structure-from-sequence", f"{NIM}/predict-structure-from-MSA"):
         status, _, body = server.asked("POST", path, {"sequence": records})
-        assert (status, b"takes one sequence" in body) == (422, True)
+        assert (status, b"accepts one sequence" in body) == (422, True)
 
 
 @pytest.mark.integration

@@ -412,7 +412,7 @@ def test_one_user_has_few_of_the_threads(
 @pytest.mark.integration
 def test_a_user_who_parses_much_leaves_threads_to_others() -> None:
     async def parse() -> None:
-        parsers, is_released = threads.Threads(2, of_user=1), threading.Event()
+        parsers, is_released = threads.Threads(2, per_user=1), threading.Event()
         slow = [asyncio.create_task(parsers.run("anna", is_released.wait, 60)) for _ in range(5)]
         try:
             assert await asyncio.wait_for(parsers.run("ben", len, "MK"), 10) == 2

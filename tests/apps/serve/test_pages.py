@@ -96,7 +96,7 @@ def test_an_example_fills_the_form_and_a_page_explains_it(own_server: Running) -
     assert browser.send("/submit", sequence=example[1].replace("&gt;", ">")) == 303
     assert own_server.claim()["request"]["name"] == "src_sh3"
     assert browser.open("/help") == 200
-    for words in ("One protein", "4,000 residues in a job", "30 days; download"):
+    for words in ("One protein", "4,000 residues per job", "30 days; download"):
         assert words in browser.text
 
 

@@ -222,7 +222,7 @@ def test_a_job_that_is_tried_again_needs_room_as_a_new_one_does(database: Databa
     first, second = (queue.submit(new(size=40))[0] for _ in range(2))
     queue.cancel(first.id)
     third, _ = queue.submit(new())
-    for again in (lambda: queue.retry(first.id), lambda: queue.again(first.id, "anna")):
+    for again in (lambda: queue.retry(first.id), lambda: queue.resubmit(first.id, "anna")):
         with pytest.raises(QuotaError, match="2 queued or running jobs"):
             again()
     assert QueueViews(database).job(first.id).state == "cancelled"  # type: ignore[union-attr]
@@ -233,7 +233,7 @@ def test_a_job_that_is_tried_again_needs_room_as_a_new_one_does(database: Databa
     with pytest.raises(QuotaError, match="2 queued or running jobs"):
         queue.retry(second.id)
     queue.cancel(large.id)
-    assert queue.again(second.id, "ben").user == "ben"
+    assert queue.resubmit(second.id, "ben").user == "ben"
     assert QueueViews(database).usage("anna").active_jobs == 1
 
 

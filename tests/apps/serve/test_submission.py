@@ -13,7 +13,7 @@ import pytest
 from data_pipeline.io.errors import InputError
 from helixfold.apps.serve import run
 from helixfold.apps.serve.alignment_request import AlignmentRequest
-from helixfold.apps.serve.forecast_curve import forecast, usual_model
+from helixfold.apps.serve.forecast_curve import estimate_job, usual_model
 from helixfold.apps.serve.job_options import job_options
 from helixfold.apps.serve.queue.workers import WorkerOffers
 from helixfold.apps.serve.settings import ServeSettings, check_encrypted, is_loopback
@@ -115,18 +115,18 @@ def offers(longest: int = 0, available: int = 0, **more: Any) -> WorkerOffers:
     [(100, 1.0, 1e9), (141.4214, 2.0, 2e9), (400, 32.0, 16e9), (800, 256.0, 64e9), (50, 0.25, 2.5e8)],
 )
 def test_forecasts_are_straight_in_logarithms(residues: Any, seconds: float, peak: float) -> None:
-    found = forecast([offers()], residues=residues, chains=1, model=None, recycles=0, count=1)
+    found = estimate_job([offers()], residues=residues, chains=1, model=None, recycles=0, count=1)
     assert found is not None
     assert found.seconds == pytest.approx(seconds, rel=1e-4)
     assert found.peak_bytes == pytest.approx(peak, rel=1e-4)
-    more = forecast([offers()], residues=residues, chains=1, model=None, recycles=None, count=5)
+    more = estimate_job([offers()], residues=residues, chains=1, model=None, recycles=None, count=5)
     assert more is not None
     assert more.seconds == pytest.approx(20 * seconds, rel=1e-4)  # four iterations of five predictions
 
 
 def test_a_forecast_is_of_the_worker_that_fits_and_is_fastest() -> None:
     def asked(*workers: WorkerOffers, residues: int = 400) -> Any:
-        return forecast(workers, residues=residues, chains=1, model=None, recycles=0, count=1)
+        return estimate_job(workers, residues=residues, chains=1, model=None, recycles=0, count=1)
 
     small, large = offers(longest=300), offers(longest=400, available=10**10, device="cuda")
     assert asked(small, large).device == "cuda"
@@ -135,7 +135,7 @@ def test_a_forecast_is_of_the_worker_that_fits_and_is_fastest() -> None:
     assert (asked(small).peak_bytes, asked(small).available_bytes) == (pytest.approx(16e9), None)
     assert asked(small, residues=300).fits
     assert asked() is None
-    assert forecast([small], residues=9, chains=1, model="other", recycles=0, count=1) is None
+    assert estimate_job([small], residues=9, chains=1, model="other", recycles=0, count=1) is None
     assert [usual_model(["m_multimer", "m"], chains) for chains in (1, 2)] == ["m", "m_multimer"]
     assert (usual_model(["m"], 2), usual_model([], 1)) == ("m", None)
 
@@ -220,7 +220,7 @@ def test_a_local_worker_that_ends_quickly_begins_again_after_growing_pauses(monk
         raise InputError("no weights")
 
     monkeypatch.setattr(stop, "wait", wait)
-    monkeypatch.setattr(run, "worker_of", lambda *_, **__: SimpleNamespace(name="a", stop=stop, run=run_worker))
+    monkeypatch.setattr(run, "create_worker", lambda *_, **__: SimpleNamespace(name="a", stop=stop, run=run_worker))
     monkeypatch.setattr(run.time, "monotonic", lambda: now[0])
     workers = run.LocalWorkers([None])  # type: ignore[list-item]
     workers.start()

@@ -143,7 +143,7 @@ def test_a_receiver_that_never_answers_is_asked_again_later(told: Told, monkeypa
 
 def test_no_lease_waits_for_a_receiver_that_never_answers(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "_WEBHOOK_SECONDS", 60.0)
-    monkeypatch.setattr(run, "_SECONDS_BETWEEN_LOOKS", 0.02)
+    monkeypatch.setattr(run, "_MAINTENANCE_SECONDS", 0.02)
     told.receiver.answers = [None]
     first = told.end_job()
     looks_after = Maintenance(told.server.service)

@@ -38,7 +38,7 @@ def test_a_worker_predicts_with_one_process_and_releases_what_it_has_when_it_sto
             HttpClient(server.url, server.worker_token),
             JobProcess(WorkerOptions(device="cpu", models=("tiny",)), {"OMP_NUM_THREADS": "1"}),
             name="one",
-            say=lambda _: None,
+            print_line=lambda _: None,
         )
         thread = threading.Thread(target=worker.run)
         thread.start()
@@ -81,7 +81,7 @@ def test_a_process_that_dies_is_told_from_one_that_fails(tmp_path: Path) -> None
     own = JobProcess(WorkerOptions(device="nowhere"))
     try:
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(process, "_SECONDS_BETWEEN_SIGNS", 0.0)  # it is asked before there is an answer
+            patched.setattr(process, "_SECONDS_BETWEEN_CHECKS", 0.0)  # it is asked before there is an answer
             assert own.do("offers", {}, tmp_path, lambda _: False).error == "stopped"
         assert own.pid is None
         failed = own.do("offers", {}, tmp_path, lambda _: True)
@@ -166,7 +166,7 @@ def test_a_refused_token_is_one_sentence_and_a_server_that_is_away_is_said(
     token.write_text("nonsense")
     assert main(["serve", "worker", "https://server:8000", "--token-file", str(token), "--name", "w"]) == 2
     printed = capsys.readouterr()
-    assert printed.out == "worker w: nobody answers; asking again until the server answers\n"
+    assert printed.out == "worker w: nobody answers; retrying until the server answers\n"
     assert printed.err == "helixfold: error: the server refused the request: a worker token is required\n"
 
 

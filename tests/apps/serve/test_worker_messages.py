@@ -262,14 +262,14 @@ class Endless:
         self.pass_time, self.beats = pass_time, 0
 
     def do(
-        self, kind: str, content: Mapping[str, Any], directory: Path, keep_on: Callable[[Progress], bool]
+        self, kind: str, content: Mapping[str, Any], directory: Path, should_continue: Callable[[Progress], bool]
     ) -> Outcome:
         if kind == "offers":
             return Outcome(result={"device": "none", "models": ["tiny"], "alignments": False, "forecasts": {}})
         while self.beats < 100:
             self.beats += 1
             self.pass_time()
-            if not keep_on(Progress(stages=[{"name": "pass", "seconds": 1.0}] * self.beats)):
+            if not should_continue(Progress(stages=[{"name": "pass", "seconds": 1.0}] * self.beats)):
                 return Outcome(error="stopped")
         return Outcome(error="it was never stopped")
 
@@ -288,7 +288,7 @@ def test_a_job_that_runs_over_the_time_limit_fails_and_its_process_is_ended(tmp_
             queue.recover()  # as the server does every two seconds
 
         process = Endless(pass_time)
-        worker = Worker(HttpClient(server.url, server.worker_token), process, name="w", say=lambda _: None)
+        worker = Worker(HttpClient(server.url, server.worker_token), process, name="w", print_line=lambda _: None)
         thread = threading.Thread(target=worker.run)
         thread.start()
         try:

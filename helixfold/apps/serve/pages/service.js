@@ -1,4 +1,4 @@
-// What the pages add to plain forms: dropped files, an estimate while typing, and live progress.
+// Additions to the plain forms of the pages: drag and drop, an estimate while typing, and live progress.
 "use strict";
 
 const text = document.getElementById("sequence");
@@ -52,7 +52,7 @@ if (text) {
 
 const form = document.getElementById("submit-form");
 if (form) {
-  // Sending the form from this script keeps what was typed and the selected files, whatever the answer.
+  // Sending the form from this script keeps the typed text and the selected files after an error.
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     const messages = document.getElementById("messages");
@@ -80,7 +80,7 @@ if (form) {
 }
 
 const link = document.getElementById("share-link");
-if (link) link.textContent = link.href; // includes the address at which this browser reaches the service
+if (link) link.textContent = link.href; // the full address, with the host as this browser knows it
 
 const progress = document.getElementById("progress");
 if (progress && ["queued", "running"].includes(progress.dataset.state)) {

@@ -1,1 +1,1 @@
-"""The queue of the service: jobs in one SQLite database, which the server alone opens."""
+"""The queue of the service: jobs in one SQLite database, which only the server opens."""

@@ -1,4 +1,4 @@
-"""Links that show one job to whoever has them, and ended sessions; the database holds only digests of both."""
+"""Shared links to jobs, and sessions that users ended. The database holds only digests of both."""
 
 import hashlib
 import secrets
@@ -17,9 +17,9 @@ class Shares:
     clock: Callable[[], float] = time.time
 
     def create(self, job: str, seconds: float, token: str | None = None) -> str:
-        """Return the secret of a new link to a job, which is good for so long and shown only now.
+        """Create a link to a job that is valid for `seconds`, and return its secret, which is not stored.
 
-        `token` is the id of the token with which its user makes the link; None where no token is needed.
+        `token` is the id of the user's token; None if the service does not require tokens.
         """
         secret, now = secrets.token_urlsafe(24), self.clock()
         with self.database.transaction() as connection:
@@ -31,27 +31,24 @@ class Shares:
         return secret
 
     def find(self, secret: str) -> tuple[str, str | None] | None:
-        """Return the ids of the job that a link shows and of the token that made it.
-
-        Return None for a link that was withdrawn, has ended, or never was.
-        """
+        """Return the ids of the job and of the token that belong to a link; None for an invalid or expired link."""
         query = "SELECT job, token FROM shares WHERE digest = ? AND expires >= ?"
         rows = self.database.rows(query, (_digest(secret), self.clock()))
         return (rows[0]["job"], rows[0]["token"]) if rows else None
 
     def withdraw(self, job: str) -> None:
-        """End all links to a job."""
+        """Revoke all links to a job."""
         with self.database.transaction() as connection:
             connection.execute("DELETE FROM shares WHERE job = ?", (job,))
 
     def count(self, job: str) -> int:
-        """Return how many links to a job are good now."""
+        """Return how many links to a job are valid."""
         query = "SELECT count(*) AS count FROM shares WHERE job = ? AND expires >= ?"
         return int(self.database.rows(query, (job, self.clock()))[0]["count"])
 
 
 class EndedSessions:
-    """Sessions that were ended before their time; the server looks them up in memory."""
+    """Sessions that users ended before they expired, in the database and in memory."""
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
         self._database, self._clock = database, clock
@@ -59,16 +56,16 @@ class EndedSessions:
         self._expiry = {row["digest"]: row["expires"] for row in rows}
 
     def add(self, cookie: str, seconds: float) -> None:
-        """End the session of a cookie, which would have been good for at most so many seconds."""
+        """End the session of a cookie, which would expire within `seconds`."""
         now, digest = self._clock(), _digest(cookie)
         with self._database.transaction() as connection:
             connection.execute("DELETE FROM ended_sessions WHERE expires < ?", (now,))
             connection.execute("INSERT OR REPLACE INTO ended_sessions VALUES (?, ?)", (digest, now + seconds))
-        kept = {each: expires for each, expires in self._expiry.items() if expires >= now}
-        self._expiry = {**kept, digest: now + seconds}
+        unexpired = {each: expires for each, expires in self._expiry.items() if expires >= now}
+        self._expiry = {**unexpired, digest: now + seconds}
 
     def has(self, cookie: str) -> bool:
-        """Return whether the session of a cookie was ended."""
+        """Return whether the session of a cookie was ended by its user."""
         return _digest(cookie) in self._expiry
 
 

@@ -1,6 +1,6 @@
-"""The service's database: its tables, how an earlier version is brought up to date, its transactions, its audit log.
+"""The service's database: its tables, migrations from earlier versions, transactions and the audit log.
 
-The audit log says who did what to which job, from where, and when; lines are added and never changed.
+The audit log records who did what to which job, from which address, and when. Its lines are never changed.
 """
 
 import sqlite3
@@ -15,7 +15,7 @@ from typing import Any, Final
 from data_pipeline.io.errors import InputError
 
 _BUSY_SECONDS: Final = 30.0
-# The statements that lead from each version to the next; what has been released is never changed.
+# The statements that migrate each version to the next. Statements of released versions are never changed.
 MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
     (
         """CREATE TABLE jobs (
@@ -61,7 +61,7 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         "ALTER TABLE jobs ADD COLUMN webhook_attempts INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE jobs ADD COLUMN webhook_next REAL",
         "ALTER TABLE jobs ADD COLUMN losses INTEGER NOT NULL DEFAULT 0",
-        # All that the limits of a user are read from, without the rows themselves.
+        # A covering index for the limits of a user, so that the rows need not be read.
         "CREATE INDEX usage_by_user ON jobs (user, state, residues, bytes)",
         "CREATE INDEX jobs_by_webhook ON jobs (webhook_next) WHERE webhook_next IS NOT NULL",
         """CREATE TABLE shares (
@@ -81,9 +81,9 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
             digest TEXT PRIMARY KEY,
             expires REAL NOT NULL
         ) STRICT""",
-        # The token with which a link was made, and with which it ends.
+        # The token with which a link was created. The link is valid only as long as the token.
         "ALTER TABLE shares ADD COLUMN token TEXT",
-        # Jobs that had expired kept what they asked for.
+        # Earlier versions kept the requests of expired jobs.
         "UPDATE jobs SET request = '{}', request_digest = '', idempotency_key = NULL, progress = NULL, error = NULL "
         "WHERE state = 'expired'",
         "DELETE FROM jobs WHERE kind = 'alignment' AND state = 'expired'",
@@ -93,17 +93,17 @@ VERSION: Final = len(MIGRATIONS)
 
 
 def open_database(path: Path) -> sqlite3.Connection:
-    """Open the service's database, make it if it is missing, and bring an earlier version up to date.
+    """Open the service's database, create it if it does not exist, and migrate an earlier version.
 
-    Every commit is on the disk when it returns. Raise `InputError` for a file that is no such database, is damaged, or
-    was written by a later version of helixfold.
+    Commits are flushed to the disk. Raise `InputError` for a file that is not a database of this service, is damaged,
+    or was written by a later version of helixfold.
     """
     connection = connect(path)
     try:
         # A commit survives a power cut only if the write-ahead log is flushed with it.
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
+        connection.execute("PRAGMA secure_delete = ON")  # deleted content is overwritten
         migrate(connection, path)
     except sqlite3.DatabaseError as error:
         connection.close()
@@ -117,18 +117,19 @@ def open_database(path: Path) -> sqlite3.Connection:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Return a connection whose transactions are begun and ended by its user; threads take turns with a lock."""
+    """Return a connection without automatic transactions. Threads that share it must use a lock."""
     connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     connection.row_factory = sqlite3.Row
     return connection
 
 
 def migrate(connection: sqlite3.Connection, path: Path, *, up_to: int = VERSION) -> None:
-    """Apply the migrations that a database lacks, each in a transaction of its own."""
-    found = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    if found > VERSION:
-        raise InputError.at(path, f"has version {found}, but this helixfold supports up to {VERSION}; update helixfold")
-    for version in range(found, up_to):
+    """Apply the migrations that a database needs, each in its own transaction."""
+    current = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if current > VERSION:
+        problem = f"has version {current}, but this helixfold supports up to {VERSION}; update helixfold"
+        raise InputError.at(path, problem)
+    for version in range(current, up_to):
         connection.execute("BEGIN IMMEDIATE")
         try:
             for statement in MIGRATIONS[version]:
@@ -141,7 +142,7 @@ def migrate(connection: sqlite3.Connection, path: Path, *, up_to: int = VERSION)
 
 
 class Database:
-    """One connection that writes, one transaction at a time, and one that reads and never waits for a commit."""
+    """The service's database: a connection for transactions, and one for queries, which never wait for a commit."""
 
     def __init__(self, path: Path) -> None:
         self._writer = open_database(path)
@@ -150,7 +151,7 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Yield the connection in a transaction, which is on the disk when the context ends, or undone by an error."""
+        """Yield a connection in a transaction, which is committed when the context ends, or rolled back by an error."""
         with self._writing:
             self._writer.execute("BEGIN IMMEDIATE")
             try:
@@ -161,12 +162,12 @@ class Database:
             self._writer.execute("COMMIT")
 
     def rows(self, query: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
-        """Return the rows that a query finds."""
+        """Return the rows of a query."""
         with self._reading:
             return self._reader.execute(query, values).fetchall()
 
     def empty_log(self) -> None:
-        """Copy the write-ahead log into the database and empty it: it may hold what was deleted."""
+        """Copy the write-ahead log into the database and empty it, because it may contain deleted content."""
         with self._writing, self._reading:
             self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
@@ -177,7 +178,7 @@ class Database:
             self._reader.close()
 
 
-_MOST_CHARACTERS = 500
+_MAX_DETAIL = 500  # characters
 
 
 def add_line(  # noqa: PLR0917
@@ -189,10 +190,10 @@ def add_line(  # noqa: PLR0917
     job: str | None = None,
     detail: str | None = None,
 ) -> None:
-    """Add a line in a transaction of the caller; `now` is in seconds since 1970."""
+    """Add a line to the audit log in a transaction of the caller. `now` is in seconds since 1970."""
     connection.execute(
         "INSERT INTO audit (time, user, address, action, job, detail) VALUES (?, ?, ?, ?, ?, ?)",
-        (now, user, address, action, job, detail and detail[:_MOST_CHARACTERS]),
+        (now, user, address, action, job, detail and detail[:_MAX_DETAIL]),
     )
 
 
@@ -204,6 +205,6 @@ class AuditLog:
     clock: Callable[[], float] = time.time
 
     def add(self, user: str, address: str, action: str, job: str | None = None, detail: str | None = None) -> None:
-        """Add a line."""
+        """Record an action of a user, from an address, on a job if the action concerns one."""
         with self.database.transaction() as connection:
             add_line(connection, self.clock(), user, address, action, job, detail)

@@ -1,7 +1,4 @@
-"""A job of the service as its database has it: who asked for what, how far it is, and how it ended.
-
-And the limits of a user in the service, and the time for which results stay.
-"""
+"""A job of the service as stored in its database, and the limits of each user."""
 
 import json
 import secrets
@@ -20,18 +17,21 @@ from helixfold.runtime.options import MemorySize, Number, Positive, option_group
 JobState = Literal["queued", "running", "done", "failed", "cancelled", "expired"]
 JobKind = Literal["prediction", "alignment"]
 JOB_KINDS: tuple[JobKind, ...] = ("prediction", "alignment")
-# States in which a job waits for nothing any more.
+# States in which a job does not change unless a user requests it.
 ENDED: tuple[JobState, ...] = ("done", "failed", "cancelled", "expired")
 
 
 def new_id() -> str:
-    """Return the id of a job, which nobody can guess: 128 random bits in hexadecimal digits."""
+    """Return a new job id, which nobody can guess: 128 random bits in hexadecimal digits."""
     return secrets.token_hex(16)
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewJob:
-    """A job as submitted; `request` holds the JSON objects for a worker, `bytes` the size of its files on the disk."""
+    """A submitted job that is not yet in the queue.
+
+    `request` is the JSON object for the worker, `bytes` the size of the uploaded files.
+    """
 
     user: str
     name: str
@@ -41,18 +41,18 @@ class NewJob:
     kind: JobKind = "prediction"
     idempotency_key: str | None = None
     webhook: str | None = None
-    address: str = ""  # from which it was asked for, for the audit log
+    address: str = ""  # of the client, for the audit log
     bytes: int = 0
     id: str = field(default_factory=new_id)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A job of the queue; times are seconds since 1970.
+    """A job in the queue. Times are seconds since 1970.
 
-    `attempts` counts how often a worker began it, `losses` how often that did not count as its end, and `result` is the
-    attempt whose files are the result. `lease` is
-    the secret by which its worker shows that the job is still its own, up to `lease_until`.
+    `number` increases from job to job in the order of submission. `attempts` counts how often a worker started the job,
+    `losses` how many of these attempts failed, and `result` is the attempt whose files are the result. `lease` is a
+    secret with which the worker proves until `lease_until` that the job is still assigned to it.
     """
 
     number: int
@@ -81,7 +81,7 @@ class Job:
 
     @classmethod
     def of(cls, row: sqlite3.Row) -> Self:
-        """Return the job of a row of the table."""
+        """Return the job in a row of the table."""
         values = {name: row[name] for name in cls.__dataclass_fields__}
         for name in ("request", "progress", "summary"):
             values[name] = json.loads(values[name] or "{}")
@@ -89,13 +89,13 @@ class Job:
 
     @property
     def has_ended(self) -> bool:
-        """Return whether nothing more will happen to the job unless somebody asks for it."""
+        """Return whether the job is done, failed, cancelled or expired."""
         return self.state in ENDED
 
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """Usage of the service by a user: jobs that wait or run, their residues, and bytes on the disk of all jobs."""
+    """Usage of the service by a user: queued and running jobs, their residues, and bytes of the files of all jobs."""
 
     active_jobs: int
     active_residues: int
@@ -111,17 +111,17 @@ LIMITS: Final = Group.create_ordered("Limits per user", sort_key=3)
 
 
 class QuotaError(InputError):
-    """Error for a job that its user has no room for; it may be submitted again later."""
+    """Error for a job that exceeds a limit of its user. It may be submitted again later."""
 
 
 class BusyError(QuotaError):
-    """Error for an upload that cannot be checked while others are; it may be submitted again in a few seconds."""
+    """Error for an upload that must wait for the check of others. It may be submitted again in a few seconds."""
 
 
 @option_group(LIMITS)
 @dataclass(frozen=True, kw_only=True)
 class QueueOptions(Checked):
-    """Limits of the queue for each user, how often a job is tried, and how long leases and results last."""
+    """Limits for each user, the number of attempts at a job, and how long leases and results last."""
 
     max_residues: Positive = 4_000
     """Maximum residues of a job."""
@@ -139,7 +139,7 @@ class QueueOptions(Checked):
     lease_seconds: Annotated[float, Parameter(parse=False), POSITIVE] = 60.0
 
     def check(self, job: NewJob | Job, usage: Usage) -> None:
-        """Raise `QuotaError` if a user who has this already has no room for one more job."""
+        """Raise `InputError` if a job is too large, `QuotaError` if it exceeds the limits of a user with this usage."""
         if job.residues > self.max_residues:
             raise InputError(
                 f"the job has {job.residues:,} residues; this service accepts at most {self.max_residues:,}"

@@ -1,4 +1,4 @@
-"""The queue of jobs: submitted, claimed under a lease, finished once, or given back when a worker dies."""
+"""The queue of jobs: submit, claim with a lease, finish once, and queue again when a worker dies."""
 
 import json
 import secrets
@@ -13,12 +13,12 @@ from typing import Any
 from helixfold.apps.serve.queue.database import Database, add_line
 from helixfold.apps.serve.queue.jobs import Job, JobKind, JobState, NewJob, QueueOptions, Usage
 
-# Columns of a job that waits once more: nothing of its earlier end is left, or is still to be told.
-_AFRESH = (
+# Columns of a job that is queued again: its earlier end is forgotten, and its webhook is not called for it.
+_RESET = (
     "losses = 0, error = NULL, ended = NULL, started = NULL, progress = NULL, worker = NULL, lease = NULL, "
     "webhook_next = NULL, webhook_attempts = 0"
 )
-# Columns of a job that has expired: nothing is left of what it asked for, and its files are removed.
+# Columns of an expired job, whose request is erased and whose files are removed.
 _EXPIRED = (
     "bytes = 0, result = NULL, request = '{}', request_digest = '', idempotency_key = NULL, progress = NULL, "
     "error = NULL"
@@ -29,7 +29,7 @@ _OVERRUN = (
 )
 _LOST = "its worker died or lost contact {count} times during the job; a smaller job may fit into memory"
 
-# What counts towards the limits of a user.
+# The values that are compared with the limits of a user.
 _USAGE = (
     "SELECT count(*) FILTER (WHERE state IN ('queued', 'running')) AS jobs, "
     "total(residues) FILTER (WHERE state IN ('queued', 'running')) AS residues, total(bytes) AS bytes "
@@ -38,22 +38,22 @@ _USAGE = (
 
 
 class DuplicateKeyError(ValueError):
-    """Error for an idempotency key under which the same user has submitted something else."""
+    """Error for an idempotency key that the same user has used for a different submission."""
 
 
 class LostLeaseError(RuntimeError):
-    """Error for a worker whose job was cancelled, or was given to another worker after its lease had ended."""
+    """Error for a worker whose job was cancelled, or was assigned to another worker after the lease had ended."""
 
 
 class JobStateError(ValueError):
-    """Error for what cannot be done with a job in its state, such as to retry one that runs."""
+    """Error for an action that the state of a job does not allow, such as retrying a running job."""
 
 
 class JobQueue:
-    """Jobs in a database; every method is one transaction, which is on the disk when it returns.
+    """The queue of jobs in a database. Each method is one transaction, which is flushed to the disk.
 
-    A job is claimed by one worker at a time, which shows its lease with everything that it reports. A job whose lease
-    has ended is claimed again, and what a worker without a lease sends is refused: no job is lost, none is done twice.
+    One worker at a time claims a job, and sends its lease with every report. After the lease has ended, another worker
+    can claim the job, and reports with the old lease are refused. So no job is lost, and none is finished twice.
     """
 
     def __init__(self, database: Database, options: QueueOptions, clock: Callable[[], float] = time.time) -> None:
@@ -62,9 +62,10 @@ class JobQueue:
         self._revisions: dict[str, int] = defaultdict(int)
 
     def submit(self, new: NewJob) -> tuple[Job, bool]:
-        """Add a job and return it with True, or with False the one that was submitted under its idempotency key or id.
+        """Add a job to the queue.
 
-        Raise `DuplicateKeyError` if that was another request, `QuotaError` if its user has no room for it.
+        Return the job and True, or the earlier job with the same id or idempotency key and False. Raise
+        `DuplicateKeyError` if the earlier job has another request, `QuotaError` if the job exceeds the user's limits.
         """
         with self._database.transaction() as connection:
             if (earlier := self._earlier(connection, new)) is not None:
@@ -87,12 +88,12 @@ class JobQueue:
             query = f"INSERT INTO jobs ({names}) VALUES ({marks}) RETURNING *"
             row = connection.execute(query, tuple(values.values())).fetchone()
             add_line(connection, self._clock(), new.user, new.address, "submit", new.id)
-        return self._changed(row), True
+        return self._count_change(row), True
 
     def earlier(self, new: NewJob) -> Job | None:
-        """Return the job that `submit` would return instead of adding this one; None if it would be added.
+        """Return the earlier job that `submit` would return instead of adding this one; None if it would add it.
 
-        Raise as `submit` does.
+        Raise the same errors as `submit`.
         """
         with self._database.transaction() as connection:
             return self._earlier(connection, new)
@@ -110,9 +111,9 @@ class JobQueue:
         return Job.of(row)
 
     def claim(self, worker: str, kinds: Sequence[JobKind], longest: int | None = None) -> Job | None:
-        """Give the first waiting job of these kinds to a worker, with a new lease; return None if there is none.
+        """Assign the oldest queued job of these kinds to a worker, with a new lease; return None if there is none.
 
-        A worker takes no prediction of more than `longest` residues, which its memory has no room for.
+        `longest` is the maximum number of residues of a prediction that fits into the worker's memory.
         """
         now = self._clock()
         marks = ", ".join("?" * len(kinds))
@@ -131,12 +132,12 @@ class JobQueue:
                     longest or 2**62,
                 ),
             ).fetchone()
-        return None if row is None else self._changed(row)
+        return None if row is None else self._count_change(row)
 
     def heartbeat(self, job: str, lease: str, progress: Mapping[str, Any] | None = None) -> None:
-        """Extend a lease, and keep how far the job is; raise `LostLeaseError` if the job is not this worker's.
+        """Extend a lease, up to the time limit of an attempt, and store the progress of the job.
 
-        No lease extends beyond the time limit of an attempt.
+        Raise `LostLeaseError` if the job no longer belongs to this worker.
         """
         now = self._clock()
         until = now + self.options.lease_seconds
@@ -147,13 +148,14 @@ class JobQueue:
                 (until, now, self._max_seconds, None if progress is None else json.dumps(progress), job, lease),
             ).fetchone()
         if progress is None and row is not None:
-            return  # nothing that anybody watches has changed
-        self._held(row)
+            return  # nothing that users can see has changed
+        self._job_with_lease(row)
 
     def finish(self, job: str, lease: str, *, size: int, summary: Mapping[str, Any]) -> Job:
-        """End a job with the files of this attempt, of so many bytes, as its result.
+        """Mark a job as done, with the files of this attempt as its result. `size` is their size in bytes.
 
-        A worker that did not get the answer may ask again. Raise `LostLeaseError` if the job is not this worker's.
+        A worker that did not receive the answer may repeat the call. Raise `LostLeaseError` if the job no longer
+        belongs to this worker.
         """
         now = self._clock()
         with self._database.transaction() as connection:
@@ -167,10 +169,10 @@ class JobQueue:
                 row = connection.execute(
                     "SELECT * FROM jobs WHERE id = ? AND lease = ? AND state IN ('done', 'expired')", (job, lease)
                 ).fetchone()
-        return self._held(row)
+        return self._job_with_lease(row)
 
     def fail(self, job: str, lease: str, error: str, *, try_again: bool) -> Job:
-        """End a job that failed, or let it be claimed again if another attempt may do better and is left."""
+        """Mark a job as failed, or queue it again if `try_again` is set and it has attempts left."""
         with self._database.transaction() as connection:
             row = connection.execute(
                 "SELECT * FROM jobs WHERE id = ? AND lease = ? AND state = 'running'", (job, lease)
@@ -178,52 +180,52 @@ class JobQueue:
             if row is not None:
                 again = try_again and row["losses"] + 1 < self.options.max_attempts
                 row = self._end_attempt(connection, row["number"], error, again=again)
-        return self._held(row)
+        return self._job_with_lease(row)
 
     def release(self, job: str, lease: str) -> Job:
-        """Give back a job whose worker stops; the attempt does not count."""
+        """Queue the job of a worker that stops again. The attempt does not count."""
         with self._database.transaction() as connection:
             row = connection.execute(
                 "UPDATE jobs SET state = 'queued', lease = NULL, worker = NULL, started = NULL, progress = NULL "
                 "WHERE id = ? AND lease = ? AND state = 'running' RETURNING *",
                 (job, lease),
             ).fetchone()
-        return self._held(row)
+        return self._job_with_lease(row)
 
     def cancel(self, job: str) -> Job:
-        """End a job that waits or runs; its worker learns it with its next heartbeat. Others stay as they are."""
+        """Cancel a queued or running job; do nothing in other states. Its worker is informed at its next heartbeat."""
         now = self._clock()
         others = "ended = ?, lease = NULL, webhook_next = CASE WHEN webhook IS NULL THEN NULL ELSE ? END"
         return self._set(job, "cancelled", ("queued", "running"), others, (now, now))[0]
 
     def retry(self, job: str) -> Job:
-        """Let a job that failed or was cancelled wait again, with all its attempts.
+        """Queue a failed or cancelled job again, with a new count of attempts.
 
-        Raise `JobStateError` otherwise, `QuotaError` if its user has no room for it.
+        Raise `JobStateError` in other states, `QuotaError` if it exceeds the user's limits.
         """
-        found, is_changed = self._requeue(job, ("failed", "cancelled"))
+        record, is_changed = self._requeue(job, ("failed", "cancelled"))
         if not is_changed:
-            raise JobStateError(f"the job is {found.state}; only failed and cancelled jobs can be retried")
-        return found
+            raise JobStateError(f"the job is {record.state}; only failed and cancelled jobs can be retried")
+        return record
 
-    def again(self, job: str, user: str) -> Job:
-        """Let a job that has ended without a result, or whose result has expired, wait once more, as this user's.
+    def resubmit(self, job: str, user: str) -> Job:
+        """Queue a failed, cancelled or expired job again, as a job of this user.
 
-        Raise `QuotaError` if the user has no room for it.
+        Raise `QuotaError` if it exceeds the user's limits.
         """
         return self._requeue(job, ("failed", "cancelled", "expired"), user)[0]
 
     def rename(self, job: str, name: str) -> Job:
-        """Give a job another name for people."""
+        """Change the name of a job."""
         with self._database.transaction() as connection:
             row = connection.execute("UPDATE jobs SET name = ? WHERE id = ? RETURNING *", (name, job)).fetchone()
-        return self._changed(row)
+        return self._count_change(row)
 
     def recover(self) -> list[Job]:
-        """Give back the jobs whose leases have ended, or end them as failed after the last attempt; return them.
+        """Queue jobs whose leases have ended again, or mark them as failed after the last attempt; return them.
 
-        A job that ran over the time limit fails at once: its lease was extended up to the limit, while the lease of a
-        worker that died, or of a server that was away, ends at another moment.
+        A job that reached the time limit fails at once. It is recognized by a lease that ends exactly at the limit,
+        because the lease of a worker that died ends at another time.
         """
         now, rows = self._clock(), []
         overrun = _OVERRUN.format(hours=self.options.max_hours)
@@ -238,18 +240,18 @@ class JobQueue:
                 error = overrun if is_overrun else _LOST.format(count=row["losses"] + 1)
                 again = not is_overrun and row["losses"] + 1 < self.options.max_attempts
                 rows.append(self._end_attempt(connection, row["number"], error, again=again))
-        return [self._changed(row) for row in rows]
+        return [self._count_change(row) for row in rows]
 
     def extend_all(self) -> None:
-        """Extend all leases: a server that was away could not hear the heartbeats of workers that are well."""
+        """Extend all leases, because workers could not send heartbeats while the server was down."""
         with self._database.transaction() as connection:
             until = self._clock() + self.options.lease_seconds
             connection.execute("UPDATE jobs SET lease_until = max(lease_until, ?) WHERE state = 'running'", (until,))
 
     def expire(self) -> list[Job]:
-        """Mark the jobs that ended long ago as expired, and return them, whose files are to be removed.
+        """Mark jobs that ended more than `keep_days` ago as expired, and return them for the removal of their files.
 
-        Nothing is left of searches for other programs.
+        Searches for other programs are deleted from the database.
         """
         before = self._clock() - self.options.keep_days * 86_400.0
         with self._database.transaction() as connection:
@@ -259,25 +261,25 @@ class JobQueue:
                 (before,),
             ).fetchall()
             connection.execute("DELETE FROM jobs WHERE kind = 'alignment' AND state = 'expired'")
-        return [self._changed(row) for row in rows]
+        return [self._count_change(row) for row in rows]
 
     def delete(self, job: str) -> Job:
-        """Mark a job as expired at once, if it has ended; raise `JobStateError` for one that waits or runs."""
-        found, is_changed = self._set(job, "expired", ("done", "failed", "cancelled"), _EXPIRED)
-        if not is_changed and found.state != "expired":
-            raise JobStateError(f"the job is {found.state}; cancel it first")
-        return found
+        """Mark a job that has ended as expired. Raise `JobStateError` for a queued or running job."""
+        record, is_changed = self._set(job, "expired", ("done", "failed", "cancelled"), _EXPIRED)
+        if not is_changed and record.state != "expired":
+            raise JobStateError(f"the job is {record.state}; cancel it first")
+        return record
 
     def revision(self, job: str) -> int:
-        """Return a number that is larger after each change of a job by this process."""
+        """Return a number that increases with each change of a job by this process."""
         return self._revisions[job]
 
     def _set(
         self, job: str, state: JobState, before: Sequence[JobState], others: str, values: Sequence[Any] = ()
     ) -> tuple[Job, bool]:
-        """Change the state and other columns of a job that is in one of these states.
+        """Change the state and other columns of a job if its state is in `before`.
 
-        Return the job as it is then, and whether it was changed.
+        Return the current job, and whether it was changed.
         """
         marks = ", ".join("?" * len(before))
         with self._database.transaction() as connection:
@@ -288,26 +290,26 @@ class JobQueue:
             is_changed = row is not None
             if not is_changed:
                 row = connection.execute("SELECT * FROM jobs WHERE id = ?", (job,)).fetchone()
-        return self._changed(row), is_changed
+        return self._count_change(row), is_changed
 
     def _requeue(self, job: str, before: Sequence[JobState], user: str | None = None) -> tuple[Job, bool]:
-        """Queue a job in one of these states again, for another user if one is named, within the user's limits.
+        """Queue a job again if its state is in `before`, as a job of `user` or of its earlier user.
 
-        Return the job as it is then, and whether it was changed.
+        Return the current job, and whether it was changed.
         """
         with self._database.transaction() as connection:
             row = connection.execute("SELECT * FROM jobs WHERE id = ?", (job,)).fetchone()
             is_changed = row["state"] in before
             if is_changed:
                 owner = user or row["user"]
-                # The bytes of its files count already.
+                # The bytes of its files are already counted.
                 self.options.check(
                     replace(Job.of(row), bytes=0), Usage.of(connection.execute(_USAGE, (owner,)).fetchone())
                 )
                 row = connection.execute(
-                    f"UPDATE jobs SET state = 'queued', user = ?, {_AFRESH} WHERE id = ? RETURNING *", (owner, job)
+                    f"UPDATE jobs SET state = 'queued', user = ?, {_RESET} WHERE id = ? RETURNING *", (owner, job)
                 ).fetchone()
-        return self._changed(row), is_changed
+        return self._count_change(row), is_changed
 
     def _end_attempt(self, connection: sqlite3.Connection, number: int, error: str, *, again: bool) -> sqlite3.Row:
         now = self._clock()
@@ -319,52 +321,52 @@ class JobQueue:
         ).fetchone()
         return row
 
-    def _held(self, row: sqlite3.Row | None) -> Job:
+    def _job_with_lease(self, row: sqlite3.Row | None) -> Job:
         if row is None:
             raise LostLeaseError("the job no longer belongs to this worker: it was cancelled, or given to another one")
-        return self._changed(row)
+        return self._count_change(row)
 
-    def _changed(self, row: sqlite3.Row) -> Job:
+    def _count_change(self, row: sqlite3.Row) -> Job:
         job = Job.of(row)
         self._revisions[job.id] += 1
         return job
 
 
-_MOST_LISTED = 200
+_MAX_LISTED = 200
 
 
 @dataclass(frozen=True)
 class QueueViews:
-    """Reads of the queue; none of them waits for a commit."""
+    """Queries of the queue, which never wait for a commit."""
 
     database: Database
 
     def job(self, job: str) -> Job | None:
-        """Return a job by its id, or None."""
+        """Return the job with an id; None if it does not exist."""
         rows = self.database.rows("SELECT * FROM jobs WHERE id = ?", (job,))
         return Job.of(rows[0]) if rows else None
 
     def history(
         self, user: str, *, kind: JobKind = "prediction", before: int | None = None, limit: int = 50
     ) -> list[Job]:
-        """Return a user's jobs of a kind, the newest first, of those with smaller numbers than `before`."""
+        """Return a user's jobs of a kind with numbers below `before`, the newest first."""
         rows = self.database.rows(
             "SELECT * FROM jobs WHERE user = ? AND kind = ? AND number < ? ORDER BY number DESC LIMIT ?",
-            (user, kind, 2**62 if before is None else before, min(limit, _MOST_LISTED)),
+            (user, kind, 2**62 if before is None else before, min(limit, _MAX_LISTED)),
         )
         return [Job.of(row) for row in rows]
 
     def active_searches(self, user: str) -> list[Job]:
-        """Return a user's searches for other programs that wait or run, the newest first."""
+        """Return a user's queued and running searches for other programs, the newest first."""
         rows = self.database.rows(
             "SELECT * FROM jobs WHERE user = ? AND kind = 'alignment' AND state IN ('queued', 'running') "
             "ORDER BY number DESC LIMIT ?",
-            (user, _MOST_LISTED),
+            (user, _MAX_LISTED),
         )
         return [Job.of(row) for row in rows]
 
     def place(self, job: Job) -> int | None:
-        """Return how many jobs wait up to this one, itself included; None if it does not wait."""
+        """Return the position of a job in the queue, from 1; None if it is not queued."""
         if job.state != "queued":
             return None
         rows = self.database.rows(
@@ -374,13 +376,13 @@ class QueueViews:
         return int(rows[0]["count"])
 
     def places(self, jobs: Sequence[Job]) -> list[int | None]:
-        """Return the place of each prediction, as `place` does, with one read of the queue."""
+        """Return the position of each prediction, as `place` does, with one query."""
         query = "SELECT number FROM jobs WHERE state = 'queued' AND kind = 'prediction' ORDER BY number"
-        waiting = [row["number"] for row in self.database.rows(query)]
-        return [bisect_right(waiting, job.number) if job.state == "queued" else None for job in jobs]
+        queued = [row["number"] for row in self.database.rows(query)]
+        return [bisect_right(queued, job.number) if job.state == "queued" else None for job in jobs]
 
     def usage(self, user: str) -> Usage:
-        """Return what a user has in the service."""
+        """Return a user's jobs, residues and bytes that count towards the limits."""
         return Usage.of(self.database.rows(_USAGE, (user,))[0])
 
     def counts(self) -> dict[tuple[str, str], int]:
@@ -389,5 +391,5 @@ class QueueViews:
         return {(row["kind"], row["state"]): int(row["count"]) for row in rows}
 
     def ids(self) -> set[str]:
-        """Return the ids of all jobs whose files may be there."""
+        """Return the ids of all jobs that may have files."""
         return {row["id"] for row in self.database.rows("SELECT id FROM jobs WHERE state != 'expired'")}

@@ -1,4 +1,4 @@
-"""The workers that have contacted the server: what each offers, and when it was last heard from."""
+"""The workers of the service: the models and searches that each offers, and the time of its last message."""
 
 import json
 import logging
@@ -18,9 +18,9 @@ from helixfold.apps.serve.queue.database import Database
 Provenance = Literal["untrained", "demonstration", "trained"]
 PROVENANCES: Final[tuple[Provenance, ...]] = get_args(Provenance)
 _LOGGER = logging.getLogger("helixfold.apps.serve")
-_SILENT_SECONDS = 120.0  # after which a worker does not count
-_FORGOTTEN_SECONDS = 7 * 86_400.0
-_MAX_WORKERS: Final = 500  # of one user; those that were silent longest are forgotten first
+_PRESENT_SECONDS = 120.0  # after its last message, a worker counts as connected
+_KEPT_SECONDS = 7 * 86_400.0
+_MAX_WORKERS: Final = 500  # for each user; workers with the oldest messages are deleted first
 Text = Annotated[str, Field(max_length=100), AfterValidator(printable)]
 Point = tuple[
     Annotated[int, Field(ge=1, le=2**40)],  # residues
@@ -34,7 +34,7 @@ class _Message(BaseModel):
 
 
 class ForecastCurve(_Message):
-    """Time and memory of a model at some numbers of residues, which increase, and the longest chain that fits."""
+    """Estimated time and memory of a model at increasing numbers of residues, and the longest chain that fits."""
 
     points: Annotated[tuple[Point, ...], Field(max_length=8)] = ()
     available: Annotated[int, Field(ge=0, le=2**60)] = 0
@@ -50,7 +50,7 @@ class ForecastCurve(_Message):
 
 
 class WorkerOffers(_Message):
-    """What a worker offers: models by name with their forecasts, whether it searches databases, its device."""
+    """Capabilities of a worker: device, models with estimates of time and memory, databases, relaxation."""
 
     device: Text = ""
     models: Annotated[tuple[Text, ...], Field(max_length=50)] = ()
@@ -63,27 +63,27 @@ class WorkerOffers(_Message):
 
     @property
     def best_provenance(self) -> Provenance:
-        """Return the provenance of the most trustworthy model; "trained" of a worker that does not send any."""
-        found = set(self.provenance.values())
-        return next((each for each in reversed(PROVENANCES) if each in found), PROVENANCES[-1])
+        """Return the provenance of the most trustworthy model; "trained" for a worker that does not send any."""
+        provenances = set(self.provenance.values())
+        return next((each for each in reversed(PROVENANCES) if each in provenances), PROVENANCES[-1])
 
 
 @dataclass(frozen=True)
 class Workers:
-    """The workers of the service, kept in its database so that a server that starts again has their offers."""
+    """The workers of the service, stored in its database so that a restarted server still has their offers."""
 
     database: Database
     clock: Callable[[], float] = time.time
-    _unreadable: set[str] = field(default_factory=set)  # the names of rows that the log mentions already
+    _unreadable: set[str] = field(default_factory=set)  # names of rows that were already logged
 
-    def heard(self, name: str, offers: WorkerOffers | None = None) -> None:
-        """Record that a worker sent a message, and its offers if the message has them."""
+    def record_message(self, name: str, offers: WorkerOffers | None = None) -> None:
+        """Record the time of a message from a worker, and its offers if the message contains them."""
         now = self.clock()
         with self.database.transaction() as connection:
             if offers is None:
                 connection.execute("UPDATE workers SET seen = ? WHERE name = ?", (now, name))
                 return
-            connection.execute("DELETE FROM workers WHERE seen < ?", (now - _FORGOTTEN_SECONDS,))
+            connection.execute("DELETE FROM workers WHERE seen < ?", (now - _KEPT_SECONDS,))
             connection.execute(
                 "INSERT INTO workers VALUES (?, ?, ?) ON CONFLICT (name) "
                 "DO UPDATE SET offers = excluded.offers, seen = excluded.seen",
@@ -96,23 +96,23 @@ class Workers:
                 (len(user), user, _MAX_WORKERS),
             )
 
-    def offers(self, *, within: float = _FORGOTTEN_SECONDS) -> dict[str, WorkerOffers]:
-        """Return the offers of each worker that was heard from within so many seconds; unreadable rows are skipped."""
+    def offers(self, *, within: float = _KEPT_SECONDS) -> dict[str, WorkerOffers]:
+        """Return the offers of each worker whose last message is at most `within` seconds old; skip unreadable rows."""
         rows = self.database.rows(
             "SELECT name, offers FROM workers WHERE seen >= ? ORDER BY seen DESC", (self.clock() - within,)
         )
-        found = {}
+        offers = {}
         for row in rows:
             try:
-                found[row["name"]] = WorkerOffers.model_validate_json(row["offers"])
+                offers[row["name"]] = WorkerOffers.model_validate_json(row["offers"])
             except ValidationError:
                 if row["name"] in self._unreadable:
                     continue
                 self._unreadable.add(row["name"])
                 line = {"event": "stored offers of a worker are unreadable", "worker": printable(row["name"])}
                 _LOGGER.warning(json.dumps(line))
-        return found
+        return offers
 
     def present(self) -> dict[str, WorkerOffers]:
-        """Return the offers of each worker that is not silent."""
-        return self.offers(within=_SILENT_SECONDS)
+        """Return the offers of each connected worker."""
+        return self.offers(within=_PRESENT_SECONDS)

@@ -1,1 +1,1 @@
-"""The server of the service: its REST interface, the interfaces of other programs, and its pages."""
+"""The web server: REST interface, interfaces compatible with other programs, and pages."""

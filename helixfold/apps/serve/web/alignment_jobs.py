@@ -1,4 +1,4 @@
-"""Jobs of other programs: searches, one for each different request, and waiting in one request for a job's end."""
+"""Jobs of other programs: submit a search once for equal requests, and wait for the end of a job in one request."""
 
 import asyncio
 import hashlib
@@ -16,33 +16,33 @@ from helixfold.apps.serve.settings import API
 from helixfold.apps.serve.web.identity import user_or_none
 
 
-def submit_alignment(service: Service, asked: AlignmentRequest, user: User) -> Job:
-    """Return the job of a request: that of an equal one, if its result is still there, or a new one.
+def submit_alignment(service: Service, search: AlignmentRequest, user: User) -> Job:
+    """Submit a search, or return the earlier job of an equal request.
 
-    Answer 501 if no worker searches databases for other programs.
+    A failed, cancelled or expired job is queued again. Answer 501 if no worker has ColabFold's databases.
     """
     offers = service.offers()
     if offers and not any(worker.alignments for worker in offers):
         raise HTTPException(501, "this service has no ColabFold databases")
-    job_id = asked.job_id(service.storage.secret())
+    job_id = search.job_id(service.storage.secret())
     earlier = service.views.job(job_id)
     if earlier is not None and earlier.state in ("failed", "cancelled", "expired"):
-        again = service.queue.again(job_id, user.name)
+        job = service.queue.resubmit(job_id, user.name)
         service.audit.add(user.name, user.address, "retry", job_id)
-        service.waiting_jobs.changed()
-        return again
+        service.waiting_jobs.notify()
+        return job
     if earlier is not None:
         return earlier
-    content = asdict(asked)
+    content = asdict(search)
     new = NewJob(
         id=job_id,
         user=user.name,
         address=user.address,
         kind="alignment",
-        name=f"{asked.kind} {asked.mode}".strip(),
+        name=f"{search.kind} {search.mode}".strip(),
         request=content,
         request_digest=hashlib.sha256(json.dumps(content).encode()).hexdigest(),
-        residues=asked.residues,
+        residues=search.residues,
     )
     return service.enqueue(new)[0]
 
@@ -50,11 +50,11 @@ def submit_alignment(service: Service, asked: AlignmentRequest, user: User) -> J
 _SECONDS_BETWEEN_LOOKS = 0.2
 
 
-async def finished(service: Service, job_id: str, request: Request) -> Job:
-    """Return a job when it is done.
+async def wait_until_done(service: Service, job_id: str, request: Request) -> Job:
+    """Wait until a job is done, and return it.
 
-    Answer 504 if it takes too long, 502 if it fails, 401 if the token of the request ends, and stop looking if the
-    client has gone; the job goes on.
+    Answer 504 if it takes too long, 502 if it fails, and 401 if the token of the request becomes invalid. The job
+    continues, also if the client disconnects.
     """
     until, revision = time.monotonic() + service.settings.wait_seconds, -1
     while time.monotonic() < until and not await request.is_disconnected():

@@ -1,4 +1,4 @@
-"""The routes of ColabFold's MSA server, over this service's databases: its clients need nothing but another address."""
+"""The routes of ColabFold's MSA server, with this service's databases. Its clients only need this server's address."""
 
 from typing import Annotated, Any
 
@@ -10,8 +10,8 @@ from data_pipeline.io.errors import InputError
 from helixfold.apps.serve.alignment_request import ARCHIVE_FILE, AlignmentKind, AlignmentRequest
 from helixfold.apps.serve.queue.jobs import Job, JobState, QuotaError
 from helixfold.apps.serve.service import Service, User
-from helixfold.apps.serve.web.alignment_jobs import finished, submit_alignment
-from helixfold.apps.serve.web.identity import CurrentUser, ServiceOf, shown_token
+from helixfold.apps.serve.web.alignment_jobs import submit_alignment, wait_until_done
+from helixfold.apps.serve.web.identity import CurrentUser, ServiceOf, header_token
 from helixfold.apps.serve.web.threads import ThreadedRoute, parse_in_thread
 
 _STATUS: dict[JobState, str] = {
@@ -31,29 +31,29 @@ Mode = Annotated[str, Form(max_length=40)]
 async def submit_msa(
     request: Request, service: ServiceOf, user: CurrentUser, q: Query = "", mode: Mode = "env"
 ) -> Response:
-    """Submit a search for the homologs of sequences."""
-    return await _submitted("msa", q, mode, request, service, user)
+    """Submit a search for homologs of sequences."""
+    return await _submit("msa", q, mode, request, service, user)
 
 
 @router.post("/ticket/pair", response_model=None)
 async def submit_pair(
     request: Request, service: ServiceOf, user: CurrentUser, q: Query = "", mode: Mode = "pairgreedy"
 ) -> Response:
-    """Submit a search for rows of the chains of a complex, paired by species."""
-    return await _submitted("pair", q, mode, request, service, user)
+    """Submit a search for alignments of the chains of a complex, paired by species."""
+    return await _submit("pair", q, mode, request, service, user)
 
 
 @router.get("/ticket/{ticket}")
 def ticket_status(ticket: str, service: ServiceOf, user: CurrentUser) -> dict[str, Any]:
     """Return the state of a search."""
-    job = _search(service, ticket)
+    job = _find_search(service, ticket)
     return {"id": ticket, "status": "UNKNOWN"} if job is None else _ticket(job)
 
 
 @router.get("/result/download/{ticket}", response_class=FileResponse)
 def download(ticket: str, service: ServiceOf, user: CurrentUser) -> FileResponse:
-    """Fetch the archive of a search that is complete."""
-    job = _search(service, ticket)
+    """Fetch the archive of a complete search."""
+    job = _find_search(service, ticket)
     if job is None:
         raise HTTPException(404, "unknown ticket")
     return _archive(service, job)
@@ -65,18 +65,18 @@ async def templates(names: str, request: Request, service: ServiceOf, user: Curr
 
     A session is not enough: a link on another site's page would submit the search with the session's cookie.
     """
-    if service.settings.needs_token and shown_token(request) is None:
+    if service.settings.needs_token and header_token(request) is None:
         raise HTTPException(401, "a token is required; a session is not enough")
     job = await run_in_threadpool(submit_alignment, service, AlignmentRequest.of_templates(names), user)
-    return _archive(service, await finished(service, job.id, request))
+    return _archive(service, await wait_until_done(service, job.id, request))
 
 
-async def _submitted(
+async def _submit(
     kind: AlignmentKind, text: str, mode: str, request: Request, service: Service, user: User
 ) -> Response:
     try:
-        asked = await parse_in_thread(request, AlignmentRequest.of_text, kind, text, mode)
-        job = await run_in_threadpool(submit_alignment, service, asked, user)
+        search = await parse_in_thread(request, AlignmentRequest.of_text, kind, text, mode)
+        job = await run_in_threadpool(submit_alignment, service, search, user)
     except QuotaError as error:
         return JSONResponse({"status": "RATELIMIT", "error": str(error)}, 429, headers={"Retry-After": "10"})
     except InputError as error:
@@ -84,7 +84,7 @@ async def _submitted(
     return JSONResponse(_ticket(job))
 
 
-def _search(service: Service, ticket: str) -> Job | None:
+def _find_search(service: Service, ticket: str) -> Job | None:
     job = service.views.job(ticket)
     return job if job is not None and job.kind == "alignment" else None
 

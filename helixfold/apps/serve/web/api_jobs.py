@@ -1,4 +1,4 @@
-"""The REST interface for jobs: submit, watch, cancel, try again, fetch, share."""
+"""The REST interface for jobs: submit, watch, cancel, retry, fetch, share."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from data_pipeline.io.errors import InputError
 from helixfold import __version__
 from helixfold.apps.serve.forecast_curve import ForecastBody
 from helixfold.apps.serve.queue.jobs import JOB_KINDS, Job, JobKind
-from helixfold.apps.serve.service import Service, User, described
+from helixfold.apps.serve.service import Service, User, job_fields
 from helixfold.apps.serve.settings import API
 from helixfold.apps.serve.storage import checked_name
 from helixfold.apps.serve.web.bodies import (
@@ -34,17 +34,17 @@ from helixfold.apps.serve.web.result_files import archive_response, file_respons
 from helixfold.apps.serve.web.threads import ThreadedRoute, parse_in_thread, run_slowly
 
 _SECONDS_BETWEEN_LOOKS = 0.5
-_SECONDS_BETWEEN_SIGNS = 15.0  # of life, without which proxies end a silent connection
+_KEEP_ALIVE_SECONDS = 15.0  # between messages, because proxies close silent connections
 _MAX_STREAMS, _MAX_STREAMS_OF_USER = 500, 50
-_PLACES_SECONDS = 5.0  # between looks at the place of a job that waits
+_PLACES_SECONDS = 5.0  # between updates of the position of a queued job
 
-_streams: Counter[str] = Counter()  # open ones of this process, by user
+_streams: Counter[str] = Counter()  # open streams of this process, by user
 
 
 class Events(StreamingResponse):
-    """The events of a job, up to its final state, or until the token or the session of the request ends.
+    """A stream of a job's events until the job, or the token or session of the request, ends.
 
-    Answers 429 if the user watches too many jobs already, and 503 if all users do.
+    Answers 429 if the user has too many open streams, and 503 if all users together have too many.
     """
 
     def __init__(self, service: Service, job: Job, request: Request) -> None:
@@ -66,25 +66,25 @@ class Events(StreamingResponse):
 
 
 async def _stream(service: Service, job_id: str, request: Request) -> AsyncIterator[str]:
-    revision, sent, silent, unlooked = -1, "", 0.0, 0.0
+    revision, last, since_message, since_update = -1, "", 0.0, 0.0
     while user_or_none(request) is not None:
         newest = service.queue.revision(job_id)
-        if newest != revision or unlooked >= _PLACES_SECONDS:
-            revision, unlooked = newest, 0.0
+        if newest != revision or since_update >= _PLACES_SECONDS:
+            revision, since_update = newest, 0.0
             job = await run_in_threadpool(service.views.job, job_id)
             if job is None:
                 return
-            content = json.dumps(described(job, await run_in_threadpool(service.views.place, job)))
-            if content != sent:
-                sent, silent = content, 0.0
+            content = json.dumps(job_fields(job, await run_in_threadpool(service.views.place, job)))
+            if content != last:
+                last, since_message = content, 0.0
                 yield f"event: job\ndata: {content}\n\n"
             if job.has_ended:
                 return
-        if silent >= _SECONDS_BETWEEN_SIGNS:
-            silent = 0.0
+        if since_message >= _KEEP_ALIVE_SECONDS:
+            since_message = 0.0
             yield ": still there\n\n"
         await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
-        silent, unlooked = silent + _SECONDS_BETWEEN_LOOKS, unlooked + _SECONDS_BETWEEN_LOOKS
+        since_message, since_update = since_message + _SECONDS_BETWEEN_LOOKS, since_update + _SECONDS_BETWEEN_LOOKS
 
 
 SHARE_SECONDS = 30 * 86_400.0
@@ -106,7 +106,7 @@ async def submit(
     job, is_new = await run_slowly(request, add)
     response.status_code = 201 if is_new else 200
     response.headers["Location"] = f"{API}/jobs/{job.id}"
-    return await run_in_threadpool(shown, service, job)
+    return await run_in_threadpool(job_body, service, job)
 
 
 @router.post("/forecast")
@@ -115,12 +115,12 @@ async def forecast(
 ) -> ForecastBody | None:
     """Estimate the time and memory of a job without submitting it; null while no worker has connected."""
     submission = await parse_in_thread(request, body.submission)
-    return await run_in_threadpool(service.forecast, submission)
+    return await run_in_threadpool(service.estimate, submission)
 
 
 @router.get("/service")
 def describe(service: ServiceOf, user: CurrentUser) -> ServiceBody:
-    """Return what the service offers, and how many jobs wait."""
+    """Return the models and limits of the service, and the numbers of queued and running jobs."""
     counts, offers = service.views.counts(), service.offers()
     return ServiceBody(
         version=__version__,
@@ -143,22 +143,22 @@ def history(
     before: Annotated[int | None, Query(ge=0, le=2**62)] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> JobsBody:
-    """List your jobs of a kind, the newest first; searches for other programs have the kind "alignment"."""
+    """List your jobs of a kind, the newest first. Searches for other programs have the kind "alignment"."""
     jobs = service.views.history(user.name, kind=kind, before=before, limit=limit)
     places = service.views.places(jobs)
-    bodies = [JobBody(**described(job, place)) for job, place in zip(jobs, places, strict=True)]
+    bodies = [JobBody(**job_fields(job, place)) for job, place in zip(jobs, places, strict=True)]
     return JobsBody(jobs=bodies, next=jobs[-1].number if len(jobs) == limit else None)
 
 
 @router.get("/jobs/{job_id}")
 def status(job_id: str, service: ServiceOf, user: CurrentUser) -> JobBody:
     """Return a job with its progress."""
-    return shown(service, own_job(service, user, job_id, JOB_KINDS))
+    return job_body(service, own_job(service, user, job_id, JOB_KINDS))
 
 
 @router.get("/jobs/{job_id}/events", response_class=StreamingResponse)
 def watch(job_id: str, service: ServiceOf, user: CurrentUser, request: Request) -> StreamingResponse:
-    """Send the job as a server-sent event whenever it changes, until it has ended."""
+    """Send a server-sent event whenever the job changes, until it has ended."""
     return Events(service, own_job(service, user, job_id), request)
 
 
@@ -167,34 +167,34 @@ def cancel(job_id: str, service: ServiceOf, user: CurrentUser) -> JobBody:
     """Cancel a queued or running job; a job that has ended does not change."""
     job = own_job(service, user, job_id, JOB_KINDS)
     service.audit.add(user.name, user.address, "cancel", job.id)
-    return shown(service, service.queue.cancel(job.id))
+    return job_body(service, service.queue.cancel(job.id))
 
 
 @router.post("/jobs/{job_id}/retry")
 def retry(job_id: str, service: ServiceOf, user: CurrentUser) -> JobBody:
-    """Queue a job again that failed or was cancelled."""
+    """Queue a failed or cancelled job again."""
     job = service.queue.retry(own_job(service, user, job_id).id)
     service.audit.add(user.name, user.address, "retry", job.id)
-    service.waiting_jobs.changed()
-    return shown(service, job)
+    service.waiting_jobs.notify()
+    return job_body(service, job)
 
 
 @router.patch("/jobs/{job_id}")
 def rename(job_id: str, body: NameBody, service: ServiceOf, user: CurrentUser) -> JobBody:
     """Rename a job."""
     job = own_job(service, user, job_id)
-    return shown(service, service.queue.rename(job.id, checked_name(body.name)))
+    return job_body(service, service.queue.rename(job.id, checked_name(body.name)))
 
 
 @router.delete("/jobs/{job_id}", status_code=204)
 def delete(job_id: str, service: ServiceOf, user: CurrentUser) -> None:
-    """Delete the files and the sequence of a job that has ended; it stays in the history."""
+    """Delete the files and the sequence of a job that has ended. The job stays in the history."""
     delete_job(service, user, job_id)
 
 
 @router.get("/jobs/{job_id}/files")
 def files(job_id: str, service: ServiceOf, user: CurrentUser) -> list[ResultFile]:
-    """List the files of a result; there are none before the job is done."""
+    """List the files of a result. The list is empty until the job is done."""
     job = own_job(service, user, job_id)
     return [ResultFile(path=path, bytes=size) for path, size in service.storage.results(job)]
 
@@ -225,16 +225,16 @@ def unshare(job_id: str, service: ServiceOf, user: CurrentUser) -> None:
 
 
 def own_job(service: Service, user: User, job_id: str, kinds: Sequence[JobKind] = ("prediction",)) -> Job:
-    """Return a job of the user; else answer 404, whether others have such a job or nobody."""
+    """Return a job of the user. Answer 404 for an unknown job or a job of another user."""
     job = service.visible_job(job_id, user, kinds)
     if job is None:
         raise HTTPException(404, "you have no job with this id")
     return job
 
 
-def shown(service: Service, job: Job) -> JobBody:
-    """Return the body that describes a job."""
-    return JobBody(**described(job, service.views.place(job)))
+def job_body(service: Service, job: Job) -> JobBody:
+    """Return the body of an answer with a job and its position in the queue."""
+    return JobBody(**job_fields(job, service.views.place(job)))
 
 
 def delete_job(service: Service, user: User, job_id: str) -> None:
@@ -245,11 +245,14 @@ def delete_job(service: Service, user: User, job_id: str) -> None:
 
 
 def share_job(service: Service, user: User, job_id: str) -> dict[str, Any]:
-    """Make a link to a job of the user; return its path, its address if the service knows its own, and when it ends."""
+    """Create a link to a job of the user.
+
+    Return its path, its address (None without a public address of the service), and the time when it expires.
+    """
     job = own_job(service, user, job_id)
     if job.state == "expired":
         raise InputError("the files of this job were deleted, so it cannot be shared")
-    now, token = service.clock(), None if user.token is None else service.tokens.good(user.token)
+    now, token = service.clock(), None if user.token is None else service.tokens.valid_token(user.token)
     expires = now + SHARE_SECONDS
     if token is not None and token.expires is not None:
         expires = min(expires, token.expires)
@@ -260,7 +263,7 @@ def share_job(service: Service, user: User, job_id: str) -> dict[str, Any]:
 
 
 def unshare_job(service: Service, user: User, job_id: str) -> None:
-    """End all links to a job of the user."""
+    """Revoke all links to a job of the user."""
     job = own_job(service, user, job_id)
     service.shares.withdraw(job.id)
     service.audit.add(user.name, user.address, "unshare", job.id)

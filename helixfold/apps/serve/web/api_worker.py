@@ -1,6 +1,6 @@
-"""The interface for workers, on this machine or another: claim a job, tell how far it is, send its result.
+"""The REST interface for workers on any machine: claim a job, report its progress, send its result.
 
-A worker shows its own token, and with everything of a job the lease under which it has it.
+Requests of a worker contain its token and, if they concern a job, the lease of the job.
 """
 
 import os
@@ -24,7 +24,7 @@ from helixfold.apps.serve.web.threads import ThreadedRoute
 
 _SECONDS_BETWEEN_LOOKS = 2.0
 _LONGEST_WAIT = 10.0
-_BYTES_BETWEEN_LOOKS = 2**22  # at the size of a result while a file of it arrives
+_BYTES_BETWEEN_CHECKS = 2**22  # of the size of a result while one of its files arrives
 router = APIRouter(prefix=f"{API}/worker", tags=["workers"], route_class=ThreadedRoute)
 Lease = Annotated[str, Header(alias="X-Lease", max_length=100)]
 Line = Annotated[str, Field(max_length=400), AfterValidator(partial(printable, limit=400))]
@@ -32,14 +32,14 @@ Score = Annotated[float | None, Field(ge=0, le=100)]
 
 
 class HelloBody(BaseModel):
-    """The name of a worker, and what it offers."""
+    """The name of a worker, and its offers."""
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
     offers: WorkerOffers
 
 
 class ClaimBody(BaseModel):
-    """Which kinds of jobs a worker takes, up to how many residues, and how many seconds it waits for one."""
+    """The kinds of jobs that a worker accepts, the maximum number of residues, and the seconds to wait for a job."""
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
     kinds: Annotated[list[JobKind], Field(min_length=1, max_length=2)]
@@ -48,27 +48,27 @@ class ClaimBody(BaseModel):
 
 
 class StageBody(BaseModel):
-    """A stage of a job that has ended, and how long it took."""
+    """A completed stage of a job, and its duration."""
 
     name: Text
     seconds: Annotated[float, Field(ge=0, le=1e9)]
 
 
 class ProgressBody(BaseModel):
-    """Progress of a job: the stages that have ended, and the last printed lines."""
+    """Progress of a job: the completed stages, and the last lines of output."""
 
     stages: Annotated[list[StageBody], Field(max_length=200)] = Field(default_factory=list)
     lines: Annotated[list[Line], Field(max_length=5)] = Field(default_factory=list)
 
 
 class HeartbeatBody(BaseModel):
-    """Heartbeat of a worker, with the progress of its job if it has changed."""
+    """A heartbeat, with the progress of the job if it has changed."""
 
     progress: ProgressBody | None = None
 
 
 class SummaryBody(BaseModel):
-    """Scores and model of the best prediction of a result; empty for an alignment."""
+    """Scores and model of the best prediction; empty for an alignment."""
 
     plddt: Score = None
     ptm: Score = None
@@ -78,14 +78,14 @@ class SummaryBody(BaseModel):
 
 
 class FinishBody(BaseModel):
-    """Summary that a worker sends after the files of a result."""
+    """The summary and the number of files of a result, which a worker sends after the files."""
 
     summary: SummaryBody = Field(default_factory=SummaryBody)
     files: Annotated[int, Field(ge=0, le=MAX_RESULT_FILES)]
 
 
 class FailBody(BaseModel):
-    """Why a job failed, and whether another attempt may do better."""
+    """Why a job failed, and whether another attempt may succeed."""
 
     error: Annotated[str, Field(max_length=20_000)]
     try_again: bool = False
@@ -93,21 +93,21 @@ class FailBody(BaseModel):
 
 @router.post("/hello", status_code=204)
 def hello(body: HelloBody, service: ServiceOf, worker: CurrentWorker) -> None:
-    """Record what a worker offers, when it starts."""
-    service.workers.heard(_name(worker.user, body.name), body.offers)
+    """Store the offers of a worker, which it sends when it starts."""
+    service.workers.record_message(_name(worker.user, body.name), body.offers)
 
 
 @router.post("/claim", response_model=None)
 async def claim(body: ClaimBody, service: ServiceOf, worker: CurrentWorker, request: Request) -> Any:
-    """Claim a job; answer 204 if there is none within the seconds that the worker waits."""
+    """Claim a job. Answer 204 if there is none within the time that the worker waits."""
     name, until = _name(worker.user, body.name), time.monotonic() + body.wait
-    await run_in_threadpool(service.workers.heard, name)
+    await run_in_threadpool(service.workers.record_message, name)
     while True:
         if await request.is_disconnected():
-            return Response(status_code=204)  # nobody would learn of the job
+            return Response(status_code=204)  # nobody would receive the job
         job = await run_in_threadpool(service.queue.claim, name, body.kinds, body.longest)
         if job is not None:
-            return _told(job, service.settings.queue.lease_seconds)
+            return _claim_fields(job, service.settings.queue.lease_seconds)
         left = until - time.monotonic()
         if left <= 0:
             return Response(status_code=204)
@@ -116,7 +116,7 @@ async def claim(body: ClaimBody, service: ServiceOf, worker: CurrentWorker, requ
 
 @router.post("/jobs/{job_id}/heartbeat", status_code=204)
 def heartbeat(job_id: str, body: HeartbeatBody, service: ServiceOf, worker: CurrentWorker, x_lease: Lease) -> None:
-    """Extend the lease; answer 409 if the job no longer belongs to this worker, which must then stop."""
+    """Extend the lease. Answer 409 if the job no longer belongs to this worker, which must then stop."""
     progress = None if body.progress is None else body.progress.model_dump()
     service.queue.heartbeat(job_id, x_lease, progress)
 
@@ -124,7 +124,7 @@ def heartbeat(job_id: str, body: HeartbeatBody, service: ServiceOf, worker: Curr
 @router.get("/jobs/{job_id}/inputs/{name}", response_class=FileResponse)
 def read_input(job_id: str, name: str, service: ServiceOf, worker: CurrentWorker, x_lease: Lease) -> FileResponse:
     """Fetch a file that was uploaded for the job."""
-    job = _held(service.views.job(job_id), x_lease)
+    job = _require_lease(service.views.job(job_id), x_lease)
     try:
         path = service.storage.input_file(job.id, name)
     except InputError as error:
@@ -138,8 +138,8 @@ def read_input(job_id: str, name: str, service: ServiceOf, worker: CurrentWorker
 async def write_result(
     job_id: str, path: str, request: Request, service: ServiceOf, worker: CurrentWorker, x_lease: Lease
 ) -> None:
-    """Send a file of the result; it counts when the job is finished."""
-    job = _held(await run_in_threadpool(service.views.job, job_id), x_lease)
+    """Send a file of the result. The result is visible once the job is finished."""
+    job = _require_lease(await run_in_threadpool(service.views.job, job_id), x_lease)
     target = service.storage.attempt_file(job.id, job.attempts, path)
     directory = service.storage.attempt(job.id, job.attempts)
     sizes = await run_in_threadpool(service.storage.sizes, directory)
@@ -156,7 +156,7 @@ async def write_result(
                     file.flush()
                     # Other files of the result may arrive at the same time.
                     sizes = await run_in_threadpool(service.storage.sizes, directory)
-                    left = min(_BYTES_BETWEEN_LOOKS, service.settings.queue.max_user_bytes - sum(sizes.values()))
+                    left = min(_BYTES_BETWEEN_CHECKS, service.settings.queue.max_user_bytes - sum(sizes.values()))
                 if left < 0:
                     raise HTTPException(413, "the result exceeds the disk limit of its user")
             file.flush()
@@ -167,8 +167,8 @@ async def write_result(
 
 @router.post("/jobs/{job_id}/finish", status_code=204)
 def finish(job_id: str, body: FinishBody, service: ServiceOf, worker: CurrentWorker, x_lease: Lease) -> None:
-    """End the job with the files that were sent as its result."""
-    job = _held(service.views.job(job_id), x_lease, "done")
+    """Mark the job as done, with the files that were sent as its result."""
+    job = _require_lease(service.views.job(job_id), x_lease, "done")
     directory = service.storage.attempt(job.id, job.attempts)
     sizes = service.storage.sizes(directory)
     sent = len(sizes)
@@ -176,8 +176,8 @@ def finish(job_id: str, body: FinishBody, service: ServiceOf, worker: CurrentWor
         raise HTTPException(422, f"expected {body.files} files of the result, got {sent}")
     service.storage.flush_names(directory)
     summary = {} if body.summary.plddt is None else body.summary.model_dump()
-    done = service.queue.finish(job.id, x_lease, size=sum(sizes.values()), summary=summary)
-    service.storage.remove_other_attempts(done)
+    job = service.queue.finish(job.id, x_lease, size=sum(sizes.values()), summary=summary)
+    service.storage.remove_other_attempts(job)
 
 
 @router.post("/jobs/{job_id}/fail", status_code=204)
@@ -185,28 +185,28 @@ def fail(job_id: str, body: FailBody, service: ServiceOf, worker: CurrentWorker,
     """Report why the job failed."""
     job = service.queue.fail(job_id, x_lease, printable(body.error, 4_000), try_again=body.try_again)
     if job.state == "queued":
-        service.waiting_jobs.changed()
+        service.waiting_jobs.notify()
 
 
 @router.post("/jobs/{job_id}/release", status_code=204)
 def release(job_id: str, service: ServiceOf, worker: CurrentWorker, x_lease: Lease) -> None:
-    """Give the job back, because the worker stops."""
+    """Queue the job again, because the worker stops."""
     service.queue.release(job_id, x_lease)
-    service.waiting_jobs.changed()
+    service.waiting_jobs.notify()
 
 
 def _name(user: str, name: str) -> str:
     return f"{user}/{name}" if name.isprintable() else user
 
 
-def _held(job: Job | None, lease: str, *others: JobState) -> Job:
+def _require_lease(job: Job | None, lease: str, *others: JobState) -> Job:
     if job is None or job.lease != lease or job.state not in ("running", *others):
         raise LostLeaseError("the job no longer belongs to this worker: it was cancelled, or given to another one")
     return job
 
 
-def _told(job: Job, lease_seconds: float) -> dict[str, Any]:
-    """Return what a worker is told of a job that it has claimed."""
+def _claim_fields(job: Job, lease_seconds: float) -> dict[str, Any]:
+    """Return the answer to a worker that has claimed a job."""
     return {
         "id": job.id,
         "kind": job.kind,

@@ -1,4 +1,4 @@
-"""The application of the service: all routes, and what each request passes through before them."""
+"""The FastAPI application of the service: all routes, and the middleware in front of them."""
 
 import json
 import secrets
@@ -34,26 +34,26 @@ def create_app(service: Service) -> FastAPI:
         version=__version__,
         description="Predict protein structures with AlphaFold 2: submit jobs, watch them, fetch results.",
         openapi_url=None,  # see below
-        docs_url=None,  # its pages load scripts from elsewhere
+        docs_url=None,  # FastAPI's pages load scripts from other sites
         redoc_url=None,
-        redirect_slashes=False,  # to an address that is made of the Host header
+        redirect_slashes=False,  # such redirects lead to the client's Host header
     )
     metrics = Metrics(service)
     app.state.service = service
     app.state.sessions = Sessions(service.storage.secret())
-    app.state.worker_token = secrets.token_urlsafe(32)  # of the workers that this server starts
+    app.state.worker_token = secrets.token_urlsafe(32)  # for the workers that this server starts
     app.state.connections = {}  # see `TimedProtocol`
     add_threads(app)
     for module in _ROUTERS:
         app.include_router(module.router)
     add_error_answers(app)
 
-    # Anybody may ask for it; FastAPI would write the text again for each request.
-    described = cache(lambda: json.dumps(app.openapi()))
+    # The description is public. FastAPI would serialize it for each request.
+    openapi_json = cache(lambda: json.dumps(app.openapi()))
 
     @app.get("/api/openapi.json", include_in_schema=False)
     def describe() -> Response:
-        return Response(described(), media_type="application/json")
+        return Response(openapi_json(), media_type="application/json")
 
     @app.get("/metrics", tags=["service"])
     def show_metrics(user: CurrentUser) -> Response:

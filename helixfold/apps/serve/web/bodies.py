@@ -1,4 +1,4 @@
-"""The bodies of requests and answers of the REST interface, from which its OpenAPI description is made."""
+"""The bodies of requests and answers of the REST interface, from which FastAPI generates the OpenAPI description."""
 
 import base64
 import binascii
@@ -26,10 +26,10 @@ class _Strict(BaseModel):
 
 
 def _field(offer: Offer) -> tuple[Any, Any]:
-    """Return the type and the default of an option in a request."""
+    """Return the type, with its bounds, and the default of an option in a request."""
     kind: Any = {"bool": bool, "int": int, "str": Literal[tuple(offer.choices)] if offer.choices else str}[offer.kind]
-    least, most = offer.bounds or (None, None)
-    bounds: dict[str, Any] = {"max_length": most} if offer.kind == "str" else {"ge": least, "le": most}
+    minimum, maximum = offer.bounds or (None, None)
+    bounds: dict[str, Any] = {"max_length": maximum} if offer.kind == "str" else {"ge": minimum, "le": maximum}
     field = Field(description=offer.text, pattern=offer.pattern or None, **bounds)
     return Annotated[kind if offer.default is not None else kind | None, field], offer.default
 
@@ -51,7 +51,7 @@ class FileBody(_Strict):
     encoding: Literal["text", "base64"] = "text"
 
     def to_bytes(self) -> bytes:
-        """Return the content; raise `InputError` if it is no base64."""
+        """Return the content as bytes. Raise `InputError` if it is not valid base64."""
         if self.encoding == "text":
             return self.content.encode()
         try:
@@ -74,13 +74,13 @@ class SubmissionBody(_Strict):
     webhook: Annotated[str | None, Field(max_length=2_000, description="called at the end of the job")] = None
 
     def submission(self) -> Submission:
-        """Return the submission; raise `InputError` if there is not exactly one sequence, or it is none."""
+        """Return the submission. Raise `InputError` unless the text is exactly one valid sequence."""
         files = [_uploaded("alignment", file) for file in self.alignments]
         files += [_uploaded("template", file) for file in self.templates]
-        found = read_submissions(self.sequence, self.name, self.options.model_dump(), files)
-        if len(found) > 1:
+        submissions = read_submissions(self.sequence, self.name, self.options.model_dump(), files)
+        if len(submissions) > 1:
             raise InputError("a job has one sequence, with ':' between its chains; submit each record separately")
-        return found[0]
+        return submissions[0]
 
 
 def _uploaded(kind: FileKind, file: FileBody) -> UploadedFile:
@@ -88,7 +88,7 @@ def _uploaded(kind: FileKind, file: FileBody) -> UploadedFile:
 
 
 class JobBody(BaseModel):
-    """A job; times are seconds since 1970, and `place` counts from 1 while it waits."""
+    """A job. Times are seconds since 1970; `place` is its position in the queue from 1, null if it is not queued."""
 
     id: str
     kind: JobKind
@@ -109,14 +109,14 @@ class JobBody(BaseModel):
 
 
 class JobsBody(BaseModel):
-    """Jobs of a user, the newest first; `next` is the `before` of the jobs after them."""
+    """Jobs of a user, the newest first. Pass `next` as `before` to get the following jobs; null at the end."""
 
     jobs: list[JobBody]
     next: int | None
 
 
 class ResultFile(BaseModel):
-    """A file of a result."""
+    """Path and size of a result file."""
 
     path: str
     bytes: int
@@ -135,9 +135,9 @@ class NameBody(_Strict):
 
 
 class ShareBody(BaseModel):
-    """A link that shows a job to whoever has it, until a time in seconds since 1970.
+    """A link that shows a job to anyone who has it, until `expires` in seconds since 1970.
 
-    `url` is null unless the service was started with its public address.
+    `url` is null unless the service was started with --public-url.
     """
 
     path: str
@@ -146,9 +146,9 @@ class ShareBody(BaseModel):
 
 
 class ServiceBody(BaseModel):
-    """Models and limits that the service offers, and how many jobs wait.
+    """Models and limits of the service, and the numbers of workers, queued jobs and running jobs.
 
-    `provenance` is "demonstration" or "untrained" while a worker has no better model.
+    `provenance` is "demonstration" or "untrained" if a worker has no better model.
     """
 
     version: str

@@ -1,4 +1,4 @@
-"""Answers to requests that cannot be served: a status and one sentence, as JSON or as a page."""
+"""Error answers: a status and a one-sentence message, as JSON or as a page."""
 
 import json
 import sqlite3
@@ -26,24 +26,24 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
 
 
 def add_error_answers(app: FastAPI) -> None:
-    """Let the application answer its own errors with their sentences."""
+    """Register handlers that convert the errors of the service into answers."""
     for kind, status in _STATUS:
         app.add_exception_handler(kind, _answer_with(status))
     app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, refusal)
-    app.add_exception_handler(TokenFileError, without_tokens)
+    app.add_exception_handler(HTTPException, http_error)
+    app.add_exception_handler(TokenFileError, unreadable_tokens)
     app.add_exception_handler(sqlite3.OperationalError, _without_database)
     app.add_exception_handler(Exception, _broken)
 
 
 def problem_answer(request: Request, status: int, text: str, headers: dict[str, str] | None = None) -> Response:
-    """Return an answer with a sentence: a page for a browser that asks for one, else JSON."""
+    """Return an error answer: a page for a browser, else JSON."""
     if wants_page(request):
         return error_page(request, status, text, headers)
     return JSONResponse({"error": text}, status, headers=headers)
 
 
-def _answer_with(status: int):  # type: ignore[no-untyped-def]  # a handler, as Starlette wants it
+def _answer_with(status: int):  # type: ignore[no-untyped-def]  # a handler of Starlette
     def answer(request: Request, error: Exception) -> Response:
         headers = {"Retry-After": "5"} if isinstance(error, BusyError) else None
         return problem_answer(request, status, printable(str(error), 1_000), headers)
@@ -60,8 +60,8 @@ def _invalid(request: Request, error: Exception) -> Response:
     return problem_answer(request, 422, printable("; ".join(parts), 1_000))
 
 
-def refusal(request: Request, error: Exception) -> Response:
-    """Return the answer that an `HTTPException` stands for."""
+def http_error(request: Request, error: Exception) -> Response:
+    """Return the answer for an `HTTPException`."""
     assert isinstance(error, HTTPException)
     if error.status_code == 303:
         return RedirectResponse((error.headers or {})["Location"], 303)
@@ -69,14 +69,14 @@ def refusal(request: Request, error: Exception) -> Response:
     return problem_answer(request, error.status_code, text, dict(error.headers or {}))
 
 
-def without_tokens(request: Request, error: Exception) -> Response:
-    """Answer 503 while the file of tokens is damaged, which a page would read, too."""
+def unreadable_tokens(request: Request, error: Exception) -> Response:
+    """Answer 503 while the token file is damaged, always as JSON because a page would read the file as well."""
     LOGGER.error(json.dumps({"event": "tokens cannot be read", "error": str(error)}))
-    return JSONResponse({"error": "the service cannot read its tokens; ask whoever runs it to look into its log"}, 503)
+    return JSONResponse({"error": "the service cannot read its tokens; ask its administrator to check the log"}, 503)
 
 
 def _without_database(request: Request, error: Exception) -> Response:
-    """Answer 503 while the disk is full, or another program holds the database."""
+    """Answer 503 while the disk is full or another program locks the database."""
     LOGGER.error(json.dumps({"event": "the database cannot be used", "error": str(error)}))
     text = "the service cannot use its database now; try again in a few seconds"
     return problem_answer(request, 503, text, {"Retry-After": "5"})

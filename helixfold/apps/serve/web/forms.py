@@ -1,4 +1,4 @@
-"""Read the forms of the pages, which are taken only from the session that they were made for."""
+"""Read the forms of the pages. A form is accepted only in the session for which it was created."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any
@@ -25,7 +25,7 @@ _MAX_FIELDS = 50
 
 
 async def checked_form(request: Request) -> AsyncIterator[FormData]:
-    """Yield the fields of a form, and close its files; answer 403 if it was not made for the session of the request."""
+    """Yield the fields of a form, and close its files afterwards. Answer 403 if it belongs to another session."""
     form = await request.form(max_files=MAX_FILES + 1, max_fields=_MAX_FIELDS, max_part_size=MAX_SEQUENCE_TEXT)
     try:
         if not sessions_of(request).is_form_token(request.cookies.get(COOKIE, ""), text_of(form, "csrf")):
@@ -39,18 +39,18 @@ CheckedForm = Annotated[FormData, Depends(checked_form)]
 
 
 def text_of(form: FormData, name: str) -> str:
-    """Return the text of a field, empty if it is missing or a file."""
+    """Return the text of a field; an empty string if it is missing or a file."""
     value = form.get(name)
     return value if isinstance(value, str) else ""
 
 
 def has_uploads(form: FormData) -> bool:
-    """Return whether files came with a form."""
+    """Return whether a form contains files."""
     return any(isinstance(value, UploadFile) and value.filename for value in form.values())
 
 
 async def uploads_of(form: FormData) -> list[UploadedFile]:
-    """Return the alignments and structures that came with a form."""
+    """Return the alignments and template structures in a form."""
     return [
         UploadedFile(kind=kind, name=each.filename or "", content=await each.read())
         for field, kind in _FILE_FIELDS
@@ -60,27 +60,30 @@ async def uploads_of(form: FormData) -> list[UploadedFile]:
 
 
 async def sequence_file_of(request: Request, form: FormData) -> tuple[str, list[UploadedFile]]:
-    """Return the FASTA text of the sequence file of a filled form and the alignment in it; empty without one.
+    """Read the sequence file of a form, if it has one. Return its FASTA text, and an a3m file also as an alignment.
 
-    Too long a text is cut. Raise `InputError` for a table or an a3m that cannot be used.
+    A text above the maximum length is truncated. Raise `InputError` for an invalid table or a3m file.
     """
-    dropped = form.get("sequence_file")
-    if not isinstance(dropped, UploadFile) or not dropped.filename:
+    upload = form.get("sequence_file")
+    if not isinstance(upload, UploadFile) or not upload.filename:
         return "", []
-    return await parse_in_thread(request, read_sequence_file, dropped.filename, await dropped.read())
+    return await parse_in_thread(request, read_sequence_file, upload.filename, await upload.read())
 
 
 async def submissions_of(
-    request: Request, form: FormData, dropped: str, files: Sequence[UploadedFile]
+    request: Request, form: FormData, file_text: str, files: Sequence[UploadedFile]
 ) -> list[Submission]:
-    """Return what a filled form with these files submits. Raise `InputError` for what cannot be predicted."""
+    """Return the submissions of a form. Raise `InputError` if one cannot be predicted.
+
+    `file_text` is the FASTA text of its sequence file, `files` are its alignments and templates.
+    """
     text = text_of(form, "sequence")
-    if text.strip() and dropped:
+    if text.strip() and file_text:
         raise InputError(
             "both a sequence and a sequence file were submitted; submit the sequence below, or clear it and choose the "
             "file again"
         )
-    text = text if text.strip() else dropped
+    text = text if text.strip() else file_text
     return await parse_in_thread(request, read_submissions, text, text_of(form, "name"), options_of(form), files)
 
 
@@ -93,14 +96,14 @@ def form_name(offer: Offer) -> str:
 
 
 def options_of(form: FormData) -> dict[str, Any]:
-    """Return the options of a filled form. Raise `InputError` for a number that is none."""
+    """Return the options of a form. Raise `InputError` for a text that should be a whole number."""
     texts = {name: text_of(form, form_name(offer)).strip() for name, offer in OFFERS.items()}
     return {name: _value(OFFERS[name], text) for name, text in texts.items() if text}
 
 
 def _value(offer: Offer, text: str) -> str | int | bool:
     if offer.kind == "bool":
-        return True  # a box that is not ticked is not sent
+        return True  # browsers do not send unchecked boxes
     if offer.kind != "int":
         return text
     if not (text.isascii() and text.isdecimal() and len(text) < 12):

@@ -1,4 +1,4 @@
-"""Who makes a request: a token, or the session that was begun with one; the tokens of forms; and the public paths."""
+"""Authentication: who makes a request, by a token or a session; tokens of forms; paths that need no token."""
 
 import base64
 import binascii
@@ -26,24 +26,24 @@ _PATHS_FOR_PROGRAMS: Final = (
     *("/api/", "/metrics", "/ticket/", "/result/", "/template/", "/v1/health/"),
     *("/protein-structure/", "/foldSequence/"),
 )
-# An address and a port, as some proxies write; the port is another one for each connection.
-_WITH_PORT = re.compile(r"(\d{1,3}(?:\.\d{1,3}){3}):\d{1,5}|\[([0-9A-Fa-f:.]{2,45})\](?::\d{1,5})?", re.ASCII)
+# An address with a port, as some proxies write it. The port differs between connections.
+_ADDRESS_WITH_PORT = re.compile(r"(\d{1,3}(?:\.\d{1,3}){3}):\d{1,5}|\[([0-9A-Fa-f:.]{2,45})\](?::\d{1,5})?", re.ASCII)
 _CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="helixfold", Basic realm="helixfold"'}
 
 
 @dataclass(frozen=True)
 class Sessions:
-    """Signs sessions and the tokens of forms with the secret of the service; nothing of them is stored."""
+    """Signs session cookies and form tokens with the secret of the service, so that they need not be stored."""
 
     secret: bytes
 
     def begin(self, token_id: str) -> str:
-        """Return the value of a session's cookie."""
+        """Start a session with a token, and return the value of its cookie."""
         content = f"{token_id}.{int(time.time()) + SESSION_SECONDS}.{secrets.token_urlsafe(12)}"
         return f"{content}.{self._signature('session', content)}"
 
     def token_id(self, cookie: str) -> str | None:
-        """Return the id of the token that a session was begun with; None for a forged or an old one."""
+        """Return the id of the token with which a session was started; None for a forged or expired cookie."""
         content, _, signature = cookie.rpartition(".")
         if not hmac.compare_digest(signature.encode(), self._signature("session", content).encode()):
             return None
@@ -51,12 +51,12 @@ class Sessions:
         return token_id if time.time() < int(until) else None
 
     def form_token(self, cookie: str) -> str:
-        """Return the token that the forms of a session carry."""
+        """Return the token that the forms of a session must contain."""
         return self._signature("form", cookie)
 
-    def is_form_token(self, cookie: str, given: str) -> bool:
-        """Return whether a form was made for this session."""
-        return bool(cookie) and hmac.compare_digest(self.form_token(cookie).encode(), given.encode())
+    def is_form_token(self, cookie: str, token: str) -> bool:
+        """Return whether a form with this token was created for the session."""
+        return bool(cookie) and hmac.compare_digest(self.form_token(cookie).encode(), token.encode())
 
     def _signature(self, purpose: str, content: str) -> str:
         digest = hmac.new(self.secret, f"{purpose}:{content}".encode(), hashlib.sha256).digest()
@@ -70,25 +70,25 @@ def service_of(request: Request) -> Service:
 
 
 def sessions_of(request: Request) -> Sessions:
-    """Return what signs the sessions of the application."""
+    """Return the `Sessions` of the application."""
     sessions: Sessions = request.app.state.sessions
     return sessions
 
 
 def client_address(request: Request) -> str:
-    """Return the address of the client: as the proxy in front of the service says, if there is one."""
+    """Return the IP address of the client, behind a proxy from the X-Forwarded-For header."""
     direct = request.client.host if request.client is not None else ""
     if service_of(request).settings.behind_proxy:
-        # The last entry is the proxy's own; those before it are whatever the client wrote.
-        # Some proxies add it to the client's header, others in a header of their own, after the client's.
+        # The proxy adds the last entry; the client can write anything into the earlier ones.
+        # Some proxies add it to the client's header, others add another header after the client's.
         forwarded = ",".join(request.headers.getlist("x-forwarded-for")).rpartition(",")[2].strip()
-        with_port = _WITH_PORT.fullmatch(forwarded)
+        with_port = _ADDRESS_WITH_PORT.fullmatch(forwarded)
         return (with_port[1] or with_port[2] if with_port else forwarded[:64]) or direct
     return direct
 
 
-def shown_token(request: Request) -> str | None:
-    """Return the token in the Authorization header, alone or as the password of any name; None without one."""
+def header_token(request: Request) -> str | None:
+    """Return the token in the Authorization header, as bearer token or as basic password; None without one."""
     scheme, _, value = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         return value.strip()
@@ -101,7 +101,7 @@ def shown_token(request: Request) -> str | None:
 
 
 def session_token(request: Request) -> str | None:
-    """Return the id of the token of the session, if there is a good one."""
+    """Return the id of the token of a valid session; None without one."""
     cookie = request.cookies.get(COOKIE, "")
     if not cookie or service_of(request).ended_sessions.has(cookie):
         return None
@@ -109,37 +109,37 @@ def session_token(request: Request) -> str | None:
 
 
 def user_or_none(request: Request) -> User | None:
-    """Return the user who makes the request; None if it does not show a good token of a user."""
+    """Return the user who makes the request; None without a valid user token or session."""
     service, address = service_of(request), client_address(request)
     if not service.settings.needs_token:
         return User(LOCAL_USER, address)
-    text = shown_token(request)
+    text = header_token(request)
     if text is not None:
-        token = service.tokens.verified(text)
+        token = service.tokens.authenticate(text)
     else:
         identifier = session_token(request)
-        token = service.tokens.good(identifier) if identifier is not None else None
+        token = service.tokens.valid_token(identifier) if identifier is not None else None
     return User(token.user, address, token.id) if token is not None and token.kind == "user" else None
 
 
 def worker_or_none(request: Request) -> Token | None:
-    """Return the token of the worker that makes the request; None if it does not show a good one."""
-    text = shown_token(request) or ""
+    """Return the token of the worker that makes the request; None without a valid worker token."""
+    text = header_token(request) or ""
     if hmac.compare_digest(text.encode(), request.app.state.worker_token.encode()):
         return Token(id="local", user="local", kind="worker", digest="", created=time.time())
-    return service_of(request).tokens.verified(text, "worker")
+    return service_of(request).tokens.authenticate(text, "worker")
 
 
 def identify(request: Request) -> User | Token | None:
-    """Return the user or, on the routes for workers, the worker who makes the request, and keep it for its route."""
+    """Return who makes the request, a worker on the routes for workers, else a user; store it for the route."""
     is_for_workers = request.scope["path"].startswith(f"{API}/worker/")
     caller = worker_or_none(request) if is_for_workers else user_or_none(request)
     request.state.caller = caller
     return caller
 
 
-def refuse_unknown(request: Request) -> None:
-    """Answer 401 to a request without a token; a page leads to the login instead."""
+def refuse_unauthenticated(request: Request) -> None:
+    """Answer 401 to a request without a valid token, or redirect a browser to the login page."""
     path = request.scope["path"]
     if is_for_programs(path):
         kind = "worker" if path.startswith(f"{API}/worker/") else "user"
@@ -148,16 +148,16 @@ def refuse_unknown(request: Request) -> None:
 
 
 def is_for_programs(path: str) -> bool:
-    """Return whether a path is for programs, which get data, and not for browsers, which get pages."""
+    """Return whether a path belongs to an interface for programs, not to the pages."""
     return path.startswith(_PATHS_FOR_PROGRAMS)
 
 
 def is_public(path: str) -> bool:
-    """Return whether a path needs no token."""
+    """Return whether a path is accessible without a token."""
     return path in _PUBLIC_PATHS or path.startswith(_PUBLIC_PREFIXES)
 
 
-# FastAPI would call functions that are not coroutines in another thread, which takes longer than they do.
+# Coroutines, because FastAPI calls other functions in a thread, which takes longer than they do.
 async def _service(request: Request) -> Service:
     return service_of(request)
 

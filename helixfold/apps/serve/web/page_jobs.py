@@ -1,4 +1,4 @@
-"""The pages of jobs: submit, the history, one job with its progress and result, and what a shared link shows."""
+"""The pages of jobs: the form to submit, the history, one job with its progress and result, and shared results."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -10,8 +10,8 @@ from starlette.responses import RedirectResponse, Response
 
 from data_pipeline.io.errors import InputError
 from helixfold.apps.options import EXAMPLE
-from helixfold.apps.serve.forecast_curve import forecast
-from helixfold.apps.serve.job_options import OFFERS, model_words, request_words
+from helixfold.apps.serve.forecast_curve import estimate_job
+from helixfold.apps.serve.job_options import OFFERS, model_label, request_labels
 from helixfold.apps.serve.queue.jobs import JOB_KINDS, Job, QuotaError
 from helixfold.apps.serve.queue.workers import WorkerOffers
 from helixfold.apps.serve.service import Service, User
@@ -52,19 +52,19 @@ def help_page(request: Request, service: ServiceOf, _: CurrentUser) -> Response:
 
 @router.post("/submit")
 async def submit(request: Request, service: ServiceOf, user: CurrentUser, form: CheckedForm) -> Response:
-    """Submit the jobs of the form, or show what they would take; the page of either has what was typed.
+    """Submit the jobs of the form, or show the form again with estimates or with an error message.
 
-    The script of the page keeps the selected files, too.
+    The new page contains the text of the form; the script of the page also keeps the selected files.
     """
     files = await uploads_of(form)
     jobs: list[Job] = []
     try:
-        dropped, rows = await sequence_file_of(request, form)
-        files += rows
-        submissions = await submissions_of(request, form, dropped, files)
+        file_text, alignments = await sequence_file_of(request, form)
+        files += alignments
+        submissions = await submissions_of(request, form, file_text, files)
         if text_of(form, "action") == "forecast":
-            found = [(each, await run_in_threadpool(service.forecast, each)) for each in submissions]
-            return await run_in_threadpool(_form_page, request, service, user, form, forecasts=found)
+            estimates = [(each, await run_in_threadpool(service.estimate, each)) for each in submissions]
+            return await run_in_threadpool(_form_page, request, service, user, form, estimates=estimates)
         for each in submissions:
             jobs.append((await run_slowly(request, service.submit, each, user))[0])
     except InputError as error:
@@ -96,7 +96,7 @@ def history(
 
 @router.get("/jobs/{job_id}")
 def job_page(request: Request, job_id: str, service: ServiceOf, user: CurrentUser) -> Response:
-    """Show a job: how far it is, or its result."""
+    """Show a job with its progress or its result."""
     return _job_page(request, service, own_job(service, user, job_id))
 
 
@@ -104,14 +104,14 @@ def job_page(request: Request, job_id: str, service: ServiceOf, user: CurrentUse
 def act(
     request: Request, job_id: str, action: str, service: ServiceOf, user: CurrentUser, form: CheckedForm
 ) -> Response:
-    """Do what a button of a job's page says."""
+    """Carry out the action of a button on a job's page: cancel, retry, rename, delete, share or unshare."""
     job = own_job(service, user, job_id, JOB_KINDS if action == "cancel" else ("prediction",))
     match action:
         case "cancel":
             service.queue.cancel(job.id)
         case "retry":
             service.queue.retry(job.id)
-            service.waiting_jobs.changed()
+            service.waiting_jobs.notify()
         case "rename":
             service.queue.rename(job.id, checked_name(text_of(form, "name")) or job.name)
         case "delete":
@@ -130,43 +130,43 @@ def act(
 
 @router.get("/jobs/{job_id}/files/{path:path}")
 def file(request: Request, job_id: str, path: str, service: ServiceOf, user: CurrentUser) -> Response:
-    """Send a file of a result; report.html is the result's page."""
+    """Send a file of a result, such as report.html."""
     return linked_response(service, own_job(service, user, job_id), path, _back(request, f"/jobs/{job_id}"))
 
 
 @router.get("/jobs/{job_id}/archive")
 async def archive(request: Request, job_id: str, service: ServiceOf, user: CurrentUser) -> Response:
-    """Send all files of a result."""
+    """Send all files of a result in a zip archive."""
     job = await run_in_threadpool(own_job, service, user, job_id)
     return await run_slowly(request, archive_response, service, job)
 
 
 @router.get("/shared/{secret}")
 def shared_page(request: Request, secret: str, service: ServiceOf) -> Response:
-    """Show a job to whoever has the link."""
-    job = _shared(service, secret)
+    """Show a shared job."""
+    job = _shared_job(service, secret)
     return page(request, "shared.html", job=job, files=_files(service, job), base=f"/shared/{secret}")
 
 
 @router.get("/shared/{secret}/files/{path:path}")
 def shared_file(request: Request, secret: str, path: str, service: ServiceOf) -> Response:
     """Send a file of a shared result."""
-    return linked_response(service, _shared(service, secret), path, _back(request, f"/shared/{secret}"))
+    return linked_response(service, _shared_job(service, secret), path, _back(request, f"/shared/{secret}"))
 
 
 @router.get("/shared/{secret}/archive")
 async def shared_archive(request: Request, secret: str, service: ServiceOf) -> Response:
-    """Send all files of a shared result."""
-    job = await run_in_threadpool(_shared, service, secret)
+    """Send all files of a shared result in a zip archive."""
+    job = await run_in_threadpool(_shared_job, service, secret)
     return await run_slowly(request, archive_response, service, job)
 
 
 def _back(request: Request, page: str) -> str | None:
-    """Return the page to which a report links; None within a frame of that page."""
+    """Return the page to which a report links; None if the report is in a frame of this page."""
     return None if request.headers.get("sec-fetch-dest") == "iframe" else page
 
 
-def _shared(service: Service, secret: str) -> Job:
+def _shared_job(service: Service, secret: str) -> Job:
     job = service.shared_job(secret)
     if job is None:
         raise HTTPException(404, "this link has expired or was revoked")
@@ -180,22 +180,22 @@ def _form_page(
     form: FormData,
     *,
     problem: str | None = None,
-    forecasts: Any = (),
+    estimates: Any = (),
     code: int = 200,
 ) -> Response:
     offers = service.offers()
     counts = service.views.counts()
     names = ("name", "sequence", *map(form_name, OFFERS.values()))
-    given = {name: text_of(form, name) for name in names}
+    values = {name: text_of(form, name) for name in names}
     recent = service.views.history(user.name, limit=_SHOWN_ON_SUBMIT)
     return page(
         request,
         "submit.html",
         code,
-        given=given,
+        values=values,
         has_files=has_uploads(form),
         problem=problem,
-        forecasts=forecasts,
+        estimates=estimates,
         fields=_fields(service, offers),
         workers=len(service.workers.present()),
         waiting=counts.get(("prediction", "queued"), 0),
@@ -206,14 +206,14 @@ def _form_page(
 
 
 def _fields(service: Service, offers: Sequence[WorkerOffers]) -> list[tuple[str, Offer, dict[str, str]]]:
-    """Return the fields of options that a worker can follow: name, option, and labels of its choices if it has any."""
+    """Return the fields of the options that a worker supports: name, option, and the labels of its choices, if any."""
     fields = []
     for offer in OFFERS.values():
         if offer.needs and not any(getattr(worker, offer.needs) for worker in offers):
             continue
         choices = dict(offer.choices)
         if offer.name == "model":
-            choices = {"": "chosen by the server", **{name: model_words(name) for name in service.models()}}
+            choices = {"": "chosen by the server", **{name: model_label(name) for name in service.models()}}
         if offer.name == "search" and not any(worker.databases for worker in offers):
             del choices["databases"]
         fields.append((form_name(offer), offer, choices))
@@ -221,8 +221,8 @@ def _fields(service: Service, offers: Sequence[WorkerOffers]) -> list[tuple[str,
 
 
 def _job_page(request: Request, service: Service, job: Job, *, link: dict[str, Any] | None = None) -> Response:
-    options = job.request.get("options", {})  # none of a job that has expired
-    expected = forecast(
+    options = job.request.get("options", {})  # empty for an expired job
+    estimate = estimate_job(
         service.offers(),
         residues=job.residues,
         chains=str(job.request.get("sequence", "")).count(":") + 1,
@@ -235,8 +235,8 @@ def _job_page(request: Request, service: Service, job: Job, *, link: dict[str, A
         "job.html",
         job=job,
         place=service.views.place(job),
-        forecast=expected,
-        words=request_words(job.request, job.summary.get("model")) if options else [],
+        estimate=estimate,
+        labels=request_labels(job.request, job.summary.get("model")) if options else [],
         files=_files(service, job),
         base=f"/jobs/{job.id}",
         link=link,

@@ -1,4 +1,4 @@
-"""Log in to the pages with a token, and out again."""
+"""The pages to log in with a token and to log out."""
 
 import re
 
@@ -19,7 +19,7 @@ from helixfold.apps.serve.web.pages import STATIC, page, set_session, static_fil
 from helixfold.apps.serve.web.threads import ThreadedRoute
 
 router = APIRouter(include_in_schema=False, route_class=ThreadedRoute)
-# A path of this service: a second slash would make it the address of another one.
+# A path on this server. With a second slash it would be the address of another server.
 _OWN_PATH = re.compile(r"/(?![/\\])[A-Za-z0-9_./-]{0,200}")
 
 
@@ -31,9 +31,9 @@ def login_page(request: Request, next: str = "/") -> Response:
 
 @router.post("/login")
 def login(request: Request, service: ServiceOf, form: CheckedForm) -> Response:
-    """Begin a session with a token."""
+    """Start a session with a token."""
     address = client_address(request)
-    token = service.tokens.verified(text_of(form, "token").strip())
+    token = service.tokens.authenticate(text_of(form, "token").strip())
     target = own_path(text_of(form, "next"))
     if token is None:
         service.audit.add("", address, "login refused")
@@ -46,7 +46,7 @@ def login(request: Request, service: ServiceOf, form: CheckedForm) -> Response:
 
 @router.post("/logout")
 def logout(request: Request, service: ServiceOf, form: CheckedForm) -> Response:
-    """End the session, for whoever has a copy of its cookie, too."""
+    """End the session, so that copies of its cookie are also invalid."""
     if (user := user_or_none(request)) is not None and session_token(request):
         service.ended_sessions.add(request.cookies[COOKIE], SESSION_SECONDS)
         service.audit.add(user.name, user.address, "logout", detail=user.token)
@@ -57,7 +57,7 @@ def logout(request: Request, service: ServiceOf, form: CheckedForm) -> Response:
 
 @router.get("/static/{name}")
 def static(name: str) -> Response:
-    """Send a style or a script of the pages."""
+    """Send the style sheet or the script of the pages."""
     if name not in STATIC:
         raise HTTPException(404, "file not found")
     headers = {"Cache-Control": "max-age=3600"}
@@ -65,5 +65,5 @@ def static(name: str) -> Response:
 
 
 def own_path(text: str) -> str:
-    """Return a path of this service as it is, and "/" for whatever leads elsewhere."""
+    """Return a path on this server unchanged; "/" for any other address."""
     return text if _OWN_PATH.fullmatch(text) else "/"

@@ -1,4 +1,4 @@
-"""Make the pages of the service from templates, in which every name is escaped."""
+"""Render the pages of the service from templates with automatic escaping."""
 
 import time
 from functools import cache
@@ -27,12 +27,12 @@ STATIC: Final = {"service.css": "text/css; charset=utf-8", "service.js": "text/j
 
 
 def wants_page(request: Request) -> bool:
-    """Return whether a browser asks for a page, and not a program for data."""
+    """Return whether the request comes from a browser that expects a page."""
     return not is_for_programs(request.scope["path"]) and "text/html" in request.headers.get("accept", "")
 
 
 def page(request: Request, template: str, /, code: int = 200, **content: Any) -> Response:
-    """Return a page, and begin a session if there is none, to which the forms in it belong."""
+    """Render a page. Start a session if there is none, because the forms of the page belong to a session."""
     sessions, user = sessions_of(request), user_or_none(request)
     cookie = request.cookies.get(COOKIE, "")
     is_new = session_token(request) is None
@@ -57,20 +57,20 @@ def page(request: Request, template: str, /, code: int = 200, **content: Any) ->
 
 
 def set_session(request: Request, response: Response, cookie: str) -> None:
-    """Let the browser keep a session, which no script reads and no other site's form sends."""
+    """Set the session cookie so that scripts cannot read it and forms of other sites do not send it."""
     is_secure = service_of(request).settings.behind_proxy or request.url.scheme == "https"
     response.set_cookie(COOKIE, cookie, max_age=SESSION_SECONDS, httponly=True, secure=is_secure, samesite="lax")
 
 
 def error_page(request: Request, status: int, text: str, headers: dict[str, str] | None = None) -> Response:
-    """Return a page that says in one sentence why a request was refused."""
+    """Return a page with an error message."""
     response = page(request, "error.html", status, text=text, status=status)
     response.headers.update(headers or {})
     return response
 
 
 def static_file(name: str) -> str:
-    """Return the text of a style or a script; the style begins with that of the report pages."""
+    """Return the text of a style sheet or script. The style sheet begins with the one of the report pages."""
     own = _template(name)
     return asset("page.css") + own if name.endswith(".css") else own
 

@@ -1,7 +1,7 @@
-"""Refuse what well-meaning clients do not send, before the body is read.
+"""Check each request by its headers before its body is read.
 
-A request is refused by its headers if it comes from another site, names another host, shows no token, comes too often,
-or is too large. Only then is its body read, within a time.
+A request is refused if it comes from another site, is addressed to another host, has no valid token, comes too often,
+or is too large. The body must arrive within a time limit.
 """
 
 import asyncio
@@ -21,25 +21,25 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from helixfold.apps.serve.settings import API, ServeSettings
 from helixfold.apps.serve.tokens import Token, TokenFileError
-from helixfold.apps.serve.web.errors import refusal, without_tokens
-from helixfold.apps.serve.web.identity import client_address, identify, is_public, refuse_unknown
+from helixfold.apps.serve.web.errors import http_error, unreadable_tokens
+from helixfold.apps.serve.web.identity import client_address, identify, is_public, refuse_unauthenticated
 
-_MOST_KNOWN = 10_000
+_MAX_BUCKETS = 10_000
 
 
 class RateLimiter:
-    """A bucket for each user that holds the requests of a minute and fills again evenly."""
+    """A token bucket for each user: it holds the requests of one minute, and is refilled at a constant rate."""
 
     def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_minute, self._clock = per_minute, clock
         self._lock = threading.Lock()
-        self._buckets: dict[str, tuple[float, float]] = {}  # requests that are left, and since when
+        self._buckets: dict[str, tuple[float, float]] = {}  # remaining requests, at a time
 
     def seconds_to_wait(self, key: str) -> float:
-        """Take one request of a bucket; return 0, or after how many seconds there will be one."""
+        """Take one request from a bucket and return 0, or return the seconds until the next request is allowed."""
         now, rate = self._clock(), self._per_minute / 60
         with self._lock:
-            if len(self._buckets) >= _MOST_KNOWN and key not in self._buckets:
+            if len(self._buckets) >= _MAX_BUCKETS and key not in self._buckets:
                 self._buckets = {
                     name: (left, since)
                     for name, (left, since) in self._buckets.items()
@@ -53,23 +53,23 @@ class RateLimiter:
 
 
 def network_of(address: str) -> str:
-    """Return the network that counts as one client: an IPv4 address, or the /64 that a host with IPv6 has at least."""
+    """Return the network that counts as one client: an IPv4 address, or a /64 of IPv6, which one host controls."""
     try:
-        found = ipaddress.ip_address(address)
+        parsed = ipaddress.ip_address(address)
     except ValueError:
         return address
-    if isinstance(found, ipaddress.IPv4Address):
+    if isinstance(parsed, ipaddress.IPv4Address):
         return address
-    mapped = found.ipv4_mapped
-    return str(mapped) if mapped is not None else str(ipaddress.IPv6Network((int(found) >> 64 << 64, 64)))
+    mapped = parsed.ipv4_mapped
+    return str(mapped) if mapped is not None else str(ipaddress.IPv6Network((int(parsed) >> 64 << 64, 64)))
 
 
-MAX_REQUESTS: Final = 100  # in progress, of a user or an address, such as those that wait for a structure
+MAX_REQUESTS: Final = 100  # in progress for each user or address, including requests that wait for a structure
 _SAFE_METHODS: Final = ("GET", "HEAD", "OPTIONS")
 _SUBMITTING_PATH: Final = "/template/"  # ColabFold's clients submit a search with a GET
 _BYTES_PER_SECOND: Final = 2**18
-_MAX_UNKNOWN_BODY: Final = 2**12  # of a request without a token, such as the form of the login
-_MAX_BODY: Final = 2**22  # of routes that take no files; a sequence has 2**20 letters at most
+_MAX_UNKNOWN_BODY: Final = 2**12  # for requests without a token, such as the login form
+_MAX_BODY: Final = 2**22  # for routes without files; a sequence has at most 2**20 letters
 _SMALL_BODY: Final = 2**16
 _RESULT_PATH = re.compile(rf"{API}/worker/jobs/[0-9a-f]{{32}}/results/.*")
 _UPLOAD_PATHS: Final = (
@@ -79,16 +79,16 @@ _UPLOAD_PATHS: Final = (
 
 
 class RequestLimits:
-    """Middleware that checks each request before, and while, its body arrives."""
+    """Middleware that checks each request before its body arrives, and limits the size and time of the body."""
 
     def __init__(self, app: ASGIApp, settings: ServeSettings) -> None:
         self._app, self._settings = app, settings
         self._limiter = RateLimiter(settings.max_requests)
-        self._requests: Counter[str] = Counter()  # in progress, by who makes them
-        self._bytes: Counter[str] = Counter()  # of bodies that are larger than small ones
+        self._requests: Counter[str] = Counter()  # in progress, by client
+        self._bytes: Counter[str] = Counter()  # of the larger bodies in progress, by client
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer why it is refused."""
+        """Pass a request on, or answer with the reason for which it is refused."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -100,12 +100,12 @@ class RequestLimits:
         try:
             who = self._admit(request)
             limit = self._limit(request)
-            size = self._held_bytes(request, who, limit)
+            size = self._body_memory(request, who, limit)
         except HTTPException as error:
-            await refusal(request, error)(scope, receive, send)
+            await http_error(request, error)(scope, receive, send)
             return
         except TokenFileError as error:
-            await without_tokens(request, error)(scope, receive, send)
+            await unreadable_tokens(request, error)(scope, receive, send)
             return
         request.state.who = who
         self._requests[who] += 1
@@ -113,25 +113,25 @@ class RequestLimits:
         try:
             await self._app(scope, _Body(receive, limit, self._settings.body_seconds), send)
         finally:
-            self._requests -= Counter({who: 1})  # without those that have none left
+            self._requests -= Counter({who: 1})  # in contrast to `subtract`, removes counts of 0
             self._bytes -= Counter({who: size})
 
     def _admit(self, request: Request) -> str:
-        """Return who makes a request, as its requests are counted. Answer 401, 303 or 429 to what is not admitted."""
+        """Return the client of a request, for which its requests are counted. Answer 401, 303 or 429 to refuse it."""
         caller = identify(request)
         if isinstance(caller, Token):
-            return f"worker {caller.id}"  # whose heartbeats are never too many
+            return f"worker {caller.id}"  # without a rate limit, because heartbeats must arrive
         who = f"address {network_of(client_address(request))}" if caller is None else f"user {caller.name}"
         if seconds := self._limiter.seconds_to_wait(who):
             raise _too_many("too many requests", math.ceil(seconds))
         if caller is None and not is_public(request.scope["path"]):
-            refuse_unknown(request)
+            refuse_unauthenticated(request)
         if self._requests[who] >= MAX_REQUESTS:
             raise _too_many(f"you have {MAX_REQUESTS} requests in progress, the maximum")
         return who
 
     def _limit(self, request: Request) -> int:
-        """Return the most bytes that the body of a request may have."""
+        """Return the maximum size of the body of a request in bytes."""
         path = request.scope["path"]
         if request.state.caller is None:
             return _MAX_UNKNOWN_BODY
@@ -139,26 +139,26 @@ class RequestLimits:
             return self._settings.max_result_bytes
         return min(self._settings.max_upload, _MAX_BODY if path not in _UPLOAD_PATHS else 2**62)
 
-    def _held_bytes(self, request: Request, who: str, limit: int) -> int:
-        """Return how much memory the body of a request will take, 0 if hardly any.
+    def _body_memory(self, request: Request, who: str, limit: int) -> int:
+        """Return the bytes of memory that the body of a request needs; 0 for a small body or a result file.
 
-        Answer 413 if it is too large, and 429 or 503 if there is no room for it now.
+        Answer 413 if it is too large, and 429 or 503 if other requests currently need too much memory.
         """
         length = request.headers.get("content-length", "0")
         if "content-length" in request.headers and "transfer-encoding" in request.headers:
-            # Proxies do not agree on where such a request ends, and take what follows for a request of somebody else.
-            text = "a request has Content-Length or Transfer-Encoding, and not both"
+            # Proxies disagree on where such a request ends, and may treat the rest as a request of another client.
+            text = "a request must have Content-Length or Transfer-Encoding, not both"
             raise HTTPException(400, text, {"Connection": "close"})
         if not length.isdecimal() or int(length[:20]) > limit:
             raise HTTPException(413, f"the request has {length[:20]} bytes; the maximum is {limit:,}")
         size = limit if "transfer-encoding" in request.headers else int(length)
-        is_result = _RESULT_PATH.fullmatch(request.scope["path"])  # which goes to the disk as it arrives
+        is_result = _RESULT_PATH.fullmatch(request.scope["path"])  # written to the disk while it arrives
         if size <= _SMALL_BODY or is_result:
             return 0
         room, own = self._settings.max_upload, self._bytes[who]
         if own + size > room:
             raise _too_many(f"your requests in progress would exceed {room:,} bytes, the maximum")
-        # A body takes up to six times its size when it is parsed. Nobody takes all that is left.
+        # A body takes up to six times its size when it is parsed. One client may use two thirds of what is left.
         left = room + (room + 1) // 2 - (self._bytes.total() - own)
         if own + size > left * 2 // 3:
             text = "the service is busy with uploads of other users; try again in a few seconds"
@@ -166,9 +166,9 @@ class RequestLimits:
         return size
 
     def _problem(self, is_safe: bool, headers: Headers) -> tuple[int, str] | None:
-        """Return the status and the text of a refusal; None if nothing is wrong."""
+        """Return the status and the text with which to refuse a request; None if its host and origin are allowed."""
         host = headers.get("host", "")
-        if not _has_name(host, self._settings.accepted_hosts):
+        if not _is_accepted(host, self._settings.accepted_hosts):
             return 421, "unknown host name; start the service with --host-name to allow it"
         if is_safe:
             return None
@@ -181,7 +181,7 @@ class RequestLimits:
 
 
 class _Body:
-    """The messages of a request's body, up to a size and within a time that grows with it."""
+    """Receives the body of a request, with a maximum size and a time limit that grows with the size received."""
 
     def __init__(self, receive: Receive, limit: int, seconds: float) -> None:
         self._receive, self._limit = receive, limit
@@ -189,7 +189,7 @@ class _Body:
 
     async def __call__(self) -> Message:
         if self._is_complete:
-            return await self._receive()  # tells when the client has gone
+            return await self._receive()  # returns when the client disconnects
         try:
             message = await asyncio.wait_for(self._receive(), max(0.01, self._until - time.monotonic()))
         except TimeoutError:
@@ -205,11 +205,11 @@ class _Body:
 
 
 def _too_many(text: str, seconds: int = 5) -> HTTPException:
-    # More requests may have arrived on the connection, of which each answer would take time.
+    # The connection is closed because more requests may be waiting on it, and answering each takes time.
     return HTTPException(429, f"{text}; wait {seconds} s", {"Retry-After": str(seconds), "Connection": "close"})
 
 
-def _has_name(host: str, accepted: Sequence[str] | None) -> bool:
+def _is_accepted(host: str, accepted: Sequence[str] | None) -> bool:
     if accepted is None:
         return True
     name = re.sub(r":\d{1,5}$", "", host).lower()

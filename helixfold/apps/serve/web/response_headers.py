@@ -1,4 +1,4 @@
-"""Headers that every answer carries, and the log and the counts of requests."""
+"""Headers of all answers, the log of requests, and metrics for Prometheus."""
 
 import json
 import logging
@@ -30,7 +30,7 @@ class Metrics:
     """Counts of jobs, workers and requests of a service, and its response times."""
 
     def __init__(self, service: Service) -> None:
-        disable_created_metrics()  # a second series for each of the counts
+        disable_created_metrics()  # which would add a series for each counter
         self._service = service
         self._registry = registry = CollectorRegistry()
         self._jobs = Gauge("helixfold_jobs", "Jobs", ("kind", "state"), registry=registry)
@@ -44,13 +44,13 @@ class Metrics:
         )
 
     def add(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count one request; methods that HTTP does not have are one."""
+        """Count one request. All unknown methods are counted as "OTHER"."""
         method = method if method in _METHODS else "OTHER"
         self._requests.labels(method, route, status).inc()
         self._seconds.labels(route).observe(seconds)
 
     def text(self) -> bytes:
-        """Return all metrics as they are now."""
+        """Return the current metrics in Prometheus's text format."""
         jobs = self._service.views.counts()
         for kind in ("prediction", "alignment"):
             for state in _STATES:
@@ -59,7 +59,7 @@ class Metrics:
 
 
 LOGGER: Final = logging.getLogger("helixfold.apps.serve")
-# Pages load nothing but this service's own style and script, and are in nobody's frame.
+# Pages load only the style sheet and script of this service, and cannot be shown in frames of other sites.
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -68,7 +68,7 @@ HEADERS: Final = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    # Without a referrer, browsers send forms of these pages as if they came from nowhere.
+    # Without a referrer, browsers send forms of these pages with the origin "null".
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -77,19 +77,19 @@ HEADERS: Final = {
 
 
 class ResponseHeaders:
-    """Middleware that adds the headers which an answer does not set itself, counts it, and writes one line of log."""
+    """Middleware that adds default headers to each answer, counts the request, and writes a log line."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app, self._metrics = app, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and complete its answer."""
+        """Pass a request on, and add the headers to its answer."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         start, status = time.perf_counter(), 500
 
-        async def completed(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -99,13 +99,13 @@ class ResponseHeaders:
             await send(message)
 
         try:
-            await self._app(scope, receive, completed)
+            await self._app(scope, receive, send_with_headers)
         finally:
             seconds = time.perf_counter() - start
             route = getattr(scope.get("route"), "path", "other")
             self._metrics.add(scope["method"], route, status, seconds)
             client = scope.get("client") or ("", 0)
-            # A path may hold the secret of a shared link, its route does not.
+            # The path may contain the secret of a shared link; the route does not.
             line = {
                 "event": "request",
                 "method": scope["method"],

@@ -1,4 +1,4 @@
-"""Answers with files of a result, which a worker made: no browser takes one of them for a page of this service."""
+"""Answers with result files, with headers that isolate them from the service's pages: workers are not trusted."""
 
 import os
 from contextlib import suppress
@@ -24,20 +24,20 @@ _TYPES = {
     ".tsv": "text/tab-separated-values; charset=utf-8",
 }
 _DELETED = "the result of this job has been deleted"
-_SHOWN = (".html", ".png", ".json", ".pdb", ".cif", ".tsv", ".a3m")
-# The report's own script runs, in an origin of its own that has neither this service's cookies nor its pages, and
-# reaches no network: a worker may send any page.
+_INLINE = (".html", ".png", ".json", ".pdb", ".cif", ".tsv", ".a3m")
+# A worker could send any page as the report. Its script runs, but in a separate origin without access to the service's
+# cookies and pages or to the network.
 _SANDBOX = (
     "sandbox allow-scripts allow-downloads; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "img-src data: blob:; connect-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
 
 
-_MOST_LINKED = 2**25  # bytes of a report, which is read whole for its link
+_MAX_LINKED = 2**25  # bytes of a report, which is read into memory to add a link
 
 
 class _ResultResponse(FileResponse):
-    """A file of a result; answers 404 if its job is deleted before it is sent."""
+    """An answer with a result file. Answers 404 if the job is deleted before the file is sent."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -49,27 +49,27 @@ class _ResultResponse(FileResponse):
 
 
 def file_response(service: Service, job: Job, path: str) -> FileResponse:
-    """Return a file of a job's result; answer 404 if it has none at this path."""
-    found = service.storage.result_file(job, path)
-    if found is None:
+    """Return an answer with a file of a job's result. Answer 404 if the file does not exist."""
+    file = service.storage.result_file(job, path)
+    if file is None:
         raise HTTPException(404, "the result of this job has no such file")
-    ending = found.suffix.lower()
+    ending = file.suffix.lower()
     return _ResultResponse(
-        found,
+        file,
         media_type=_TYPES.get(ending, "application/octet-stream"),
-        filename=found.name,
-        content_disposition_type="inline" if ending in _SHOWN else "attachment",
+        filename=file.name,
+        content_disposition_type="inline" if ending in _INLINE else "attachment",
         headers={"Content-Security-Policy": _SANDBOX},
     )
 
 
 def linked_response(service: Service, job: Job, path: str, back: str | None) -> Response:
-    """Return a file as `file_response` does; with `back`, the report has a link at its top to this page of the job."""
-    found = service.storage.result_file(job, path) if back is not None and path == REPORT.name() else None
-    if found is not None:
+    """Return a file as `file_response` does; `back` adds a link to this page of the job at the top of the report."""
+    report = service.storage.result_file(job, path) if back is not None and path == REPORT.name() else None
+    if report is not None:
         with suppress(FileNotFoundError):
-            if found.stat().st_size <= _MOST_LINKED:
-                head, body, rest = found.read_text(encoding="utf-8", errors="replace").partition("<body>\n")
+            if report.stat().st_size <= _MAX_LINKED:
+                head, body, rest = report.read_text(encoding="utf-8", errors="replace").partition("<body>\n")
                 link = (
                     f'<p class="wrap back"><a href="{escape(back)}">← Job {escape(job.name)}</a></p>\n' if body else ""
                 )
@@ -78,15 +78,15 @@ def linked_response(service: Service, job: Job, path: str, back: str | None) -> 
 
 
 def archive_response(service: Service, job: Job) -> FileResponse:
-    """Return all files of a job's result in one zip archive; answer 404 before the job is done."""
+    """Return a zip archive of all files of a job's result. Answer 404 if the job is not done."""
     if job.result is None:
         raise HTTPException(404, "this job has no result yet")
     directory = service.storage.attempt(job.id, job.result)
-    packed = directory.with_name("result.zip")
-    if not packed.is_file():
+    archive = directory.with_name("result.zip")
+    if not archive.is_file():
         with suppress(FileNotFoundError):
-            pack(directory, packed, folder=file_name_of(job.name))
+            pack(directory, archive, folder=file_name_of(job.name))
         if not directory.is_dir():
-            service.storage.remove(job.id)  # packing makes its directory again
+            service.storage.remove(job.id)  # `pack` created the deleted directory again
             raise HTTPException(404, _DELETED)
-    return _ResultResponse(packed, media_type="application/zip", filename=f"{file_name_of(job.name)}.zip")
+    return _ResultResponse(archive, media_type="application/zip", filename=f"{file_name_of(job.name)}.zip")

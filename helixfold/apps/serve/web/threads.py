@@ -1,7 +1,7 @@
-"""The threads of the service: one user has a part of them at most, and slow work has threads of its own.
+"""The thread pools of the server: each user can occupy only a part of them, and slow work has a separate pool.
 
-Workers never wait for users, nor pages for what is parsed or checked. What is parsed is bounded in size and in the
-number of its values, because other threads run only between two calls of a parser.
+So workers do not wait for users, and pages do not wait until uploads are parsed or checked. The size and the number of
+values of parsed bodies are limited, because a parser holds the interpreter lock during a call.
 """
 
 import asyncio
@@ -29,58 +29,58 @@ _ESCAPE = re.compile(rb"\\.", re.DOTALL)
 
 
 class Threads:
-    """A number of threads, of which one user has a part at most."""
+    """A pool of `count` threads, of which one user can occupy at most `per_user`."""
 
-    def __init__(self, count: int, of_user: int) -> None:
-        self._limiter, self._of_user = CapacityLimiter(count), of_user
+    def __init__(self, count: int, per_user: int) -> None:
+        self._limiter, self._per_user = CapacityLimiter(count), per_user
         self._users: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
-    def part_of(self, user: str) -> asyncio.Semaphore:
-        """Return the part of a user."""
-        return self._users.setdefault(user, asyncio.Semaphore(self._of_user))
+    def semaphore(self, user: str) -> asyncio.Semaphore:
+        """Return the semaphore that limits the threads of a user."""
+        return self._users.setdefault(user, asyncio.Semaphore(self._per_user))
 
     async def run(self, user: str, function: Callable[[*_Arguments], _Result], *arguments: *_Arguments) -> _Result:
-        """Return the result of a function, which begins when the user has a thread for it."""
-        async with self.part_of(user):
+        """Call a function in a thread as soon as the user may occupy one, and return its result."""
+        async with self.semaphore(user):
             return await to_thread.run_sync(function, *arguments, limiter=self._limiter)
 
 
 def add_threads(app: FastAPI) -> None:
-    """Give an application its threads: for routes, for parsing, and for slow work."""
+    """Create the thread pools of an application: for routes, for parsing, and for slow work."""
     app.router.route_class = ThreadedRoute
-    app.state.route_threads = Threads(40, of_user=3)  # those in which FastAPI calls what is not a coroutine
-    app.state.parsers = Threads(2, of_user=1)
-    app.state.slow_threads = Threads(8, of_user=3)  # uploads that are checked take two
+    app.state.route_threads = Threads(40, per_user=3)  # limits the threads in which FastAPI calls functions
+    app.state.parsers = Threads(2, per_user=1)
+    app.state.slow_threads = Threads(8, per_user=3)  # checks of uploads occupy at most two
 
 
 async def parse_in_thread(
     request: Request, parser: Callable[[*_Arguments], _Result], *arguments: *_Arguments
 ) -> _Result:
-    """Return what a parser makes of its arguments, in one of the threads for it."""
+    """Call a parser in a thread of the pool for parsing, and return its result."""
     threads: Threads = request.app.state.parsers
     return await threads.run(request.state.who, parser, *arguments)
 
 
 async def run_slowly(request: Request, function: Callable[[*_Arguments], _Result], *arguments: *_Arguments) -> _Result:
-    """Return the result of a function that may take seconds, in one of the threads for it."""
+    """Call a function that may take seconds in a thread of the pool for slow work, and return its result."""
     threads: Threads = request.app.state.slow_threads
     return await threads.run(request.state.who, function, *arguments)
 
 
 class ThreadedRoute(APIRoute):
-    """A route whose body, JSON or a form, is parsed in a thread, and whose function waits for its user's part."""
+    """A route that parses its JSON or form body in a thread, and limits the threads of its user."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the handler of requests."""
+        """Return the function that handles requests."""
         handler, has_thread = super().get_route_handler(), not iscoroutinefunction(self.endpoint)
 
         async def handle(plain_request: Request) -> Response:
             request = _ParsedRequest(plain_request.scope, plain_request.receive)
             if not has_thread or isinstance(request.state.caller, Token):
                 return await handler(request)
-            await request.body()  # a slow one keeps nobody of the same address waiting
+            await request.body()  # before a thread is occupied, so that a slow body delays no other request
             threads: Threads = request.app.state.route_threads
-            async with threads.part_of(request.state.who):
+            async with threads.semaphore(request.state.who):
                 return await handler(request)
 
         return handle
@@ -99,9 +99,9 @@ class _ParsedRequest(Request):
 
 
 def _check_form(content_type: str | None, content: bytes) -> None:
-    """Answer 415 to a form that names an encoding of its own, and 413 to one with too many fields.
+    """Answer 415 to a form with a character set other than UTF-8, and 413 to a form with too many fields.
 
-    Some encodings make text of it that cannot be written, or take long.
+    Some character sets decode to text that cannot be stored, or take long to decode.
     """
     kind, options = parse_options_header(content_type)
     if options.get(b"charset", b"utf-8").lower() not in (b"utf-8", b"utf8"):
@@ -111,7 +111,7 @@ def _check_form(content_type: str | None, content: bytes) -> None:
 
 
 def read_json(content: bytes) -> Any:
-    """Return the value of a JSON text. Answer 422 if it is not JSON, and 413 if it has too many values."""
+    """Parse a JSON text. Answer 422 if it is invalid, and 413 if it has too many values."""
     if count_values(content) > MAX_JSON_VALUES:
         raise HTTPException(413, f"the JSON body has more than {MAX_JSON_VALUES:,} values; send fewer")
     try:
@@ -121,14 +121,14 @@ def read_json(content: bytes) -> Any:
 
 
 def count_values(content: bytes) -> int:
-    """Return how many values a JSON text has at most: its commas, and the brackets that open, outside of strings.
+    """Return an upper bound of the number of values in a JSON text, without parsing it.
 
-    Counting ends once there are too many.
+    The bound counts commas and opening brackets outside of strings, up to the maximum.
     """
-    count, is_in_string, begun = 1, False, b""
+    count, is_in_string, escape = 1, False, b""
     for start in range(0, len(content), _SLICE):
-        text = _ESCAPE.sub(b"", begun + content[start : start + _SLICE])
-        begun = b"\\" if text.endswith(b"\\") else b""
+        text = _ESCAPE.sub(b"", escape + content[start : start + _SLICE])
+        escape = b"\\" if text.endswith(b"\\") else b""
         pieces = text.split(b'"')
         outside = b"".join(pieces[is_in_string::2])
         is_in_string ^= len(pieces) % 2 == 0

@@ -1,1 +1,1 @@
-"""Workers of the service: processes that claim jobs over HTTP, run `predict`, and send results back."""
+"""Workers of the service: they claim jobs over HTTP, run the code of `helixfold predict`, and send results back."""

@@ -1,7 +1,7 @@
-"""Predict the jobs of a service on the nodes of a cluster: a worker for each task that its pools take at a time.
+"""Predict the jobs of a service on the nodes of a cluster, with a worker for each task that its pools run at a time.
 
-This machine claims the jobs and sends the results; nodes see neither the server nor its tokens, but a directory that
-they share with this machine.
+This machine claims the jobs and sends the results. The nodes only access a directory that they share with this machine;
+they connect to no server and need no tokens.
 """
 
 import json
@@ -17,45 +17,45 @@ from data_pipeline.io.errors import InputError, printable
 from data_pipeline.io.files import atomic_write, os_errors_as_input_errors
 from data_pipeline.io.json_files import read_json
 from helixfold.apps.cluster.engine import Engine
-from helixfold.apps.cluster.forecast import memory_for_tensors
+from helixfold.apps.cluster.estimate import memory_for_tensors
 from helixfold.apps.cluster.site import Pool, read_site
 from helixfold.apps.serve.http_client import HttpClient
 from helixfold.apps.serve.worker.options import WorkerOptions
 from helixfold.apps.serve.worker.process import JobProcess, Outcome, Progress
-from helixfold.apps.serve.worker.run import WorkerCall, own_name, stopped_by_signals
+from helixfold.apps.serve.worker.run import WorkerCall, default_name, stopped_by_signals
 from helixfold.apps.serve.worker.worker import JOB_PREFIX, Worker
 from helixfold.results.lock import only_run
 
 _PROGRESS_FILE: Final = "progress.json"
 _STOP_FILE: Final = "stop"
-# The process that predicts, which stays for the next job of this worker on the node.
+# The predicting process, which continues with the next job of this worker on the node.
 _process: JobProcess | None = None
 
 
 def do_on_node(kind: str, content: Mapping[str, Any], directory: Path, options: WorkerOptions) -> Outcome:
-    """Do a job whose files lie in a directory, until it is told to stop or the directory is gone."""
+    """Predict a job with its files in `directory`, until `stop_on_node` is called or the directory is removed."""
     global _process  # noqa: PLW0603  # Parsl calls a function, and keeps the process around it
     if _process is None:
         _process = JobProcess(options)
-    told: dict[str, Any] = {}
+    written: dict[str, Any] = {}
 
-    def keep_on(progress: Progress) -> bool:
-        nonlocal told
+    def should_continue(progress: Progress) -> bool:
+        nonlocal written
         if is_stopped(directory):
             return False
-        if progress.to_dict() != told:
-            told = progress.to_dict()
+        if progress.to_dict() != written:
+            written = progress.to_dict()
             with atomic_write(directory / _PROGRESS_FILE, sync=False) as temporary:
-                temporary.write_text(json.dumps(told))
+                temporary.write_text(json.dumps(written))
         return True
 
     if is_stopped(directory):
         return Outcome(error="stopped")
-    return _process.do(kind, content, directory, keep_on)
+    return _process.do(kind, content, directory, should_continue)
 
 
 def read_progress(directory: Path) -> Progress | None:
-    """Return how far a node is with a job; None if it has not begun."""
+    """Return the progress of a job on a node; None if it has not started."""
     try:
         content = read_json(directory / _PROGRESS_FILE, "it is written again")
     except InputError:
@@ -64,23 +64,23 @@ def read_progress(directory: Path) -> Progress | None:
 
 
 def stop_on_node(directory: Path) -> None:
-    """Let the node that does a job stop."""
+    """Make the node that runs a job stop, by creating a file in the job's directory."""
     (directory / _STOP_FILE).touch()
 
 
 def is_stopped(directory: Path) -> bool:
-    """Return whether a job shall not go on: its worker said so, or has removed its directory."""
+    """Return whether a job must stop, because `stop_on_node` was called or its directory was removed."""
     return not directory.is_dir() or (directory / _STOP_FILE).exists()
 
 
 _LOCK_FILE: Final = ".helixfold-worker.lock"
 _SECONDS_BETWEEN_LOOKS: Final = 1.0
-_SECONDS_TO_STOP: Final = 10.0  # for a node to see that it shall
+_SECONDS_TO_STOP: Final = 10.0  # for a node to notice that it should stop
 
 
 @dataclass
 class PoolOffers:
-    """Offers of the nodes of a pool, which the first of them is asked for; all of its workers wait for that."""
+    """Offers of the nodes of a pool. One node computes them for all workers of the pool, which wait meanwhile."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     outcome: Outcome | None = None
@@ -88,7 +88,7 @@ class PoolOffers:
 
 @dataclass(frozen=True)
 class NodeProcess:
-    """In place of the process in which a worker predicts: any node of a pool."""
+    """Runs the jobs of a worker on any node of a pool, with the methods of `JobProcess`."""
 
     engine: Engine
     pool: str
@@ -96,74 +96,74 @@ class NodeProcess:
     offers: PoolOffers
 
     def do(
-        self, kind: str, content: Mapping[str, Any], directory: Path, keep_on: Callable[[Progress], bool]
+        self, kind: str, content: Mapping[str, Any], directory: Path, should_continue: Callable[[Progress], bool]
     ) -> Outcome:
-        """Do a job as `JobProcess.do` does; raise `PoolError` if the pool takes no tasks."""
+        """Run a job as `JobProcess.do` does. Raise `PoolError` if the pool accepts no tasks."""
         if kind != "offers":
-            return self._do(kind, content, directory, keep_on)
+            return self._do(kind, content, directory, should_continue)
         with self.offers.lock:
             if self.offers.outcome is None or self.offers.outcome.error is not None:
-                self.offers.outcome = self._do(kind, content, directory, keep_on)
+                self.offers.outcome = self._do(kind, content, directory, should_continue)
             return self.offers.outcome
 
     def stop(self) -> None:
-        """Do nothing: a node is given back when it has had no work for a while."""
+        """Do nothing: a node is released when it has been idle for a while."""
 
     def _do(
-        self, kind: str, content: Mapping[str, Any], directory: Path, keep_on: Callable[[Progress], bool]
+        self, kind: str, content: Mapping[str, Any], directory: Path, should_continue: Callable[[Progress], bool]
     ) -> Outcome:
         future = self.engine.submit(self.pool, do_on_node, kind, dict(content), directory, self.options)
         waiting = Progress(lines=[f"waiting for a node of pool '{self.pool}'"])
         while not wait((future,), _SECONDS_BETWEEN_LOOKS).done:
-            if not keep_on(read_progress(directory) or waiting):
+            if not should_continue(read_progress(directory) or waiting):
                 stop_on_node(directory)
                 wait((future,), _SECONDS_TO_STOP)
                 return Outcome(error="stopped")
         error = future.exception()
         if error is None:
-            keep_on(read_progress(directory) or waiting)
+            should_continue(read_progress(directory) or waiting)
             outcome: Outcome = future.result()
             return outcome
-        if (refusal := self.engine.refusal(self.pool, error)) is not None:
-            raise refusal
+        if (pool_error := self.engine.pool_error(self.pool, error)) is not None:
+            raise pool_error
         reason = printable(str(error) or type(error).__name__, 300)
         return Outcome(error=f"its node was lost: {reason}", has_died=True)
 
 
 def run_on_cluster(call: WorkerCall, file: Path, directory: Path) -> None:
-    """Work on the folding nodes of a cluster until SIGTERM or Ctrl-C comes, then give back what is not finished.
+    """Run workers on the folding nodes of a cluster until SIGTERM or Ctrl-C, then release unfinished jobs.
 
-    Jobs lie in `directory` meanwhile, which all nodes see at the same path. Raise `InputError` for a file that cannot
-    be used, and if workers or their weights cannot be had.
+    `file` describes the cluster. The files of jobs are in `directory`, which all nodes must see at the same path.
+    Raise `InputError` if the file cannot be used, or if nodes or weights are unavailable.
     """
     site = read_site(file)
     if not site.folding:
-        raise InputError.at(file, "there is no pool of folding nodes, such as [fold.gpu]")
+        raise InputError.at(file, "has no pool of folding nodes; add a table such as [fold.gpu]")
     with os_errors_as_input_errors(directory, "cannot be used"):
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     with only_run(directory, _LOCK_FILE):
-        for left in directory.glob(f"{JOB_PREFIX}*"):
-            shutil.rmtree(left, ignore_errors=True)
+        for leftover in directory.glob(f"{JOB_PREFIX}*"):
+            shutil.rmtree(leftover, ignore_errors=True)
         with Engine(site, site.folding, directory / "runs") as engine:
             workers = [worker for pool in site.folding for worker in _workers(call, pool, engine, directory)]
             _run(workers)
 
 
 def _workers(call: WorkerCall, pool: Pool, engine: Engine, directory: Path) -> list[Worker]:
-    """Return a worker for each task that a pool takes at a time."""
-    process = NodeProcess(engine, pool.name, _options_of(call.options, pool), PoolOffers())
+    """Return a worker for each task that a pool runs at a time."""
+    process = NodeProcess(engine, pool.name, _pool_options(call.options, pool), PoolOffers())
     return [
         Worker(
             HttpClient(call.url, call.token),
             process,
-            name=f"{call.name or own_name()}-{pool.name}-{number}",
+            name=f"{call.name or default_name()}-{pool.name}-{index}",
             directory=directory,
         )
-        for number in range(pool.slots)
+        for index in range(pool.slots)
     ]
 
 
-def _options_of(options: WorkerOptions, pool: Pool) -> WorkerOptions:
+def _pool_options(options: WorkerOptions, pool: Pool) -> WorkerOptions:
     memory = memory_for_tensors(pool) if pool.memory is not None and not pool.gpus else None
     return replace(
         options.with_absolute_paths(),
@@ -174,7 +174,7 @@ def _options_of(options: WorkerOptions, pool: Pool) -> WorkerOptions:
 
 
 def _run(workers: list[Worker]) -> None:
-    """Run workers in threads until they are told to stop; the first error stops all, and is raised."""
+    """Run workers in threads until a signal stops them. The first error stops all workers and is raised."""
 
     def stop() -> None:
         for worker in workers:

@@ -1,4 +1,4 @@
-"""The options with which a worker predicts, which are those of `helixfold serve` and of `helixfold serve worker`."""
+"""Options of workers, which `helixfold serve` and `helixfold serve worker` share."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,12 +30,12 @@ class WorkerOptions:
     """Threads per search."""
 
     def with_absolute_paths(self) -> Self:
-        """Return options that mean the same in another directory."""
+        """Return options with absolute paths, which can be used in another working directory."""
         weights, databases = (None if path is None else path.absolute() for path in (self.weights, self.databases))
         return replace(self, weights=weights, databases=databases)
 
     def with_site_databases(self) -> Self:
-        """Return options with the databases of a configuration file if none are named; print which file names them."""
+        """Return options with the databases of a configuration file if none are set, and print the name of the file."""
         from data_pipeline.io.site_configuration import site_configuration  # noqa: PLC0415  `--help` does without
 
         site = site_configuration()

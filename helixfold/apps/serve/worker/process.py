@@ -1,4 +1,4 @@
-"""The process in which a worker predicts, which stays for the next job and is replaced when it dies or is stopped."""
+"""The process in which a worker predicts. It runs one job after another and is replaced if it dies or is stopped."""
 
 import json
 import multiprocessing
@@ -19,17 +19,17 @@ from helixfold.apps.serve.worker.options import WorkerOptions
 
 _SPAWN = multiprocessing.get_context("spawn")
 _CHUNK: Final = 2**16
-_SECONDS_BETWEEN_SIGNS: Final = 1.0
-_SECONDS_TO_END: Final = 5.0  # the search program that the process has started, and its files
-_MOST_STAGES: Final = 200
-_MOST_LINES: Final = 40
+_SECONDS_BETWEEN_CHECKS: Final = 1.0
+_SECONDS_TO_END: Final = 5.0  # to end a running search program and remove its files
+_MAX_STAGES: Final = 200
+_MAX_LINES: Final = 40
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a job ended in the process: what it returned, or why it failed.
+    """The result of a job in the predicting process, or the error with which it failed.
 
-    `has_died` says that the process itself ended, for example for want of memory.
+    `has_died` is true if the process itself ended, for example because it ran out of memory.
     """
 
     result: Any = None
@@ -39,14 +39,17 @@ class Outcome:
 
 @dataclass
 class Progress:
-    """Output of the process: its stages in the JSON lines of `--progress json`, and the last of its other lines."""
+    """Progress of a job, parsed from the output of its process.
+
+    `stages` come from the JSON lines of `--progress json`; `lines` are the last other lines.
+    """
 
     stages: list[dict[str, Any]] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     _rest: bytes = b""
 
     def read(self, content: bytes) -> None:
-        """Add what was printed."""
+        """Parse further output."""
         *lines, self._rest = (self._rest + content).split(b"\n")
         self._rest = self._rest[-_CHUNK:]
         for line in lines:
@@ -59,26 +62,29 @@ class Progress:
             content = None
         if isinstance(content, dict) and "stage" in content:
             stage = {"name": printable(str(content["stage"]), 90), "seconds": float(content.get("seconds", 0.0))}
-            self.stages = [*self.stages, stage][-_MOST_STAGES:]
+            self.stages = [*self.stages, stage][-_MAX_STAGES:]
         elif line:
-            self.lines = [*self.lines, printable(line, 300)][-_MOST_LINES:]
+            self.lines = [*self.lines, printable(line, 300)][-_MAX_LINES:]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what the server is told."""
+        """Return the progress as sent to the server."""
         return {"stages": self.stages, "lines": self.lines[-5:]}
 
 
 class JobProcess:
-    """A process that does one job after the other, with more variables in its environment and of some niceness."""
+    """A process that runs one job after another, with additional environment variables and a niceness."""
 
     def __init__(self, options: WorkerOptions, environment: Mapping[str, str] | None = None, niceness: int = 0) -> None:
         self._settings = options, dict(environment or {}), niceness
         self._process: Any = None
 
     def do(
-        self, kind: str, content: Mapping[str, Any], directory: Path, keep_on: Callable[[Progress], bool]
+        self, kind: str, content: Mapping[str, Any], directory: Path, should_continue: Callable[[Progress], bool]
     ) -> Outcome:
-        """Do a job and return how it ended; `keep_on` is asked every second, and the process killed once it says no."""
+        """Run a job and return its outcome.
+
+        `should_continue` is called every second with the progress; the process is killed if it returns false.
+        """
         if self._process is None:
             self._start()
         progress = Progress()
@@ -88,29 +94,29 @@ class JobProcess:
                 if self._has_answer(progress):
                     answer: Outcome = self._answers.recv()
                     self._drain(progress)
-                    keep_on(progress)
+                    should_continue(progress)
                     return answer
-                if not keep_on(progress):
+                if not should_continue(progress):
                     self.stop()
                     return Outcome(error="stopped")
         except (EOFError, OSError):
             self._drain(progress)
-            code = self._ended()
+            code = self._close()
             last = progress.lines[-1] if progress.lines else "none"
             return Outcome(error=f"the predicting process ended ({code}); its last line: {last}", has_died=True)
 
     @property
     def pid(self) -> int | None:
-        """Return the id of the process, if there is one."""
+        """Return the id of the process; None if it is not running."""
         return None if self._process is None else self._process.pid
 
     def stop(self) -> None:
-        """End the process and the search program that it waits for; its files are thrown away."""
+        """End the process and the search program that it waits for."""
         if self._process is not None:
             self._process.terminate()
             self._process.join(_SECONDS_TO_END)
             self._process.kill()
-            self._ended()
+            self._close()
 
     def _start(self) -> None:
         self._calls, calls = _SPAWN.Pipe()
@@ -125,8 +131,8 @@ class JobProcess:
         self._process = process
 
     def _has_answer(self, progress: Progress) -> bool:
-        """Read what is printed for a second at most; return whether the process has answered, or has ended."""
-        until = time.monotonic() + _SECONDS_BETWEEN_SIGNS
+        """Read the output for at most a second; return whether the process has answered or ended."""
+        until = time.monotonic() + _SECONDS_BETWEEN_CHECKS
         while (left := until - time.monotonic()) > 0:
             ready, _, _ = select.select([self._answers.fileno(), self._printed.fileno()], [], [], left)
             if self._answers.fileno() in ready:
@@ -145,7 +151,7 @@ class JobProcess:
                 return
             progress.read(content)
 
-    def _ended(self) -> str:
+    def _close(self) -> str:
         self._process.join(10)
         self._process.kill()
         self._process.join()
@@ -162,17 +168,17 @@ def _serve(
     niceness: int,
     ends: tuple[Connection, Connection, Connection],
 ) -> None:
-    """Do jobs until the worker ends; what is printed goes to the worker."""
+    """Run jobs until the worker ends; send the output to the worker."""
     calls, answers, printed = ends
     os.environ.update(environment)  # before NumPy and PyTorch, which read it, are imported
     os.nice(niceness)
     leave_interruptions_to_parent()
-    # An exception, so that a search program, which has a session of its own, is killed on the way out.
+    # The exception lets clean-up code kill a running search program, which has its own session.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     end_with_parent()
-    for number in (1, 2):
-        os.dup2(printed.fileno(), number)
-    from helixfold.apps.serve.worker.tasks import do  # noqa: PLC0415  # takes long, and the worker itself needs none of it
+    for descriptor in (1, 2):
+        os.dup2(printed.fileno(), descriptor)
+    from helixfold.apps.serve.worker.tasks import do  # noqa: PLC0415  # a slow import that only this process needs
 
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Run a worker in this process until it is told to stop."""
+"""Run a worker in this process until a signal stops it."""
 
 import os
 import platform
@@ -16,9 +16,10 @@ from helixfold.apps.serve.worker.worker import Worker
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerCall:
-    """Settings of a worker: its server, its token, and with what it predicts.
+    """Settings of a worker: the address of its server, its token and its options.
 
-    `allow_http` lets the token travel unencrypted to a server on another machine.
+    `environment` has additional variables for the predicting process. `allow_http` permits sending the token
+    unencrypted to a server on another machine.
     """
 
     url: str
@@ -32,33 +33,33 @@ class WorkerCall:
         check_encrypted(self.url, allow_http=self.allow_http)
 
 
-def worker_of(call: WorkerCall, niceness: int = 0) -> Worker:
-    """Return a worker with a process of its own, of this niceness."""
+def create_worker(call: WorkerCall, niceness: int = 0) -> Worker:
+    """Return a worker with its own predicting process of this niceness."""
     process = JobProcess(call.options.with_absolute_paths(), call.environment, niceness)
-    return Worker(HttpClient(call.url, call.token), process, name=call.name or own_name())
+    return Worker(HttpClient(call.url, call.token), process, name=call.name or default_name())
 
 
 def run_worker(call: WorkerCall) -> None:
-    """Work until SIGTERM or Ctrl-C comes, then give back what is not finished."""
-    worker = worker_of(call)
+    """Run a worker until SIGTERM or Ctrl-C, then release its job."""
+    worker = create_worker(call)
     with stopped_by_signals(worker.stop.set):
         worker.run()
 
 
-def own_name() -> str:
-    """Return the name of a worker that was given none: this machine's, and the number of this process."""
+def default_name() -> str:
+    """Return the default name of a worker: the host name and the id of this process."""
     return f"{platform.node()}-{os.getpid()}"
 
 
 @contextmanager
 def stopped_by_signals(stop: Callable[[], object]) -> Iterator[None]:
-    """Call a function at SIGTERM or Ctrl-C within the context, but for signals that are ignored already."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    """Call `stop` at SIGTERM or Ctrl-C within the context, except for a signal that is already ignored."""
+    handlers = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
     try:
-        for number, handler in before.items():
+        for each, handler in handlers.items():
             if handler is not signal.SIG_IGN:
-                signal.signal(number, lambda *_: stop())
+                signal.signal(each, lambda *_: stop())
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for each, handler in handlers.items():
+            signal.signal(each, handler)

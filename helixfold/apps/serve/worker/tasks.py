@@ -1,4 +1,4 @@
-"""Tasks of the predicting process of a worker: predict a job, search for other programs, estimate its offer."""
+"""Tasks of a worker's predicting process: predict a job, run a search for another program, describe its offers."""
 
 import gzip
 import io
@@ -48,29 +48,29 @@ from helixfold.weights import demonstration
 from helixfold.weights.find import find_parameters
 from helixfold.weights.provenance import WeightsProvenance
 
-_OWN_NAME = b">101\n"  # of a target in what ColabfoldSearch returns
-_END = b"\0"  # of each target's rows
+_TARGET_HEADER = b">101\n"  # in the alignments of `ColabfoldSearch`
+_END = b"\0"  # after the rows of each target
 _MAX_STRUCTURE = 2**28
 
 
 def search(content: Mapping[str, Any], directory: Path, options: WorkerOptions) -> Path:
-    """Do a search, and return the folder with its archive and its alignments. Raise `SearchError` if it fails."""
-    asked = AlignmentRequest.from_dict(dict(content))
+    """Run a search, and return the folder with its archive and alignments. Raise `SearchError` if it fails."""
+    request = AlignmentRequest.from_dict(dict(content))
     plan = plan_of(options.search_options(), announce=False)
     folder = directory / "result"
     folder.mkdir()
-    if asked.kind == "template":
-        files = dict(_structures(asked, plan))
+    if request.kind == "template":
+        files = dict(_template_files(request, plan))
     else:
-        files = _paired(asked, plan) if asked.kind == "pair" else _unpaired(asked, plan)
+        files = _search_pairs(request, plan) if request.kind == "pair" else _search_chains(request, plan)
         for name, text in files.items():
             (folder / name).write_bytes(text)
-    (folder / ARCHIVE_FILE).write_bytes(packed(files))
+    (folder / ARCHIVE_FILE).write_bytes(pack(files))
     return folder
 
 
-def packed(files: Mapping[str, bytes]) -> bytes:
-    """Return a tar.gz of these files; equal files give equal bytes."""
+def pack(files: Mapping[str, bytes]) -> bytes:
+    """Return a tar.gz archive of files by name. Equal files result in equal archives."""
     buffer = io.BytesIO()
     with gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as stream, tarfile.open(fileobj=stream, mode="w") as tar:
         for name, content in files.items():
@@ -80,19 +80,19 @@ def packed(files: Mapping[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def _unpaired(asked: AlignmentRequest, plan: SearchPlan) -> dict[str, bytes]:
-    """Return the alignments of each database, and the table of template hits if these are searched."""
-    tool = _search_of(plan)
-    is_filtered, with_environmental = not asked.mode.endswith("nofilter"), asked.mode.startswith("env")
+def _search_chains(request: AlignmentRequest, plan: SearchPlan) -> dict[str, bytes]:
+    """Return the alignments from each database and the table of template hits, by file name."""
+    tool = _colabfold_tool(plan)
+    is_filtered, with_environmental = not request.mode.endswith("nofilter"), request.mode.startswith("env")
     tool = replace(tool, options=replace(tool.options, filtered=is_filtered))
     if not with_environmental:
         tool = replace(tool, environmental=None)
     uniref, environmental, hits = [], [], []
-    numbered = list(zip(asked.names, asked.sequences, strict=True))
-    for (name, sequence), alignment in zip(numbered, tool.search_many(asked.sequences), strict=True):
+    numbered = list(zip(request.names, request.sequences, strict=True))
+    for (name, sequence), alignment in zip(numbered, tool.search_many(request.sequences), strict=True):
         first, rest = split_databases(alignment, sequence)
-        uniref.append(_named(first, name))
-        environmental.append(_named(rest, name))
+        uniref.append(_with_name(first, name))
+        environmental.append(_with_name(rest, name))
         if tool.templates is not None:
             rows = tool.template_hits(sequence).splitlines(keepends=True)
             hits += [name.encode() + b"\t" + row.partition(b"\t")[2] for row in rows]
@@ -103,32 +103,34 @@ def _unpaired(asked: AlignmentRequest, plan: SearchPlan) -> dict[str, bytes]:
 
 
 def split_databases(alignment: bytes, sequence: str) -> tuple[bytes, bytes]:
-    """Return the rows of UniRef and the environmental rows of an alignment; each begins with the target."""
-    second = alignment.find(b"\n" + _OWN_NAME, 1)
-    target = _OWN_NAME + sequence.encode() + b"\n"
+    """Split an alignment into the rows from UniRef and the environmental rows, each beginning with the target."""
+    second = alignment.find(b"\n" + _TARGET_HEADER, 1)
+    target = _TARGET_HEADER + sequence.encode() + b"\n"
     if second < 0:
         return alignment, target
     return alignment[: second + 1], with_own_query(alignment[second + 1 :], sequence)
 
 
-def _paired(asked: AlignmentRequest, plan: SearchPlan) -> dict[str, bytes]:
+def _search_pairs(request: AlignmentRequest, plan: SearchPlan) -> dict[str, bytes]:
     tool = plan.pairing.tool if plan.pairing is not None else None
     if not isinstance(tool, ColabfoldPairing):
-        raise SearchError("the databases do not say the species of their sequences, by which rows are paired")
-    tool = replace(tool, complete=asked.mode.startswith("paircomplete"))
-    different = list(dict.fromkeys(asked.sequences))
-    found = dict(zip(different, tool.search(different), strict=True))
-    parts = [_named(found[sequence], name) for name, sequence in zip(asked.names, asked.sequences, strict=True)]
+        raise SearchError("the databases do not contain the species of their sequences, which pairing needs")
+    tool = replace(tool, complete=request.mode.startswith("paircomplete"))
+    unique = list(dict.fromkeys(request.sequences))
+    alignments = dict(zip(unique, tool.search(unique), strict=True))
+    parts = [
+        _with_name(alignments[sequence], name) for name, sequence in zip(request.names, request.sequences, strict=True)
+    ]
     return {PAIRED_FILE: b"".join(parts)}
 
 
-def _structures(asked: AlignmentRequest, plan: SearchPlan) -> Iterator[tuple[str, bytes]]:
-    """Yield the structure files of hits, and the two files from which hhsearch reads their sequences."""
+def _template_files(request: AlignmentRequest, plan: SearchPlan) -> Iterator[tuple[str, bytes]]:
+    """Yield the structure files of template hits, and the two files from which hhsearch reads their sequences."""
     step = plan.templates
     if step is None:
-        raise SearchError("no templates are searched here")
+        raise SearchError("this worker has no template database")
     data, index, seen = b"", [], set()
-    for name in asked.names:
+    for name in request.names:
         entry, _, chain_id = name.rpartition("_")
         try:
             path = step.source.path(step.source.current_entry(entry.lower()))
@@ -149,53 +151,56 @@ def _structures(asked: AlignmentRequest, plan: SearchPlan) -> Iterator[tuple[str
     yield "pdb70_a3m.ffindex", "".join(sorted(index)).encode()
 
 
-def _search_of(plan: SearchPlan) -> ColabfoldSearch:
-    found = next((step.tool for step in plan.alignments if isinstance(step.tool, ColabfoldSearch)), None)
-    if found is None:
+def _colabfold_tool(plan: SearchPlan) -> ColabfoldSearch:
+    tool = next((step.tool for step in plan.alignments if isinstance(step.tool, ColabfoldSearch)), None)
+    if tool is None:
         raise SearchError("this worker has none of ColabFold's databases")
-    return found
+    return tool
 
 
-def _named(alignment: bytes, name: str) -> bytes:
-    """Return the rows of a target under the name that was asked for, with the mark of their end."""
+def _with_name(alignment: bytes, name: str) -> bytes:
+    """Return the rows of a target with its name in the request as header, and the end mark."""
     return b">" + name.encode() + b"\n" + alignment.partition(b"\n")[2] + _END
 
 
-# Lengths at which time and memory are counted, of those that fit; the server draws curves through them.
+# Numbers of residues at which time and memory are estimated; the server interpolates between them.
 _LENGTHS = (64, 256, 1024, 2048, 4096)
 
 
 def offers(options: WorkerOptions) -> dict[str, Any]:
-    """Return what a worker with these options offers. Raise `InputError` if weights or databases are missing."""
+    """Return the fields of `WorkerOffers` for a worker with these options.
+
+    Raise `InputError` if weights or databases are missing.
+    """
     limit_threads()
     device = Device.at_hand(pick_device(options.device), Path(), options.memory)
-    found = _parameters(options)
-    presets = [preset for preset, _ in found]
+    models = _offered_models(options)
+    presets = [preset for preset, _ in models]
     searches = plan_of(options.search_options(), announce=False)
     return {
         "device": device.properties.name,
         "models": [preset.name for preset in presets],
-        "provenance": {preset.name: _provenance(path) for preset, path in found},
+        "provenance": {preset.name: _provenance(path) for preset, path in models},
         "databases": bool(searches.alignments),
         "templates": searches.templates is not None or searches.complex_templates is not None,
         "alignments": any(isinstance(step.tool, ColabfoldSearch) for step in searches.alignments),
         "relaxes": are_installed("openmm", "pdbfixer"),
-        "forecasts": {preset.name: _curve(preset, device) for preset in presets},
+        "forecasts": {preset.name: _estimate_curve(preset, device) for preset in presets},
     }
 
 
-def _parameters(options: WorkerOptions) -> list[tuple[Preset, Path | None]]:
-    """Return the models that are named, or else those that `helixfold predict` would take for chains and complexes.
+def _offered_models(options: WorkerOptions) -> list[tuple[Preset, Path | None]]:
+    """Return the models of the options, or the default models of `helixfold predict` for chains and complexes.
 
-    Each comes with its parameter file; None: random parameters.
+    Each model comes with its parameter file; None means random parameters.
     """
     if options.models:
         return find_parameters(options.models, options.weights)
-    found: dict[str, tuple[Preset, Path | None]] = {}
+    models: dict[str, tuple[Preset, Path | None]] = {}
     for method in ("monomer", "multimer"):
         for preset, path in find_parameters((), options.weights, method=method):
-            found.setdefault(preset.name, (preset, path))
-    return list(found.values())
+            models.setdefault(preset.name, (preset, path))
+    return list(models.values())
 
 
 def _provenance(path: Path | None) -> WeightsProvenance:
@@ -204,8 +209,8 @@ def _provenance(path: Path | None) -> WeightsProvenance:
     return "trained" if demonstration.ancestor(path) is None else "demonstration"
 
 
-def _curve(preset: Preset, device: Device) -> dict[str, Any]:
-    """Return seconds of a pass and bytes at the peak at some lengths, and the longest chain that there is room for."""
+def _estimate_curve(preset: Preset, device: Device) -> dict[str, Any]:
+    """Return the fields of `ForecastCurve`: time per iteration and peak memory by length, and the longest chain."""
 
     def workload(residues: int) -> Prediction:
         size = FeatureRows.at_most(residues, preset.sampling).size(
@@ -213,24 +218,24 @@ def _curve(preset: Preset, device: Device) -> dict[str, Any]:
         )
         return Prediction(model=preset.model, size=size)
 
-    # Memory grows faster with long chains than with short ones, which have large temporaries for their size.
-    most = max_residues(workload(1024), device)
+    # Short chains have relatively large temporaries, so the maximum is extrapolated from a long chain.
+    longest = max_residues(workload(1024), device)
     points = []
-    for residues in [each for each in _LENGTHS if each <= most] or _LENGTHS[:1]:
-        found = estimate(workload(residues), device)
-        points.append([residues, found.seconds, found.memory.peak])
+    for residues in [each for each in _LENGTHS if each <= longest] or _LENGTHS[:1]:
+        expected = estimate(workload(residues), device)
+        points.append([residues, expected.seconds, expected.memory.peak])
     return {
         "points": points,
         "available": device.memory,
-        "longest": most,
+        "longest": longest,
         "recycles": FoldingOptions().recycles(preset),
     }
 
 
 def do(kind: str, content: Mapping[str, Any], directory: Path, options: WorkerOptions) -> Any:
-    """Do one task in a directory, and return what the worker sends: the offers, or the result's folder and summary.
+    """Run one task in a directory. Return the offers, or the folder and the summary of the result.
 
-    Raise `InputError` or `SearchError` for what cannot be done.
+    Raise `InputError` or `SearchError` if the task fails.
     """
     if kind == "offers":
         return offers(options)
@@ -240,25 +245,25 @@ def do(kind: str, content: Mapping[str, Any], directory: Path, options: WorkerOp
 
 
 def predict(request: Mapping[str, Any], directory: Path, options: WorkerOptions) -> dict[str, Any]:
-    """Predict a job as `helixfold predict` does; return the folder of its files and its scores.
+    """Predict a job as `helixfold predict` does. Return the folder of its files and the summary of its scores.
 
-    Raise `InputError` with the reason if the target fails.
+    Raise `InputError` with the reason if the prediction fails.
     """
     (directory / "target.fasta").write_text(fasta_of(request))
     output, failures = directory / "predictions", FAILURES.path(directory)
     shutil.rmtree(output, ignore_errors=True)
-    here = os.getcwd()
+    working_directory = os.getcwd()
     os.chdir(directory)
     try:
         run(predict_options(request, directory, options, output, failures))
     finally:
-        os.chdir(here)
-    found = read_json(failures, AGAIN) if failures.is_file() else {}
-    for reason in dict(found).values():
+        os.chdir(working_directory)
+    reasons = read_json(failures, AGAIN) if failures.is_file() else {}
+    for reason in dict(reasons).values():
         raise InputError(str(reason))
     (target,) = (path for path in output.iterdir() if RANKING.path(path).is_file())
     best = read_prediction(target, read_order(target)[0])
-    # The search results that they are made of are there, and features are large.
+    # Features are large, and can be computed again from the search results, which stay.
     FEATURES.path(target).unlink(missing_ok=True)
     summary = {
         "plddt": round(best.mean_plddt, 2),
@@ -273,14 +278,14 @@ def predict(request: Mapping[str, Any], directory: Path, options: WorkerOptions)
 def predict_options(
     request: Mapping[str, Any], directory: Path, worker: WorkerOptions, output: Path, failures: Path
 ) -> PredictOptions:
-    """Return the options of `helixfold predict` for a request whose files lie in `directory`."""
+    """Return the options of `helixfold predict` for a request with its files in `directory`."""
     options = request["options"]
     alignments = tuple(directory / name for name in request["alignments"])
     searches = options["search"] == "databases" or (options["search"] == "best" and not alignments)
     model = options["model"] or usual_model(worker.models, request["sequence"].count(CHAIN_SEPARATOR) + 1)
     values = predict_values({**options, "model": model})
     databases = worker.databases if searches else None
-    # Without databases of the worker, a configuration file must not add any: only what the user sent is read.
+    # The mode is explicit because otherwise databases of a configuration file would be searched.
     mode: MsaMode = "auto" if databases is not None else "files" if alignments else "single_sequence"
     return PredictOptions(
         **values,

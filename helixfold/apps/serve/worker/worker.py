@@ -1,4 +1,4 @@
-"""A worker: claim a job, do it in a process of its own, report how far it is, and send the result."""
+"""A worker: claim a job, run it in a separate process, report its progress, and send the result."""
 
 import itertools
 import re
@@ -27,7 +27,7 @@ _LONGEST_LEASE = 86_400.0
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A claimed job, and the lease under which the worker has it."""
+    """A claimed job, with the lease that assigns it to this worker."""
 
     id: str
     lease: str
@@ -37,7 +37,7 @@ class Claim:
 
     @classmethod
     def of(cls, content: Any) -> Self:
-        """Return the claim in an answer of the server. Raise `InputError` if it is not one."""
+        """Parse the server's answer to a claim. Raise `InputError` if it is invalid."""
         match content:
             case {
                 "id": str(job),
@@ -50,7 +50,7 @@ class Claim:
         raise InputError("the server sent something other than a job; is it helixfold serve, of this version?")
 
     def checked_request(self) -> dict[str, Any]:
-        """Return what a worker reads of the request. Raise `InputError` for one that no server would have accepted."""
+        """Return the fields of the request that a worker reads. Raise `InputError` if one is invalid."""
         request = self.request
         try:
             if self.kind == "alignment":
@@ -60,7 +60,7 @@ class Claim:
             files = {name: [checked_input_name(each) for each in request[name]] for name in ("alignments", "templates")}
             is_right = all(isinstance(text, str) and len(text) <= MAX_SEQUENCE_TEXT for text in texts)
             if not is_right or sum(map(len, files.values())) > MAX_FILES:
-                raise TypeError("its values or their number")
+                raise TypeError("a value is invalid, or there are too many files")
             return {
                 "name": request["name"],
                 "sequence": request["sequence"],
@@ -73,46 +73,49 @@ class Claim:
 
 
 _API: Final = "/api/v1/worker"
-_WAIT: Final = 5.0  # seconds for which the server holds a claim, and a worker that is to stop waits at most
+_WAIT: Final = 5.0  # seconds for which the server may delay the answer to a claim
 _SHORTEST_WAIT: Final = 0.1
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 _LOST: Final = 409
-_MAX_ERROR: Final = 4_000  # characters of a reason
+_MAX_ERROR: Final = 4_000  # characters
 JOB_PREFIX: Final = "helixfold-job-"  # of the directory of each job
-_SHARE_OF_LEASE: Final = 4  # a heartbeat comes so often within the time of a lease
+_HEARTBEATS_PER_LEASE: Final = 4
 
 
-class Predicting(Protocol):
-    """Where a worker predicts: a process of its own, or a node of a cluster."""
+class JobRunner(Protocol):
+    """Runs the jobs of a worker: `JobProcess` in a local process, `NodeProcess` on a node of a cluster."""
 
     def do(
-        self, kind: str, content: Mapping[str, Any], directory: Path, keep_on: Callable[[Progress], bool]
+        self, kind: str, content: Mapping[str, Any], directory: Path, should_continue: Callable[[Progress], bool]
     ) -> Outcome:
-        """Do a job and return how it ended; `keep_on` is asked all the time, and the job ended once it says no."""
+        """Run a job and return its outcome.
+
+        `should_continue` is called regularly with the progress; the job is stopped if it returns false.
+        """
         ...
 
     def stop(self) -> None:
-        """End what is under way."""
+        """Stop the running job."""
         ...
 
 
 class StopRequestedError(Exception):
-    """Raised where a worker that is to stop would wait for the server."""
+    """Raised instead of waiting for the server after the worker was stopped."""
 
 
 @dataclass
 class Worker:
-    """A worker of one device; `stop` is set by whoever wants it to end, which gives back the job that it has."""
+    """Claims jobs from a server and runs them on one device. Setting `stop` ends the worker and releases its job."""
 
     client: HttpClient
-    process: Predicting
+    process: JobRunner
     name: str
-    directory: Path | None = None  # in which each job has a directory of its own; None: the temporary one
+    directory: Path | None = None  # parent of the jobs' directories; None: the system's temporary directory
     stop: threading.Event = field(default_factory=threading.Event)
-    say: Callable[[str], None] = print
+    print_line: Callable[[str], None] = print
 
     def run(self) -> None:
-        """Do jobs until `stop` is set. Raise `InputError` if the worker's own weights or databases are missing."""
+        """Claim and run jobs until `stop` is set. Raise `InputError` if weights or databases are missing."""
         try:
             offers = self._offers()
             claim = {
@@ -121,12 +124,12 @@ class Worker:
                 "longest": max((int(curve["longest"]) for curve in offers["forecasts"].values()), default=0) or None,
                 "wait": _WAIT,
             }
-            self._asked("POST", "/hello", {"name": self.name, "offers": offers})
+            self._request_with_retries("POST", "/hello", {"name": self.name, "offers": offers})
             self._report(f"ready on {offers['device']}, models {', '.join(offers['models'])}")
             while not self.stop.is_set():
-                claimed = self._asked("POST", "/claim", claim)
+                claimed = self._request_with_retries("POST", "/claim", claim)
                 if claimed is None:
-                    self.stop.wait(_SHORTEST_WAIT)  # the server may not hold the claim
+                    self.stop.wait(_SHORTEST_WAIT)  # in case the server answers without waiting
                 else:
                     self._work_on(claimed)
         except StopRequestedError:
@@ -145,7 +148,7 @@ class Worker:
         return offers
 
     def _work_on(self, content: Any) -> None:
-        """Do a claimed job, and report to the server how it ended; a job that is no longer this worker's is dropped."""
+        """Run a claimed job and report its outcome to the server, unless the job no longer belongs to this worker."""
         try:
             claim = Claim.of(content)
         except InputError as error:
@@ -159,7 +162,7 @@ class Worker:
             request = claim.checked_request()
             names = (*request.get("alignments", ()), *request.get("templates", ()))
             self._fetch_inputs(job, names, lease, directory)
-            outcome = self.process.do(claim.kind, request, directory, beats.keep_on)
+            outcome = self.process.do(claim.kind, request, directory, beats.should_continue)
             if self.stop.is_set():
                 self._request("POST", f"/jobs/{job}/release", None, lease)
             elif not beats.is_lost:
@@ -177,8 +180,8 @@ class Worker:
             shutil.rmtree(directory, ignore_errors=True)
 
     def _report(self, text: str) -> None:
-        """Print a line, of which a server may have written a part."""
-        self.say(printable(f"worker {self.name}: {text}", 1_000))
+        """Print a line, without control characters because a part may come from the server."""
+        self.print_line(printable(f"worker {self.name}: {text}", 1_000))
 
     def _fetch_inputs(self, job: str, names: Iterable[str], lease: Mapping[str, str], directory: Path) -> None:
         left = MAX_INPUT_BYTES
@@ -189,45 +192,47 @@ class Worker:
     def _deliver(self, job: str, lease: Mapping[str, str], outcome: Outcome, beats: "_Heartbeats") -> None:
         if outcome.error is not None:
             content = {"error": outcome.error[:_MAX_ERROR], "try_again": outcome.has_died}
-            self._asked("POST", f"/jobs/{job}/fail", content, lease)
+            self._request_with_retries("POST", f"/jobs/{job}/fail", content, lease)
             return
         folder = Path(outcome.result["folder"])
         files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
         for path in files:
             relative = path.relative_to(folder).as_posix()
-            self._sent(f"/jobs/{job}/results/{relative}", path, lease)
+            self._send_file(f"/jobs/{job}/results/{relative}", path, lease)
             beats.beat()
         summary = {"summary": outcome.result["summary"], "files": len(files)}
-        self._asked("POST", f"/jobs/{job}/finish", summary, lease)
+        self._request_with_retries("POST", f"/jobs/{job}/finish", summary, lease)
 
-    def _sent(self, place: str, path: Path, lease: Mapping[str, str]) -> None:
+    def _send_file(self, place: str, path: Path, lease: Mapping[str, str]) -> None:
         def send() -> Any:
             with path.open("rb") as file:
                 size = {"Content-Length": str(path.stat().st_size)}
                 return self.client.request("PUT", _API + place, body=file, headers={**lease, **size})
 
-        self._repeated(send)
+        self._with_retries(send)
 
     def _give_up(self, job: str, lease: Mapping[str, str], reason: str, *, try_again: bool) -> None:
         try:
             self._request("POST", f"/jobs/{job}/fail", {"error": reason[:_MAX_ERROR], "try_again": try_again}, lease)
         except (ServerError, ServerUnreachableError):
-            return  # the lease ends by itself
+            return  # the server queues the job again when the lease ends
 
-    def _asked(self, method: str, path: str, content: Any, headers: Mapping[str, str] | None = None) -> Any:
-        return self._repeated(lambda: self._request(method, path, content, headers))
+    def _request_with_retries(
+        self, method: str, path: str, content: Any, headers: Mapping[str, str] | None = None
+    ) -> Any:
+        return self._with_retries(lambda: self._request(method, path, content, headers))
 
     def _request(self, method: str, path: str, content: Any, headers: Mapping[str, str] | None = None) -> Any:
         return self.client.request(method, _API + path, content=content, headers=headers, timeout=_WAIT + 40).json()
 
-    def _repeated(self, action: Callable[[], Any]) -> Any:
-        """Ask the server again while it is away, after growing pauses."""
+    def _with_retries(self, action: Callable[[], Any]) -> Any:
+        """Repeat a request after growing pauses while the server does not answer."""
         for retry in itertools.count():
             try:
                 return action()
             except ServerUnreachableError as error:
                 if retry == 0:
-                    self._report(f"{error}; asking again until the server answers")
+                    self._report(f"{error}; retrying until the server answers")
             except ServerError as error:
                 if error.status < 500:
                     raise
@@ -237,23 +242,23 @@ class Worker:
 
 
 class _Heartbeats:
-    """Tells the server how far a job is, and learns from it that the job is not the worker's any more."""
+    """Reports the progress of a job, and notices in the answers that the job no longer belongs to the worker."""
 
     def __init__(self, worker: Worker, job: str, lease: Mapping[str, str], lease_seconds: float) -> None:
         self._worker, self._job, self._lease = worker, job, lease
-        self._pause = lease_seconds / _SHARE_OF_LEASE
+        self._pause = lease_seconds / _HEARTBEATS_PER_LEASE
         self._next, self._stages = 0.0, -1
         self.is_lost = False
 
-    def keep_on(self, progress: Progress) -> bool:
-        """Report when there is something new, or a heartbeat is due; return whether to go on."""
+    def should_continue(self, progress: Progress) -> bool:
+        """Send a heartbeat if a stage has ended or the interval is over; return whether to continue the job."""
         if len(progress.stages) != self._stages or time.monotonic() >= self._next:
             self._stages = len(progress.stages)
             self.beat(progress)
         return not self.is_lost and not self._worker.stop.is_set()
 
     def beat(self, progress: Progress | None = None) -> None:
-        """Extend the lease; a server that is away is told the next time."""
+        """Extend the lease and report progress. If the server does not answer, the next heartbeat comes sooner."""
         if progress is None and time.monotonic() < self._next:
             return
         self._next = time.monotonic() + self._pause
