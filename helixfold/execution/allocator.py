@@ -20,12 +20,12 @@ _KEEP = {"trim_threshold": -1, "mmap_max": 65536}
 # Everything above 64 KiB is mapped separately and unmapped when it is freed: the process is as large as its tensors.
 _RETURN = {"trim_threshold": 2**16, "top_pad": 0, "mmap_threshold": 2**16, "mmap_max": 2**20}
 
-# Largest freed blocks that stay in the process, in bytes, for the executors `Whole` and `Slabs`. `Whole` allocates and
-# frees tensors of a stream's size all the time. With `Slabs` temporaries are small and the large blocks are streams,
-# whose memory is returned.
-OF_WHOLE, OF_SLABS = 512 * 2**20, 32 * 2**20
-# Bytes by which a heap grows beyond a request. A block that fits into them is never mapped separately.
-AHEAD = 64 * 2**20
+# glibc's mmap_threshold for the executors `Whole` and `Slabs`: freed blocks of up to this size stay in the process.
+# `Whole` allocates and frees tensors of a stream's size all the time. With `Slabs` temporaries are small and the large
+# blocks are streams, whose memory is returned.
+WHOLE_MMAP_THRESHOLD, SLABS_MMAP_THRESHOLD = 512 * 2**20, 32 * 2**20
+# glibc's top_pad: bytes by which a heap grows beyond a request. A block that fits into them is never mapped separately.
+TOP_PAD = 64 * 2**20
 
 # Environment variables for the sizes of PyTorch's cache of oneDNN kernels and of oneDNN's own cache. 48 is a little
 # more than a block of the network needs. With a smaller cache every block prepares its kernels again: with 16, an
@@ -49,19 +49,21 @@ def unsupported_reason() -> str | None:
     return None
 
 
-def keeping_freed_memory(largest: int = OF_WHOLE, ahead: int = AHEAD) -> AbstractContextManager[None]:
+def keeping_freed_memory(
+    mmap_threshold: int = WHOLE_MMAP_THRESHOLD, top_pad: int = TOP_PAD
+) -> AbstractContextManager[None]:
     """Return a context inside which freed memory stays in the process for later tensors.
 
-    Blocks of more than `largest` bytes are returned to the system at once, unless they fit into the `ahead` bytes by
-    which every thread's heap grows. When the context ends, the memory is returned and the earlier setting restored.
-    Nothing happens if `unsupported_reason` returns a reason.
+    Blocks of more than `mmap_threshold` bytes are returned to the system at once, unless they fit into the `top_pad`
+    bytes by which every thread's heap grows. When the context ends, the memory is returned and the earlier setting
+    restored. Nothing happens if `unsupported_reason` returns a reason.
     """
-    return _set({**_KEEP, "mmap_threshold": largest, "top_pad": ahead})
+    return _set({**_KEEP, "mmap_threshold": mmap_threshold, "top_pad": top_pad})
 
 
 def keep_freed_memory() -> None:
     """Keep freed memory in the process until it ends, for the workers of a data loader."""
-    _settings.append({**_KEEP, "mmap_threshold": OF_WHOLE, "top_pad": AHEAD})
+    _settings.append({**_KEEP, "mmap_threshold": WHOLE_MMAP_THRESHOLD, "top_pad": TOP_PAD})
     _apply_last()
 
 

@@ -12,7 +12,12 @@ import pytest
 import torch
 
 from helixfold.execution import allocator
-from helixfold.execution.allocator import OF_SLABS, keeping_freed_memory, return_free_memory, returning_freed_memory
+from helixfold.execution.allocator import (
+    SLABS_MMAP_THRESHOLD,
+    keeping_freed_memory,
+    return_free_memory,
+    returning_freed_memory,
+)
 
 # Tests that read the memory and page faults of the process are in the long tier.
 SIZE = 48 * 2**20
@@ -70,14 +75,14 @@ def test_the_innermost_setting_is_in_force_and_the_earlier_one_comes_back(malloc
     with keeping_freed_memory():
         kept = dict(malloc.settings)
         assert kept["trim_threshold"] == never
-        assert (kept["mmap_threshold"], kept["top_pad"]) == (allocator.OF_WHOLE, allocator.AHEAD)
+        assert (kept["mmap_threshold"], kept["top_pad"]) == (allocator.WHOLE_MMAP_THRESHOLD, allocator.TOP_PAD)
         with returning_freed_memory():
             assert 0 <= malloc.settings["trim_threshold"] <= 2**16
             assert malloc.settings["mmap_threshold"] <= 2**16
             assert malloc.settings["top_pad"] == 0
         assert malloc.settings == kept
-        with keeping_freed_memory(largest=OF_SLABS, ahead=0):
-            assert (malloc.settings["mmap_threshold"], malloc.settings["top_pad"]) == (OF_SLABS, 0)
+        with keeping_freed_memory(mmap_threshold=SLABS_MMAP_THRESHOLD, top_pad=0):
+            assert (malloc.settings["mmap_threshold"], malloc.settings["top_pad"]) == (SLABS_MMAP_THRESHOLD, 0)
         assert malloc.settings == kept
     assert malloc.settings["mmap_threshold"] == 32 * 2**20
     assert malloc.settings["trim_threshold"] == 64 * 2**20
@@ -117,11 +122,11 @@ def test_a_tensor_takes_the_memory_that_another_left() -> None:
 @needs_glibc
 @pytest.mark.long
 def test_only_blocks_up_to_the_largest_are_kept() -> None:
-    with keeping_freed_memory(largest=OF_SLABS):
+    with keeping_freed_memory(mmap_threshold=SLABS_MMAP_THRESHOLD):
         before = held()
         torch.ones(LARGE // 4)
         assert held() < before + LARGE / 4
-        small = [torch.ones(OF_SLABS // 8) for _ in range(12)]
+        small = [torch.ones(SLABS_MMAP_THRESHOLD // 8) for _ in range(12)]
         del small
         assert held() > before + LARGE / 4
 
@@ -135,8 +140,8 @@ def test_a_larger_block_finds_room_where_a_heap_grew_ahead() -> None:
         assert fresh.submit(is_kept_of_a_larger_block, 4 * SIZE).result()
 
 
-def is_kept_of_a_larger_block(ahead: int) -> bool:
-    with keeping_freed_memory(largest=2**20, ahead=ahead):
+def is_kept_of_a_larger_block(top_pad: int) -> bool:
+    with keeping_freed_memory(mmap_threshold=2**20, top_pad=top_pad):
         grown = [torch.ones(2**16) for _ in range(64)]
         before = held()
         torch.ones(SIZE // 4)

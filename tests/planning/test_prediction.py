@@ -10,7 +10,7 @@ import torch
 
 from helixfold.benchmark.measurement import settle
 from helixfold.execution import slabs
-from helixfold.execution.allocator import OF_SLABS, keeping_freed_memory
+from helixfold.execution.allocator import SLABS_MMAP_THRESHOLD, keeping_freed_memory
 from helixfold.execution.counter import Counter
 from helixfold.execution.random_inputs import random_batch
 from helixfold.execution.slabs import Slabs
@@ -212,7 +212,7 @@ def _measured_peaks(spill: Path) -> dict[tuple[Method, str], int]:
     for method, residues, names in MEASURED:
         config, size = _measured_case(method, residues)
         model, batch = untrained_model(config, seed=0).requires_grad_(False), _random(size, method)
-        with keeping_freed_memory(OF_SLABS):
+        with keeping_freed_memory(SLABS_MMAP_THRESHOLD):
             for name in ("slabs", *names):  # the first counts for nothing
                 settle()
                 reset_peak_memory(device)
