@@ -37,7 +37,7 @@ def memory_kept(name: str, ranks: int = 1) -> AbstractContextManager[None]:
     """
     if name == "whole":
         return allocator.keeping_freed_memory(allocator.WHOLE_MMAP_THRESHOLD)
-    # Each of several ranks has a smaller part of a stream, and smaller slabs of it: unused memory weighs more.
+    # If ranks share a sample, streams and slabs are smaller on each of them, so unused memory is a larger share.
     return allocator.keeping_freed_memory(allocator.SLABS_MMAP_THRESHOLD // ranks**2, allocator.TOP_PAD // ranks**2)
 
 

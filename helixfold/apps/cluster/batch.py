@@ -1,4 +1,4 @@
-"""The targets of a batch that a cluster predicts: read, checked, and compared with what is done already."""
+"""Read and check the targets of a batch that a cluster predicts, and find out which are already finished."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,8 +13,8 @@ from data_pipeline.io.errors import InputError, input_problems
 from data_pipeline.parse.fasta import directory_name
 from data_pipeline.sampling.alignment_variants import VariantSettings
 from data_pipeline.search.plan import SearchPlan
-from helixfold.apps.cluster.forecast import forecast_of_pool, forecast_of_search, memory_for_tensors, properties_of_pool
-from helixfold.apps.cluster.schedule import PoolForecast, Schedule
+from helixfold.apps.cluster.estimate import estimate_pool, estimate_search, memory_for_tensors, properties_of_pool
+from helixfold.apps.cluster.schedule import PoolEstimate, Schedule
 from helixfold.apps.cluster.site import Pool, Site, read_site
 from helixfold.apps.options import ComplexOptions, MemoryLimits, PredictOptions, ScreenOptions, SearchOptions
 from helixfold.apps.predict.jobs import Job
@@ -34,7 +34,7 @@ from helixfold.results.packed import PackedResults
 from helixfold.runtime.options import DtypeOrAuto, changed_options, values_of
 from helixfold.weights.find import find_parameters
 
-# Options that say how one machine divides its work, or whose files concern all targets.
+# Options for dividing the work of one machine, and options whose files concern all targets.
 _EXCLUDED = (
     *("--features", "--overwrite", "--shared", "--shard", "--output-format", "--sort-queries-by"),
     *("--device", "--devices", "--ranks-per-target"),
@@ -43,7 +43,7 @@ _EXCLUDED = (
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterBatch:
-    """The targets of a batch, and the cluster that predicts them."""
+    """The targets of a batch, the cluster that predicts them, and the options of `helixfold predict`."""
 
     site: Site
     options: PredictOptions
@@ -51,7 +51,7 @@ class ClusterBatch:
     names: Sequence[str]  # of the targets' directories
     plan: SearchPlan
     pulldown: Sequence[PulldownEntry]
-    invalid: Mapping[str, str]  # what is wrong with targets that are left out, as failures.json has it
+    invalid: Mapping[str, str]  # the problems of excluded targets by name, as in failures.json
     presets: Sequence[Preset]
     folding: FoldingOptions
     variants: VariantSettings  # of each target's alignment
@@ -68,43 +68,43 @@ class ClusterBatch:
 
     @property
     def searches(self) -> bool:
-        """Return whether targets are searched for."""
+        """Return whether the batch searches databases."""
         plan = self.plan
         return bool(plan.alignments) or any(
             step is not None for step in (plan.templates, plan.pairing, plan.uniprot, plan.complex_templates)
         )
 
     def failures(self, schedule: Schedule) -> dict[str, str]:
-        """Return why targets failed so far, or are left out, by name."""
-        return {self.names[number]: why for number, why in sorted(schedule.failures.items())} | dict(self.invalid)
+        """Return the reasons for which targets failed or are excluded, by name."""
+        return {self.names[index]: reason for index, reason in sorted(schedule.failures.items())} | dict(self.invalid)
 
-    def is_finished(self, number: int) -> bool:
-        """Return whether a target has all predictions that are wanted, made with whatever settings."""
-        if not self.is_marked(number) or (record := self._record(self.names[number])) is None:
+    def is_finished(self, index: int) -> bool:
+        """Return whether a target has all requested predictions, possibly with other settings."""
+        if not self.is_marked(index) or (record := self._record(self.names[index])) is None:
             return False
-        found = expected_variants(self.variants, Job(target=self.targets[number]), record.clusters)
-        if found.clusters is not None and found.clusters.count is None:
+        expected = expected_variants(self.variants, Job(target=self.targets[index]), record.clusters)
+        if expected.clusters is not None and expected.clusters.count is None:
             return False
-        made = {origin.key for origin in record.predictions.values()}
+        predictions = {origin.key for origin in record.predictions.values()}
         seeds = range(self.folding.seed, self.folding.seed + self.options.num_seeds)
         return all(
-            (preset.name, seed, variant.description) in made
-            for variant in found.variants
+            (preset.name, seed, variant.description) in predictions
+            for variant in expected.variants
             for preset in self.presets
             for seed in seeds
         )
 
-    def is_marked(self, number: int) -> bool:
-        """Return whether a target is finished, perhaps with other settings."""
-        return RANKING.path(self.output / self.names[number]).is_file() or self.names[number] in self._packed
+    def is_marked(self, index: int) -> bool:
+        """Return whether an earlier run marked a target as finished, possibly with other settings."""
+        return RANKING.path(self.output / self.names[index]).is_file() or self.names[index] in self._packed
 
-    def has_features(self, number: int) -> bool:
-        """Return whether a target was searched for, perhaps otherwise; whoever folds it looks at the results again."""
-        return (FEATURES.path(self.output / self.names[number])).is_file()
+    def has_features(self, index: int) -> bool:
+        """Return whether a target has features, possibly with other settings, which the folding worker checks again."""
+        return (FEATURES.path(self.output / self.names[index])).is_file()
 
     @cached_property
     def dtype(self) -> DtypeOrAuto:
-        """Return the precision in which all pools compute: as targets were begun, else as suits all of their cards."""
+        """Return the precision of all pools: the option, else that of an earlier run, else one for all devices."""
         if self.folding.dtype != AUTO:
             return cast(DtypeOrAuto, self.folding.dtype)
         for name in self.names if self.output.is_dir() else ():
@@ -120,53 +120,55 @@ class ClusterBatch:
         return PackedResults(self.output)
 
     def _record(self, name: str) -> TargetRecord | None:
-        """Return the record of a target that an earlier run began, also of a packed one."""
+        """Return the record of a target from an earlier run, including packed results; None without one."""
         entry = self._packed.entry(name) if name in self._packed else None
         return read_record(self.output / name) if entry is None else record_of(entry.content.get("settings"))
 
     def schedule(self) -> Schedule:
-        """Return the schedule of what is not finished yet. Raise `InputError` if the cluster has no pool for it."""
+        """Return the schedule of the unfinished targets. Raise `InputError` if the cluster has no suitable pool."""
         search = self.site.search if self.searches else None
         if self.searches and search is None:
-            raise InputError.at(self.site.path, "these options search databases, and there is no table [search]")
+            raise InputError.at(
+                self.site.path, "has no table [search], which is required because databases are searched"
+            )
         if not self.site.folding:
-            raise InputError.at(self.site.path, "there is no pool of folding nodes, such as [fold.gpu]")
-        numbers = range(len(self.targets))
-        found = Schedule(
+            raise InputError.at(self.site.path, "has no pool of folding nodes; add a table such as [fold.gpu]")
+        indices = range(len(self.targets))
+        schedule = Schedule(
             residues=self.residues,
             sequences=[target.sequence for target in self.targets],
-            search=None if search is None else self._one_at_a_time(forecast_of_search(search)),
-            folding=[self._forecast(pool) for pool in self.site.folding],
-            searched={number for number in numbers if search is not None and self.has_features(number)},
-            left_out={number for number in numbers if self.is_finished(number)},
+            search=None if search is None else self._limit_searches(estimate_search(search)),
+            folding=[self._estimate(pool) for pool in self.site.folding],
+            searched={index for index in indices if search is not None and self.has_features(index)},
+            already_finished={index for index in indices if self.is_finished(index)},
         )
-        if found.unfit and not any(pool.gpus for pool in self.site.folding):
-            longest = max(found.unfit, key=self.residues.__getitem__)
+        if schedule.unfit and not any(pool.gpus for pool in self.site.folding):
+            longest = max(schedule.unfit, key=self.residues.__getitem__)
             raise InputError.at(
                 self.site.path,
                 f"no pool has a GPU, and none of their nodes has the memory for {self.residues[longest]:,} residues "
-                f"(there is room for {found.longest:,}): add a pool with a GPU or more memory, or leave it out",
+                f"(the maximum is {schedule.longest:,}); add a pool with a GPU or more memory, or remove the target",
                 record=self.names[longest],
             )
-        for number in found.unfit:
-            reason = f"{self.residues[number]:,} residues fit into the memory of no pool; {found.longest:,} would"
-            found.failures[number] = f"NotEnoughMemoryError: {reason}"
-        return found
+        for index in schedule.unfit:
+            reason = f"{self.residues[index]:,} residues exceed the memory of every pool; the maximum is"
+            schedule.failures[index] = f"NotEnoughMemoryError: {reason} {schedule.longest:,}"
+        return schedule
 
     def fold_options(self, pool: Pool) -> PredictOptions:
-        """Return the options with which a worker of a pool folds some of the targets."""
+        """Return the options with which a worker of a pool folds targets."""
         options = self.options
         models, memory = options.models, options.memory
         if options.weights is None or options.weights.is_dir():
-            # Which models there are depends on all targets, not on those of a task.
+            # The default models depend on all targets of the batch, not on the targets of one task.
             models = tuple(preset.name for preset in self.presets)
         if memory is None and pool.memory is not None and not pool.gpus:
             memory = memory_for_tensors(pool)
-        without = PredictOptions()
+        defaults = PredictOptions()
         return replace(
             options,
-            **values_of(without, ComplexOptions),
-            **values_of(without, ScreenOptions),
+            **values_of(defaults, ComplexOptions),
+            **values_of(defaults, ScreenOptions),
             **values_of(self.search_options(pool), SearchOptions),
             inputs=(),
             pulldown=None,
@@ -184,30 +186,30 @@ class ClusterBatch:
         )
 
     def search_options(self, pool: Pool) -> SearchOptions:
-        """Return the options with which a worker of a pool searches; the targets have their own files already."""
+        """Return the options with which a worker of a pool searches, without files, which the targets already have."""
         options = SearchOptions(**values_of(self.options, SearchOptions))
         return replace(options, msa=(), templates=None, threads=options.threads or pool.threads)
 
-    def _one_at_a_time(self, pool: PoolForecast) -> PoolForecast:
-        """Let one task at a time ask a public server."""
+    def _limit_searches(self, pool: PoolEstimate) -> PoolEstimate:
+        """Allow one task at a time if a public MSA server is used."""
         return replace(pool, slots=1) if self.options.msa_server else pool
 
-    def _forecast(self, pool: Pool) -> PoolForecast:
+    def _estimate(self, pool: Pool) -> PoolEstimate:
         recycles = self.folding.recycles
-        return forecast_of_pool(
+        return estimate_pool(
             pool,
             self.presets,
             dtype=self.dtype,
-            passes=[self.options.num_seeds * (recycles(preset) + 1) for preset in self.presets],
+            iterations=[self.options.num_seeds * (recycles(preset) + 1) for preset in self.presets],
             ensemble=self.folding.num_ensemble,
             templates=self.plan.templates is not None or any(target.templates for target in self.targets),
         )
 
 
-def read_batch(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = None) -> ClusterBatch:
-    """Return the targets of the options' files, or those given, and their cluster.
+def read_batch(options: PredictOptions, targets: Sequence[AnyTarget] | None = None) -> ClusterBatch:
+    """Read the cluster of the options, and the targets of their files unless `targets` are passed.
 
-    Raise `InputError` for what cannot be used.
+    Raise `InputError` for invalid options, files or targets.
     """
     for name in changed_options(options):
         if name in _EXCLUDED:
@@ -216,27 +218,27 @@ def read_batch(options: PredictOptions, given_targets: Sequence[AnyTarget] | Non
     site = read_site(options.cluster)
     models, folding = folding_of(options)
     with input_problems(skippable_problems(options.skip_invalid)) as problems:
-        targets, pulldown = requested_targets(options, given_targets, announce=True, problems=problems)
-    if given_targets is None:
-        options = with_site_sources(options, targets)  # nodes may have other files
+        all_targets, pulldown = requested_targets(options, targets, announce=True, problems=problems)
+    if targets is None:
+        options = with_site_sources(options, all_targets)  # nodes may have other configuration files
     plan = plan_of(options, dry_run=options.dry_run)
-    if not targets and not problems:
-        raise InputError("there is nothing to fold; name a FASTA file or an alignment")
-    method: Method = "multimer" if all(CHAIN_SEPARATOR in target.sequence for target in targets) else "monomer"
-    found = find_parameters(models, options.weights, method=method)
+    if not all_targets and not problems:
+        raise InputError("there is nothing to fold; pass a FASTA file or an alignment")
+    method: Method = "multimer" if all(CHAIN_SEPARATOR in target.sequence for target in all_targets) else "monomer"
+    parameters = find_parameters(models, options.weights, method=method)
     limits = MemoryOptions(**values_of(options, MemoryLimits))
     output = options.output
-    there = output.is_dir()
-    names = [directory_in(output, each.name).name if there else directory_name(each.name) for each in targets]
+    exists = output.is_dir()
+    names = [directory_in(output, each.name).name if exists else directory_name(each.name) for each in all_targets]
     return ClusterBatch(
         site=site,
         options=options,
-        targets=targets,
+        targets=all_targets,
         names=names,
         plan=plan,
         pulldown=pulldown,
         invalid=failures_of_skipped(problems, names, announce=True),
-        presets=[limits.limited_preset(preset) for preset, _ in found],
+        presets=[limits.limited_preset(preset) for preset, _ in parameters],
         folding=folding,
         variants=variant_settings(options),
     )

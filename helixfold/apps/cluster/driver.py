@@ -1,4 +1,4 @@
-"""Drive a batch through the pools of a cluster: keep workers busy that claim targets, and report how far it is."""
+"""Run a batch on the pools of a cluster: submit tasks whose workers claim targets, and report the progress."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ from data_pipeline.io.files import require_unmoved
 from helixfold.apps.cluster.batch import ClusterBatch
 from helixfold.apps.cluster.engine import Engine, PoolError
 from helixfold.apps.cluster.progress import BatchStatus, PoolStatus
-from helixfold.apps.cluster.schedule import PoolForecast, Schedule
+from helixfold.apps.cluster.schedule import PoolEstimate, Schedule
 from helixfold.apps.cluster.worker import Candidate, Standing, Work, work
 from helixfold.apps.options import PredictOptions, SearchOptions
 from helixfold.apps.predict.runner import write_pages
@@ -28,41 +28,41 @@ from helixfold.results.failures import write_failures
 from helixfold.results.file_table import CLUSTER
 from helixfold.runtime.standard_streams import print_note
 
-# Tasks of a pool in a row that may end without having done anything, by whether they said why.
-_MOST_PROBLEMS, _MOST_LOST = 3, 10
-_MOST_CANDIDATES = 5_000  # that a task is given
-# What a worker claims at a time of its share of all that is left, so that all end together; less of searches, for which
-# workers that fold wait.
+# Maximum numbers of successive tasks of a pool that end without any work: with an error, and with a lost worker.
+_MAX_PROBLEMS, _MAX_LOST = 3, 10
+_MAX_CANDIDATES = 5_000  # for each task
+# The part of its share of the remaining work that a worker claims at a time. It is below 1 so that all workers end at
+# about the same time, and smaller for searches because folding workers wait for them.
 _SHARE_OF_SEARCHES, _SHARE_OF_FOLDING = 0.125, 0.5
-# Of its time, the driver spends at most these shares on looks at the claims of all open targets, and on pages, which
-# have a line for every target.
+# Maximum shares of the driver's time for reading the claims of all open targets, and for writing pages, which have a
+# line for every target.
 _SHARE_OF_LOOKS, _SHARE_OF_PAGES = 0.1, 0.05
 _SECONDS_BETWEEN_LOOKS, _SECONDS_BETWEEN_STATUS, _SECONDS_BETWEEN_PAGES = 1.0, 2.0, 30.0
-_SECONDS_BETWEEN_LINES = 600.0  # where there is no terminal, which has a bar
+_SECONDS_BETWEEN_LINES = 600.0  # without a terminal, which shows a progress bar
 
 
 @dataclass
 class _Pool:
-    """A pool, the targets that its workers could claim at the last look, and its tasks by their files."""
+    """A pool, the unclaimed targets for its workers, and its tasks by the files in which they report."""
 
-    forecast: PoolForecast
+    estimate: PoolEstimate
     options: PredictOptions | SearchOptions
     free: list[int] = field(default_factory=list)
     tasks: dict[Path, "Future[Any]"] = field(default_factory=dict)
-    lots: dict[Path, int] = field(default_factory=dict)  # how many targets a task has claimed
-    in_vain: int = 0  # tasks in a row that did nothing
+    lots: dict[Path, int] = field(default_factory=dict)  # numbers of targets that tasks have claimed
+    idle_tasks: int = 0  # successive tasks that ended without any work
 
 
 class Driver:
-    """Keep a task on each worker of the pools, which claims targets, and see by the claims what becomes of these."""
+    """Runs a batch: keeps each worker of the pools busy with a task, and follows the targets by their claims."""
 
     def __init__(self, batch: ClusterBatch, schedule: Schedule, claims: Claims) -> None:
         self._batch, self._schedule, self._claims = batch, schedule, claims
         self._sites = [pool for pool in batch.site.pools if schedule.search is not None or pool.name != "search"]
-        forecasts = {pool.name: pool for pool in (schedule.search, *schedule.folding) if pool is not None}
+        estimates = {pool.name: pool for pool in (schedule.search, *schedule.folding) if pool is not None}
         self._pools = {
             pool.name: _Pool(
-                forecasts[pool.name], (batch.search_options if pool.name == "search" else batch.fold_options)(pool)
+                estimates[pool.name], (batch.search_options if pool.name == "search" else batch.fold_options)(pool)
             )
             for pool in self._sites
         }
@@ -71,10 +71,10 @@ class Driver:
         self._nodes: Callable[[], Any] = dict
         self._next = dict.fromkeys(("look", "status", "pages", "line"), 0.0)
         self._began, self._seconds = time.monotonic(), schedule.seconds()
-        self._written, self._line = 0, ""  # failures in failures.json, and the last status
+        self._written, self._line = 0, ""  # the number of failures in failures.json, and the last status line
 
     def run(self) -> None:
-        """Drive the batch to its end."""
+        """Run the batch until no target is open. Raise `PoolError` if a pool's tasks cannot run."""
         batch, schedule = self._batch, self._schedule
         shutil.rmtree(self._lots, ignore_errors=True)
         self._lots.mkdir(parents=True, exist_ok=True)
@@ -86,10 +86,10 @@ class Driver:
         ):
             self._nodes = engine.nodes
             while schedule.open:
-                if self._is_time("look", _SECONDS_BETWEEN_LOOKS, _SHARE_OF_LOOKS, self._look):
+                if self._run_if_due("look", _SECONDS_BETWEEN_LOOKS, _SHARE_OF_LOOKS, self._read_claims):
                     for pool in self._pools.values():
                         self._submit(engine, pool)
-                self._is_time("status", _SECONDS_BETWEEN_STATUS, 1.0, self._report)
+                self._run_if_due("status", _SECONDS_BETWEEN_STATUS, 1.0, self._report)
                 bar.n = len(batch.targets) - len(schedule.open)
                 bar.set_postfix_str(self._line)
                 tasks = [task for pool in self._pools.values() for task in pool.tasks.values()]
@@ -102,10 +102,10 @@ class Driver:
         shutil.rmtree(self._lots, ignore_errors=True)
 
     def write_status(self, state: str) -> BatchStatus:
-        """Write how far the batch is."""
+        """Write the status of the batch to its files, and return it."""
         schedule, nodes = self._schedule, self._nodes()
-        under_way = {name: sum(pool.lots.values()) for name, pool in self._pools.items()}
-        searching = under_way.get("search", 0)
+        in_progress = {name: sum(pool.lots.values()) for name, pool in self._pools.items()}
+        searching = in_progress.get("search", 0)
         left = schedule.seconds() / self._seconds if self._seconds else 0.0
         elapsed = time.monotonic() - self._began
         status = BatchStatus(
@@ -113,8 +113,8 @@ class Driver:
             state=state,
             targets=len(self._batch.targets) + len(self._batch.invalid),
             to_search=max(0, len(schedule.to_search) - searching),
-            to_fold=max(0, len(schedule.open) - len(schedule.to_search) - sum(under_way.values()) + searching),
-            finished=schedule.finished + len(schedule.left_out),
+            to_fold=max(0, len(schedule.open) - len(schedule.to_search) - sum(in_progress.values()) + searching),
+            finished=schedule.finished + len(schedule.already_finished),
             failed=len(schedule.failures) + len(self._batch.invalid),
             seconds_left=elapsed * left / (1 - left) if state == "running" and left < 1 else None,
             pools=[
@@ -123,12 +123,12 @@ class Driver:
                     running=nodes.get(name, (0, 0))[0],
                     pending=nodes.get(name, (0, 0))[1],
                     tasks=len(pool.tasks),
-                    targets=under_way[name],
+                    targets=in_progress[name],
                 )
                 for name, pool in self._pools.items()
             ],
         )
-        with suppress(OSError):  # such as a full disk; a batch goes on without
+        with suppress(OSError):  # the batch continues, for example if the disk is full
             status.write(self._batch.output)
         return status
 
@@ -140,8 +140,8 @@ class Driver:
             self.write_status("interrupted")
             raise
 
-    def _look(self) -> None:
-        """Read from the claims what has ended, and which targets are free; and how many targets tasks have claimed."""
+    def _read_claims(self) -> None:
+        """Read which targets have ended, which are free, and how many the tasks have claimed."""
         require_unmoved(self._batch.output)
         schedule = self._schedule
         for pool in self._pools.values():
@@ -157,76 +157,76 @@ class Driver:
                     line = f"{self._batch.names[target]}: failed: {printable(standing.failure, 1000)}"
                     tqdm.write(line, file=sys.stderr)
                     continue
-                standing = Standing.of(self._claim(target), self._claims)  # once searched for, it is folded
+                standing = Standing.of(self._claim(target), self._claims)  # after its search, a target is folded
             if standing.state == "open" and target in schedule.open:
-                for forecast in schedule.pools_for(target):
-                    if not standing.needs_room or self._has_most_room(forecast):
-                        self._pools[forecast.name].free.append(target)
+                for estimate in schedule.pools_for(target):
+                    if not standing.needs_max_memory or self._has_max_memory(estimate):
+                        self._pools[estimate.name].free.append(target)
 
     def _submit(self, engine: Engine, pool: _Pool) -> None:
-        """Give tasks to the idle workers of a pool, if more targets are free than its other tasks will claim."""
-        batch, forecast = self._batch, pool.forecast
+        """Submit tasks for the idle workers of a pool, if more targets are free than its starting tasks will claim."""
+        batch, estimate = self._batch, pool.estimate
         starting = len(pool.tasks) - len(pool.lots)
-        count = min(forecast.slots - len(pool.tasks), len(pool.free) - starting)
+        count = min(estimate.slots - len(pool.tasks), len(pool.free) - starting)
         if count <= 0:
             return
-        share = _SHARE_OF_SEARCHES / forecast.slots
-        if forecast is not self._schedule.search:
+        share = _SHARE_OF_SEARCHES / estimate.slots
+        if estimate is not self._schedule.search:
             share = _SHARE_OF_FOLDING / sum(each.slots for each in self._schedule.folding)
-        lengths = {target: batch.residues[target] for target in pool.free[:_MOST_CANDIDATES]}
+        lengths = {target: batch.residues[target] for target in pool.free[:_MAX_CANDIDATES]}
         candidates = [
-            Candidate(target=batch.targets[target], claim=self._claim(target), seconds=forecast.seconds(length))
+            Candidate(target=batch.targets[target], claim=self._claim(target), seconds=estimate.seconds(length))
             for target, length in lengths.items()
         ]
         for _ in range(count):
             self._tasks += 1
             file = self._lots / f"{os.getpid()}-{self._tasks}"
-            given = Work(
-                here=Path.cwd(),
+            task = Work(
+                working_directory=Path.cwd(),
                 output=batch.output,
                 options=pool.options,
                 candidates=candidates,
                 share=share,
-                most_seconds=forecast.task_seconds,
-                has_most_room=self._has_most_room(forecast),
+                max_seconds=estimate.task_seconds,
+                has_max_memory=self._has_max_memory(estimate),
                 began=self._claims.began,
                 lot_file=file,
             )
-            pool.tasks[file] = engine.submit(forecast.name, work, given)
+            pool.tasks[file] = engine.submit(estimate.name, work, task)
 
     def _claim(self, target: int) -> str:
-        """Return the name under which a target is claimed next."""
+        """Return the name of the next claim of a target, for its search or its prediction."""
         is_search = target in self._schedule.to_search
         return search_claim(self._batch.targets[target].name) if is_search else self._batch.names[target]
 
-    def _has_most_room(self, pool: PoolForecast) -> bool:
+    def _has_max_memory(self, pool: PoolEstimate) -> bool:
         return pool.longest >= self._schedule.longest
 
     def _end(self, engine: Engine, pool: _Pool, file: Path) -> None:
-        """Note how a task has ended. Raise `PoolError` if one after the other of a pool does nothing at all."""
-        task, has_begun = pool.tasks.pop(file), file.is_file()
+        """Remove an ended task. Raise `PoolError` if too many successive tasks of a pool ended without any work."""
+        task, has_worked = pool.tasks.pop(file), file.is_file()
         file.unlink(missing_ok=True)
         pool.lots.pop(file, None)
         if (error := task.exception()) is not None:
-            if (refusal := engine.refusal(pool.forecast.name, error)) is not None:
-                raise refusal
-            problem, most = f"its worker was lost: {printable(str(error) or type(error).__name__, 300)}", _MOST_LOST
+            if (pool_error := engine.pool_error(pool.estimate.name, error)) is not None:
+                raise pool_error
+            problem, limit = f"its worker was lost: {printable(str(error) or type(error).__name__, 300)}", _MAX_LOST
         else:
-            problem, most = task.result(), _MOST_PROBLEMS
-            has_begun = problem is None
-        pool.in_vain = 0 if has_begun else pool.in_vain + 1
-        if pool.in_vain >= most:
-            reason = f"pool '{pool.forecast.name}': {most} tasks in a row did nothing: {problem}"
+            problem, limit = task.result(), _MAX_PROBLEMS
+            has_worked = problem is None
+        pool.idle_tasks = 0 if has_worked else pool.idle_tasks + 1
+        if pool.idle_tasks >= limit:
+            reason = f"pool '{pool.estimate.name}': {limit} tasks in a row did nothing: {problem}"
             raise PoolError.at(self._batch.site.path, reason)
 
     def _report(self) -> None:
-        """Write the status, failures.json and the pages now and then."""
+        """Write the status and new failures; write the pages and a status line at longer intervals."""
         failures = self._batch.failures(self._schedule)
         if len(failures) > self._written:
             with suppress(OSError):
                 write_failures(self._batch.output, failures)
                 self._written = len(failures)
-        self._is_time(
+        self._run_if_due(
             "pages",
             _SECONDS_BETWEEN_PAGES,
             _SHARE_OF_PAGES,
@@ -234,13 +234,16 @@ class Driver:
         )
         self._line = self.write_status("running").line()
         if not sys.stderr.isatty():
-            self._is_time("line", _SECONDS_BETWEEN_LINES, 1.0, lambda: print_note(self._line))
+            self._run_if_due("line", _SECONDS_BETWEEN_LINES, 1.0, lambda: print_note(self._line))
 
-    def _is_time(self, what: str, seconds: float, share: float, action: Callable[[], object]) -> bool:
-        """Do something if it is time for it, which then takes at most a share of the time; return whether it was."""
+    def _run_if_due(self, name: str, seconds: float, share: float, action: Callable[[], object]) -> bool:
+        """Call `action` if it is due, and return whether it was.
+
+        It is due again after `seconds`, or later so that it takes at most a `share` of the total time.
+        """
         start = time.monotonic()
-        if start < self._next[what]:
+        if start < self._next[name]:
             return False
         action()
-        self._next[what] = max(start + seconds, time.monotonic() + (time.monotonic() - start) / share)
+        self._next[name] = max(start + seconds, time.monotonic() + (time.monotonic() - start) / share)
         return True

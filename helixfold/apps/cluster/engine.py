@@ -1,4 +1,4 @@
-"""Run functions on the nodes of a cluster by Parsl, which asks for nodes, starts workers and notices lost ones."""
+"""Run functions on the nodes of a cluster with Parsl, which requests nodes, starts workers and detects lost ones."""
 
 import os
 import shlex
@@ -29,39 +29,39 @@ from data_pipeline.io.errors import InputError, printable
 from helixfold.apps.cluster.providers import SUBMITTERS, provider_of, python_of
 from helixfold.apps.cluster.site import Pool, Site
 
-# Seconds between signs of life of a node, and of silence after which it is lost; on this machine, and elsewhere.
-_SIGNS, _SIGNS_AWAY = (2, 20), (15, 90)
-_SECONDS_BETWEEN_LOOKS, _SECONDS_BETWEEN_LOOKS_AWAY = 1, 5  # at jobs, to ask for more or to give some back
-_IDLE_SECONDS = 120.0  # after which a node is given back
-_KEPT_RUNS = 5  # whose logs stay
-_MOST_FAILED_JOBS = 3  # without one that has started
-# For giving back all nodes, and then for cancelling what is left of them.
+# Seconds between heartbeats of a node, and seconds of silence after which it counts as lost.
+_LOCAL_HEARTBEAT, _REMOTE_HEARTBEAT = (2, 20), (15, 90)
+_LOCAL_SCALING_SECONDS, _REMOTE_SCALING_SECONDS = 1, 5  # between decisions to request or release nodes
+_IDLE_SECONDS = 120.0  # after which a node is released
+_KEPT_RUNS = 5  # whose logs are kept
+_MAX_FAILED_JOBS = 3  # successive jobs
+# Time limits for releasing all nodes, and then for cancelling the remaining jobs.
 _SECONDS_TO_END, _SECONDS_TO_CANCEL = 10.0, 5.0
 _NOT_STARTED = "Failed to start block"
-# A shell that ends Parsl's exchange of messages once the process of its first argument has ended, so that no node
-# waits for a run that was killed.
+# A shell command that ends Parsl's interchange once the process of its first argument has ended, so that no node waits
+# for a run that was killed.
 _WATCHED = '(while kill -0 "$0" && kill -0 $$; do sleep 2; done; kill -9 $$) < /dev/null > /dev/null 2>&1 & exec "$@"'
-# The same for a node of this machine, which is a group of processes: all of it is ended, since a node that is killed
-# leaves a server of its own behind, and one that was just about to register, or lost a worker in the middle of a
-# message, waits forever. Before that it has twice the silence after which it ends by itself.
+# The same for a node on this machine, which is a process group. The whole group is killed, because a killed node leaves
+# its own server behind, and a node that is registering, or lost a worker during a message, would wait forever. The
+# command waits for twice the time after which a node without contact ends by itself.
 WATCHED_NODE = (
     '(while kill -0 "$0" && kill -0 $$; do sleep 2; done; '
-    f"for _ in $(seq {_SIGNS[1]}); do kill -0 $$ || break; sleep 2; done; sleep 2; kill -9 0) "
+    f"for _ in $(seq {_LOCAL_HEARTBEAT[1]}); do kill -0 $$ || break; sleep 2; done; sleep 2; kill -9 0) "
     '< /dev/null > /dev/null 2>&1 & exec "$@"'
 )
 
 
-# Starts a program in a group of its own: signals to this process's group, such as Ctrl-C, are not for Parsl's exchange
-# of messages, which is still needed to give the nodes back.
+# Starts a program in its own process group, so that Ctrl-C does not end Parsl's interchange, which is still needed to
+# release the nodes.
 _IN_OWN_GROUP = "import os, sys; os.setpgid(0, 0); os.execvp(sys.argv[1], sys.argv[1:])"
 
 
 class PoolError(InputError):
-    """Error for a pool whose jobs a queue refuses, or whose workers do not start."""
+    """Error for a pool whose jobs are refused by the queue, or whose workers do not start."""
 
 
 class Engine:
-    """Parsl with an executor for each pool; its logs and scripts are below a directory. Use it as a context."""
+    """Parsl with an executor for each pool, as a context manager. Logs and scripts are written to `directory`."""
 
     def __init__(self, site: Site, pools: Sequence[Pool], directory: Path) -> None:
         self._site, self._pools = site, pools
@@ -74,19 +74,19 @@ class Engine:
             executors=executors,
             run_dir=str(directory.absolute()),
             strategy="htex_auto_scale",
-            strategy_period=_SECONDS_BETWEEN_LOOKS_AWAY if remote else _SECONDS_BETWEEN_LOOKS,
+            strategy_period=_REMOTE_SCALING_SECONDS if remote else _LOCAL_SCALING_SECONDS,
             max_idletime=_IDLE_SECONDS,
             exit_mode="cleanup",
         )
         self._kernel: DataFlowKernel | None = None
 
     def __enter__(self) -> Self:
-        with _signals_postponed():  # one that is half made cannot be ended
+        with _signals_postponed():  # a partly created kernel cannot be cleaned up
             self._kernel = DataFlowKernel(self._config)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give all nodes back and cancel the jobs that wait, by force if Parsl does not do so in time."""
+        """Release all nodes and cancel waiting jobs, by force if Parsl does not do so in time."""
         ended = threading.Event()
         _in_thread(self._clean_up, ended)
         try:
@@ -97,12 +97,12 @@ class Engine:
 
     def _clean_up(self, ended: threading.Event) -> None:
         assert self._kernel is not None
-        with suppress(Exception):  # such as of a queue that does not answer: jobs are cancelled below
+        with suppress(Exception):  # for example if the queue does not answer; `_cancel` cancels the jobs then
             self._kernel.cleanup()
             ended.set()
 
     def _cancel(self) -> None:
-        """Cancel all jobs, and kill what Parsl has started on this machine."""
+        """Cancel all jobs, and kill the processes that Parsl has started on this machine."""
         assert self._kernel is not None
         executors = [each for each in self._kernel.executors.values() if isinstance(each, HighThroughputExecutor)]
         cancelling = []
@@ -119,19 +119,19 @@ class Engine:
             thread.join(max(0.0, until - time.monotonic()))
 
     def submit(self, pool: str, function: Callable[..., Any], *arguments: object) -> "Future[Any]":
-        """Call a function on a worker of a pool; its result, or what became of it, is in the future."""
+        """Call a function on a worker of a pool, and return a future with its result or error."""
         app = python_app(function, data_flow_kernel=self._kernel, executors=[pool])
         future: Future[Any] = app(*arguments)
         return future
 
-    def refusal(self, pool: str, error: BaseException) -> PoolError | None:
-        """Return the error to raise if a pool takes no tasks any more, from the error of a task."""
+    def pool_error(self, pool: str, error: BaseException) -> PoolError | None:
+        """Return the error to raise if the error of a task means that the pool accepts no more tasks; else None."""
         if not isinstance(error, BadStateException):
             return None
         return PoolError.at(self._site.path, f"pool '{pool}': {error.reason}")
 
     def nodes(self) -> Mapping[str, tuple[int, int]]:
-        """Return for each pool how many of its jobs run, and how many wait in the queue."""
+        """Return the numbers of running and queued jobs of each pool."""
         counts = {}
         for pool in self._pools:
             executor = None if self._kernel is None else self._kernel.executors.get(pool.name)
@@ -141,7 +141,7 @@ class Engine:
 
 
 def _executor(pool: Pool, provider: ExecutionProvider, address: str) -> HighThroughputExecutor:
-    period, threshold = _SIGNS if pool.provider == "local" else _SIGNS_AWAY
+    period, threshold = _LOCAL_HEARTBEAT if pool.provider == "local" else _REMOTE_HEARTBEAT
     module = "parsl.executors.high_throughput"
     launch = DEFAULT_LAUNCH_CMD.replace("process_worker_pool.py", f"{python_of(pool)} -m {module}.process_worker_pool")
     if pool.provider == "local":
@@ -160,10 +160,10 @@ def _executor(pool: Pool, provider: ExecutionProvider, address: str) -> HighThro
             *("sh", "-c", _WATCHED, str(os.getpid()), sys.executable, "-m", f"{module}.interchange"),
         ],
         address=address,
-        encrypted=True,  # otherwise anyone who reaches the port could send pickled tasks, which are executed
+        encrypted=True,  # otherwise anyone with access to the port could send pickled tasks, which are executed
         max_workers_per_node=pool.workers,
-        cores_per_worker=1e-3,  # workers are as many as the file says, whatever processors there are
-        available_accelerators=[str(number) for number in range(pool.gpus)],
+        cores_per_worker=1e-3,  # so that only `max_workers_per_node` limits the workers
+        available_accelerators=[str(index) for index in range(pool.gpus)],
         heartbeat_period=period,
         heartbeat_threshold=threshold,
         block_error_handler=give_up,
@@ -171,63 +171,66 @@ def _executor(pool: Pool, provider: ExecutionProvider, address: str) -> HighThro
 
 
 def _problem(pool: Pool, status: Mapping[str, JobStatus]) -> str | None:
-    """Say why a pool is given up: its queue refused all jobs, or the last ones ended before a worker had started."""
-    found = [status[number] for number in sorted(status, key=int)]
-    if not found or any(each.state not in TERMINAL_STATES for each in found):
+    """Return why a pool cannot be used; None if it can.
+
+    A pool cannot be used if the queue refused all of its jobs, or if the last jobs ended before a worker started.
+    """
+    jobs = [status[block] for block in sorted(status, key=int)]
+    if not jobs or any(each.state not in TERMINAL_STATES for each in jobs):
         return None
-    refused = [each for each in found if (each.message or "").startswith(_NOT_STARTED)]
-    if len(refused) == len(found):
+    refused = [each for each in jobs if (each.message or "").startswith(_NOT_STARTED)]
+    if len(refused) == len(jobs):
         program = SUBMITTERS.get(pool.provider, "the system")
-        return f"{program} refused the job: {last_words(refused[-1].message)}"
-    last = found[-_MOST_FAILED_JOBS:]
-    if len(last) == _MOST_FAILED_JOBS and all(each.state == JobState.MISSING for each in last):
-        words = last_words(last[-1].stderr_summary) or "see its logs in the output directory"
-        return f"its workers end before they have begun: {words}"
+        return f"{program} refused the job: {last_error_line(refused[-1].message)}"
+    last = jobs[-_MAX_FAILED_JOBS:]
+    if len(last) == _MAX_FAILED_JOBS and all(each.state == JobState.MISSING for each in last):
+        reason = last_error_line(last[-1].stderr_summary) or "see its logs in the output directory"
+        return f"its workers end before they have started: {reason}"
     return None
 
 
-def last_words(text: str | None) -> str:
-    """Return the last line of what a program said, without what Parsl says round it."""
-    said = (text or "").rpartition("stderr=")[2]
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+def last_error_line(text: str | None) -> str:
+    """Return the last line of a program's stderr, from a message of Parsl that contains it."""
+    stderr = (text or "").rpartition("stderr=")[2]
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     return printable(lines[-1], 300) if lines else ""
 
 
 @contextmanager
 def _signals_postponed() -> Iterator[None]:
-    """Handle Ctrl-C and SIGTERM at the end of the context."""
-    came: list[int] = []
-    earlier = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    """Postpone the handling of Ctrl-C and SIGTERM to the end of the context."""
+    received: list[int] = []
+    earlier = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     is_main = threading.current_thread() is threading.main_thread()
-    handled = {number: handler for number, handler in earlier.items() if is_main and callable(handler)}
-    for number in handled:
-        signal.signal(number, lambda number, _: came.append(number))
+    handlers = {each: handler for each, handler in earlier.items() if is_main and callable(handler)}
+    for each in handlers:
+        signal.signal(each, lambda signum, _: received.append(signum))
     try:
         yield
     finally:
-        for number, handler in handled.items():
-            signal.signal(number, handler)
-        for each in came:
-            signal.raise_signal(each)
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
+        for signum in received:
+            signal.raise_signal(signum)
 
 
 def _in_thread(function: Callable[..., object], *arguments: object) -> threading.Thread:
-    """Call a function in a thread, for which the end of the process does not wait."""
+    """Call a function in a daemon thread."""
     thread = threading.Thread(target=function, args=arguments, daemon=True)
     thread.start()
     return thread
 
 
 def _address_for(pool: str, site: Site) -> str:
-    """Return the address of this machine, as the file says it or by its name; the nodes of a pool must reach it."""
-    advice = f"set address = '...' to the one under which the nodes of pool '{pool}' reach this machine"
+    """Return the address of this machine for the nodes of a pool, from the file or by the host name."""
+    advice = f"set address = '...' to the address at which the nodes of pool '{pool}' reach this machine"
     try:
         address = site.address or str(address_by_hostname())
     except OSError as error:
-        raise InputError.at(site.path, f"the address of this machine is not known; {advice}") from error
+        raise InputError.at(site.path, f"the address of this machine is unknown; {advice}") from error
     if is_loopback(address):
-        whose = "address" if site.address else "this machine's name"
-        raise InputError.at(site.path, f"{whose} stands for {address}, which every machine calls itself; {advice}")
+        source = "address" if site.address else "the name of this machine"
+        raise InputError.at(site.path, f"{source} is {address}, a loopback address; {advice}")
     return address
 
 

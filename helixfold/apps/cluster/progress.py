@@ -1,7 +1,7 @@
-"""How far a batch on a cluster is: a file for programs, a page, and lines for `helixfold status`.
+"""The status of a batch on a cluster: a JSON file, a page, and the lines of `helixfold status`.
 
-The files are written by the process that drives the batch. What has been done is told from the output directory itself,
-so that a batch without a cluster, or one whose driver was killed, has a status too.
+The driver of the batch writes the files. Finished targets are counted in the output directory, so that there is also a
+status for a batch without a cluster or with a killed driver.
 """
 
 import time
@@ -21,14 +21,14 @@ from helixfold.results.writing import to_json, write_file
 from helixfold.runtime.screen import format_duration
 
 STATUS_FILE: Final = "status.json"
-# After this time without a new status, the driver has ended or cannot write.
+# After this time without a new status, the driver has probably ended.
 _SILENT_SECONDS = 30.0
 _SECONDS_BETWEEN_LOADS = 15  # of the page in a browser
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolStatus:
-    """The state of a pool: its nodes, those that it has asked for, its tasks, and the targets in these."""
+    """The state of a pool: numbers of running and pending nodes, of tasks, and of targets that tasks have claimed."""
 
     name: str
     running: int
@@ -39,7 +39,7 @@ class PoolStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchStatus:
-    """How far a batch is at a time, in seconds since 1970."""
+    """The status of a batch at a time, in seconds since 1970: numbers of targets by state, and its pools."""
 
     time: float
     state: str  # "running", "ended" or "interrupted"
@@ -52,14 +52,14 @@ class BatchStatus:
     pools: Sequence[PoolStatus] = field(default_factory=tuple)
 
     def line(self) -> str:
-        """Return the status in one line for a terminal."""
-        words = [f"{self.finished:,} of {self.targets:,} done"]
-        words += [f"{self.failed:,} failed"] if self.failed else []
-        words += [f"{self.to_search:,} to search"] if self.to_search else []
-        words += [f"{self.to_fold:,} to fold"] if self.to_fold else []
-        words += [f"{pool.name}: {pool.running} nodes, {pool.targets:,} targets" for pool in self.pools]
-        words += [f"about {format_duration(self.seconds_left)} left"] if self.seconds_left is not None else []
-        return ", ".join(words)
+        """Return the status as one line for a terminal."""
+        parts = [f"{self.finished:,} of {self.targets:,} done"]
+        parts += [f"{self.failed:,} failed"] if self.failed else []
+        parts += [f"{self.to_search:,} to search"] if self.to_search else []
+        parts += [f"{self.to_fold:,} to fold"] if self.to_fold else []
+        parts += [f"{pool.name}: {pool.running} nodes, {pool.targets:,} targets" for pool in self.pools]
+        parts += [f"about {format_duration(self.seconds_left)} left"] if self.seconds_left is not None else []
+        return ", ".join(parts)
 
     def write(self, output: Path) -> None:
         """Write status.json and status.html."""
@@ -79,7 +79,7 @@ class BatchStatus:
 
 
 def read_status(output: Path) -> BatchStatus | None:
-    """Return the status that a driver has written, or None if there is none, or a damaged one."""
+    """Read the status that a driver has written; None if it is missing or damaged."""
     path = CLUSTER.path(output) / STATUS_FILE
     if not path.is_file():
         return None
@@ -103,9 +103,9 @@ def read_status(output: Path) -> BatchStatus | None:
 
 
 def status_lines(output: Path) -> Iterator[str]:
-    """Yield what `helixfold status` prints of an output directory. Raise `InputError` if it is none."""
+    """Yield the lines of `helixfold status` for an output directory. Raise `InputError` if it does not exist."""
     if not output.is_dir():
-        raise InputError.at(output, "there is no such directory; name the --output of helixfold predict")
+        raise InputError.at(output, "is not a directory; pass the --output of helixfold predict")
     packed = PackedResults(output)
     for problem in packed.problems.values():
         yield f"{problem}; its targets are not counted"
@@ -120,8 +120,8 @@ def status_lines(output: Path) -> Iterator[str]:
     failures = failures_in(output)
     status = read_status(output)
     targets = len(directories) + in_archives if status is None else status.targets
-    done = f"{finished:,} of {counted(targets, 'target')} done{f' ({in_archives:,} packed)' if in_archives else ''}"
-    yield f"{done}, {prepared:,} with features, {len(failures):,} failed"
+    total = f"{finished:,} of {counted(targets, 'target')} done{f' ({in_archives:,} packed)' if in_archives else ''}"
+    yield f"{total}, {prepared:,} with features, {len(failures):,} failed"
     if status is not None:
         yield from _cluster_lines(status)
     yield from _failure_lines(failures)
@@ -131,14 +131,14 @@ def _cluster_lines(status: BatchStatus) -> Iterator[str]:
     age = max(0.0, time.time() - status.time)
     last = f"last heard {f'{age:.0f} s' if age < 100 else format_duration(age)} ago"
     if status.state == "running" and age > _SILENT_SECONDS:
-        yield f"cluster: {last}; if the command has ended, run it again to go on"
+        yield f"cluster: {last}; if the command has ended, run it again to continue"
         return
     waiting = f"{status.to_search:,} to search, {status.to_fold:,} to fold"
     if status.state != "running":
         yield f"cluster: {printable(status.state)}, {waiting}"
         return
-    under_way = sum(pool.targets for pool in status.pools)
-    yield f"cluster: running, {last}; {waiting}, {under_way:,} under way"
+    in_progress = sum(pool.targets for pool in status.pools)
+    yield f"cluster: running, {last}; {waiting}, {in_progress:,} in progress"
     for pool in status.pools:
         yield (
             f"  {printable(pool.name)}: {counted(pool.running, 'node')}, {pool.pending} in the queue; "
@@ -148,8 +148,8 @@ def _cluster_lines(status: BatchStatus) -> Iterator[str]:
         yield f"about {format_duration(status.seconds_left)} left"
 
 
-def _failure_lines(failures: Mapping[str, str], most: int = 10) -> Iterator[str]:
-    for name, why in list(failures.items())[:most]:
-        yield f"{name}: failed: {printable(why, 300)}"
-    if len(failures) > most:
-        yield f"and {len(failures) - most:,} more, see {FAILURES.name()}"
+def _failure_lines(failures: Mapping[str, str], limit: int = 10) -> Iterator[str]:
+    for name, reason in list(failures.items())[:limit]:
+        yield f"{name}: failed: {printable(reason, 300)}"
+    if len(failures) > limit:
+        yield f"and {len(failures) - limit:,} more, see {FAILURES.name()}"

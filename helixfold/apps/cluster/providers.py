@@ -1,4 +1,4 @@
-"""Translate a pool of a cluster's file into Parsl's provider of its nodes."""
+"""Create Parsl's provider for the nodes of a pool."""
 
 import os
 import shlex
@@ -23,19 +23,19 @@ from data_pipeline.io.site_configuration import VARIABLE
 from helixfold.apps.cluster.site import Pool, Site
 from helixfold.runtime.standard_streams import VERBOSITY
 
-# The program that each queue is asked by.
+# The program that submits jobs to each queue.
 SUBMITTERS = {"slurm": "sbatch", "pbs": "qsub", "lsf": "bsub"}
 _GIB = 2**30
-# SLURM sends SIGTERM before a job's time is over, so that its workers give back what they have claimed. Parsl asks for
-# another job itself.
+# SLURM sends SIGTERM before a job's time is over, so that its workers release their claims. The job is not queued again
+# because Parsl submits a new one.
 _SLURM_WORKERS = ("#SBATCH --signal=B:TERM@60", "#SBATCH --no-requeue")
-_FORWARD_TERM = "trap 'trap \"\" TERM; kill -TERM 0; sleep 6' TERM"  # as long as they take to end
+_FORWARD_TERM = "trap 'trap \"\" TERM; kill -TERM 0; sleep 6' TERM"  # workers have 6 s to end
 
 
 def provider_of(
     pool: Pool, site: Site, *, nodes_per_job: int = 1, launcher: Any = None, directives: Sequence[str] = ()
 ) -> ExecutionProvider:
-    """Return what asks for the nodes of a pool, at most `pool.nodes`, one job for each `nodes_per_job` of them.
+    """Return the provider that requests at most `pool.nodes` nodes for a pool, `nodes_per_job` with each job.
 
     `directives` are lines of the job's script; the pool's own lines follow them.
 
@@ -44,7 +44,7 @@ def provider_of(
     submitter = SUBMITTERS.get(pool.provider)
     if submitter is not None and shutil.which(submitter) is None:
         raise InputError.at(
-            site.path, f"pool '{pool.name}': {submitter} is not on the PATH here; run this where jobs are submitted"
+            site.path, f"pool '{pool.name}': {submitter} is not on the PATH; run this on a machine that submits jobs"
         )
     jobs = pool.nodes // nodes_per_job
     common: dict[str, Any] = {"init_blocks": 0, "min_blocks": 0, "max_blocks": jobs, "nodes_per_block": nodes_per_job}
@@ -69,14 +69,14 @@ def provider_of(
                 cmd_timeout=60,
             )
         case "pbs":
-            wanted = [] if memory is None else [f"mem={memory}gb"]
-            wanted += [f"ngpus={pool.gpus}"] if pool.gpus else []
+            resources = [] if memory is None else [f"mem={memory}gb"]
+            resources += [f"ngpus={pool.gpus}"] if pool.gpus else []
             return PBSProProvider(
                 **common,
                 queue=pool.queue,
                 account=pool.account,
                 cpus_per_node=pool.cores or 1,
-                select_options=":".join(wanted),
+                select_options=":".join(resources),
                 walltime=pool.walltime,
                 scheduler_options=lines,
             )
@@ -102,7 +102,7 @@ def provider_of(
 
 def _kubernetes(pool: Pool, jobs: int, memory: int | None) -> ExecutionProvider:
     if not are_installed("kubernetes"):
-        raise InputError(f"pool '{pool.name}' of Kubernetes needs the package kubernetes; pip install kubernetes")
+        raise InputError(f"pool '{pool.name}' needs the package kubernetes; install it with pip install kubernetes")
     size = "1Gi" if memory is None else f"{memory}Gi"
     gpus = {"nvidia.com/gpu": str(pool.gpus)} if pool.gpus else None
     return KubernetesProvider(
@@ -124,19 +124,17 @@ def _kubernetes(pool: Pool, jobs: int, memory: int | None) -> ExecutionProvider:
 
 
 def memory_gib(pool: Pool) -> int | None:
-    """Return the memory of a node in whole GiB; None if the file does not say."""
+    """Return the memory of a node in whole GiB; None if the file does not define it."""
     return None if pool.memory is None else max(1, pool.memory // _GIB)
 
 
 def python_of(pool: Pool) -> str:
-    """Return the Python that workers of a pool run."""
+    """Return the Python interpreter of a pool's workers."""
     return pool.python or ("python3" if pool.provider == "kubernetes" else sys.executable)
 
 
 def _setup(pool: Pool) -> str:
-    """Return the shell commands before a worker starts: where the program is, its threads, this directory, and the
-    file's own.
-    """
+    """Return the shell commands that run before a worker: environment variables, working directory, own commands."""
     configuration = os.environ.get(VARIABLE)
     variables: Mapping[str, str | None] = {
         VARIABLE: configuration and os.path.abspath(configuration),

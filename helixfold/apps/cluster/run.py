@@ -1,4 +1,4 @@
-"""Run `helixfold predict --cluster`: read a batch and its cluster, drive it to its end, or show what it would take."""
+"""Run `helixfold predict --cluster`: predict a batch on a cluster, or estimate its time with --dry-run."""
 
 import sys
 from collections.abc import Sequence
@@ -21,19 +21,19 @@ from helixfold.runtime.screen import format_duration, format_estimate, logged_sc
 from helixfold.runtime.standard_streams import optional_output, print_summary
 
 
-def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = None) -> int:
-    """Predict the targets of the options' files, or those given, on a cluster.
+def run(options: PredictOptions, targets: Sequence[AnyTarget] | None = None) -> int:
+    """Predict `targets`, or the targets of the options' files, on a cluster.
 
-    Return the exit code: 0, or 1 or 3 if a target failed. The output directory is the only state: after the end of
-    whatever process, the same command goes on. Raise `InputError` for wrong input, and `PoolError` for a pool whose
-    nodes cannot be had.
+    Return the exit code: 0, or 1 or 3 if a target failed. All state is in the output directory, so that the same
+    command continues after any process has ended. Raise `InputError` for invalid input, and `PoolError` if the nodes of
+    a pool are unavailable.
     """
     with logged_screen(options.log_file):
-        batch = read_batch(options, given_targets)
+        batch = read_batch(options, targets)
         sequences = {name: target.sequence for name, target in zip(batch.names, batch.targets, strict=True)}
         if options.dry_run:
             check_earlier(batch.output, sequences)
-            return _show_forecast(batch.schedule()) or (SOME_FAILED if batch.invalid else 0)
+            return _print_estimate(batch.schedule()) or (SOME_FAILED if batch.invalid else 0)
         require("cluster", "parsl", action="--cluster")
         from helixfold.apps.cluster.driver import Driver  # noqa: PLC0415 (Parsl is an extra)
 
@@ -47,8 +47,8 @@ def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = Non
         ):
             if batch.pulldown:
                 write_entries(batch.output, batch.pulldown)
-            if schedule.left_out:
-                print_summary(f"{counted(len(schedule.left_out), 'target')} finished before, skipped")
+            if schedule.already_finished:
+                print_summary(f"{counted(len(schedule.already_finished), 'target')} finished before, skipped")
             driver = Driver(batch, schedule, claims)
             if schedule.open:
                 driver.run()
@@ -56,23 +56,23 @@ def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = Non
             return close_batch(batch.failures(schedule), len(batch.targets) + len(batch.invalid), batch.output)
 
 
-def _show_forecast(schedule: Schedule) -> int:
-    """Print which pool folds how many targets and how long that takes; return 1 if a target fits into none."""
+def _print_estimate(schedule: Schedule) -> int:
+    """Print the number of targets and the estimated time of each pool. Return the exit code."""
     if schedule.search is not None:
         waiting = counted(len(schedule.to_search), "target")
         print(f"search: {waiting}, {format_estimate(schedule.search_seconds())}")
     print(f"{'pool':20} {'tasks at a time':>15} {'residues':>12} {'targets':>9} {'time of one worker':>18}")
     lengths = [schedule.residues[target] for target in schedule.open]
-    # Each target counts for the smallest pool that it fits into.
+    # Each target is counted for the smallest pool into which it fits.
     smallest = [min(schedule.folding, key=lambda pool: (not pool.fits(length), pool.longest)) for length in lengths]
     for pool in schedule.folding:
         own = [length for length, each in zip(lengths, smallest, strict=True) if each is pool]
         seconds = format_duration(sum(map(pool.seconds, own)))
         print(f"{pool.name:20} {pool.slots:15,} {f'<= {pool.longest:,}':>12} {len(own):9,} {seconds:>18}")
     print(
-        f"{counted(len(schedule.open), 'target')} to fold, {len(schedule.left_out):,} finished before; all in "
-        f"{format_estimate(schedule.seconds())}, if all nodes are there"
+        f"{counted(len(schedule.open), 'target')} to fold, {len(schedule.already_finished):,} finished before; all in "
+        f"{format_estimate(schedule.seconds())}, if all nodes are available"
     )
-    for number in schedule.unfit:
-        print(f"target {number + 1}: would fail: {schedule.failures[number]}", file=sys.stderr)
+    for index in schedule.unfit:
+        print(f"target {index + 1}: would fail: {schedule.failures[index]}", file=sys.stderr)
     return SOME_FAILED if schedule.unfit else 0

@@ -1,4 +1,4 @@
-"""Read the file that describes a cluster: pools of machines, and how a node of each is asked for."""
+"""Read the TOML file that describes a cluster: pools of nodes, and how to request them."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.runtime.options import memory_size
 
 Provider = Literal["local", "slurm", "pbs", "lsf", "kubernetes"]
-_MOST_NODES = 10_000
+_MAX_NODES = 10_000
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,30}")
 _DEVICE_MODELS = tuple(name for name in DEVICE_MODELS if name != "cpu")
 _HOURS = re.compile(r"[0-9]{1,3}:[0-5][0-9]:[0-5][0-9]")
@@ -20,14 +20,14 @@ _HOURS = re.compile(r"[0-9]{1,3}:[0-5][0-9]:[0-5][0-9]")
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """Nodes of one kind, each of which is asked for by a job of its own; a key of a table in the file each."""
+    """Nodes of one kind, each requested with a separate job. The fields are the keys of a pool's table in the file."""
 
     name: str
     provider: Provider = "local"
-    nodes: int = 1  # the most at a time
-    workers: int = 1  # tasks at a time on a node; of a pool with GPUs, one for each
+    nodes: int = 1  # maximum number at a time
+    workers: int = 1  # parallel tasks of a node; one for each GPU if there are GPUs
     gpus: int = 0  # of a node
-    card: str | None = None  # their kind, a name of `DEVICE_MODELS`
+    card: str | None = None  # model of the GPUs, a key of `DEVICE_MODELS`
     cores: int | None = None  # of a node
     memory: int | None = None  # bytes of a node
     walltime: str = "24:00:00"
@@ -35,35 +35,35 @@ class Pool:
     account: str | None = None  # LSF's project
     directives: tuple[str, ...] = ()  # further lines of the job's script, such as "#SBATCH --qos=long"
     setup: str = ""  # shell commands before a worker starts
-    python: str | None = None  # on the nodes; None: the one that runs this
+    python: str | None = None  # interpreter on the nodes; None: the path of this process's interpreter
     image: str | None = None  # Kubernetes's container image
-    volumes: tuple[str, ...] = ()  # Kubernetes's claims, as "claim:/directory"
-    task_minutes: float = 20.0  # of what a worker claims at a time, by the estimate
+    volumes: tuple[str, ...] = ()  # Kubernetes's volume claims, as "claim:/directory"
+    task_minutes: float = 20.0  # maximum estimated time of the targets that a worker claims at a time
 
     @property
     def slots(self) -> int:
-        """Return the number of tasks that run at a time when all nodes are there."""
+        """Return the number of parallel tasks on all nodes."""
         return self.nodes * self.workers
 
     @property
     def device(self) -> str:
-        """Return the name of the device that each worker computes on."""
+        """Return the device of each worker: "cuda" or "cpu"."""
         return "cuda" if self.gpus else "cpu"
 
     @property
     def memory_of_worker(self) -> int | None:
-        """Return the bytes of a node's memory that a worker may use; None if the file does not say."""
+        """Return the bytes of a node's memory that a worker may use; None if the file does not define the memory."""
         return None if self.memory is None else self.memory // self.workers
 
     @property
     def threads(self) -> int | None:
-        """Return the number of processors of a worker; None if the file does not say."""
+        """Return the number of processors of a worker; None if the file does not define the cores."""
         return None if self.cores is None else max(1, self.cores // self.workers)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """A cluster: nodes that search, pools of nodes that fold, and the nodes of a training."""
+    """A cluster: the pool of nodes for searches, the pools for folding, and the nodes for training."""
 
     path: Path
     search: Pool | None
@@ -73,12 +73,12 @@ class Site:
 
     @property
     def pools(self) -> tuple[Pool, ...]:
-        """Return the pools of a batch of predictions."""
+        """Return the pools for a batch of predictions: search and folding."""
         return (*(() if self.search is None else (self.search,)), *self.folding)
 
 
-def _whole(most: int, least: int = 1) -> Callable[[Any], bool]:
-    return lambda value: type(value) is int and least <= value <= most
+def _is_integer(maximum: int, minimum: int = 1) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and minimum <= value <= maximum
 
 
 def _is_text(value: Any) -> bool:
@@ -93,14 +93,14 @@ def _are_lines(value: Any) -> bool:
     return isinstance(value, list) and all(_is_text(line) and "\n" not in line for line in value)
 
 
-# What each key of a pool's table may hold, and how that is called in errors.
+# The check of each key of a pool's table, and the description of valid values for errors.
 _KEYS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "provider": (lambda value: value in get_args(Provider), f"one of {', '.join(get_args(Provider))}"),
-    "nodes": (_whole(_MOST_NODES), f"a whole number from 1 to {_MOST_NODES:,}"),
-    "workers": (_whole(1024), "a whole number from 1 to 1,024"),
-    "gpus": (_whole(64, 0), "a whole number from 0 to 64"),
+    "nodes": (_is_integer(_MAX_NODES), f"a whole number from 1 to {_MAX_NODES:,}"),
+    "workers": (_is_integer(1024), "a whole number from 1 to 1,024"),
+    "gpus": (_is_integer(64, 0), "a whole number from 0 to 64"),
     "card": (lambda value: value in _DEVICE_MODELS, f"one of {', '.join(_DEVICE_MODELS)}"),
-    "cores": (_whole(100_000), "a whole number of at least 1"),
+    "cores": (_is_integer(100_000), "a whole number of at least 1"),
     "memory": (_is_text, "a size with its unit, such as '120GiB'"),
     "walltime": (lambda value: _is_text(value) and _HOURS.fullmatch(value) is not None, "a time such as '24:00:00'"),
     "queue": (_is_word, "a word"),
@@ -115,19 +115,19 @@ _KEYS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         "a number of minutes, at most 1,440",
     ),
 }
-_OF_KUBERNETES = ("image", "volumes")
+_KUBERNETES_KEYS = ("image", "volumes")
 
 
 def read_site(path: Path) -> Site:
-    """Return the cluster that a TOML file describes; raise `InputError` for one that cannot be used."""
+    """Read the description of a cluster from a TOML file. Raise `InputError` if it is invalid."""
     content = read_toml(path, "TOML file of a cluster")
     require_keys(path, content, ("address", "search", "fold", "train"))
     address = content.get("address")
     if address is not None and not _is_word(address):
-        raise InputError.at(path, "address must be that of this machine, as the nodes reach it")
+        raise InputError.at(path, "address must be the address at which the nodes reach this machine")
     folding = content.get("fold", {})
     if not isinstance(folding, dict) or not all(isinstance(table, dict) for table in folding.values()):
-        raise InputError.at(path, "write each pool of folding nodes as a table of its own, such as [fold.gpu]")
+        raise InputError.at(path, "write each pool of folding nodes as a separate table, such as [fold.gpu]")
     pools = tuple(_pool(path, f"fold.{name}", name, table) for name, table in folding.items())
     for pool in pools:
         if pool.name.casefold() in ("search", "train"):
@@ -148,35 +148,38 @@ def _pool(path: Path, table: str, name: str, values: Any) -> Pool:
         raise InputError.at(path, f"[{printable(table)}]: a pool's name is at most 31 letters, digits and _-")
     require_keys(path, values, _KEYS, f"[{table}]: ")
     for key, value in values.items():
-        is_right, what = _KEYS[key]
-        if not is_right(value):
-            raise InputError.at(path, f"[{table}]: {key} must be {what}, got {printable(repr(value))}")
-    given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
-    if "memory" in given:
+        is_valid, expected = _KEYS[key]
+        if not is_valid(value):
+            raise InputError.at(path, f"[{table}]: {key} must be {expected}, got {printable(repr(value))}")
+    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    if "memory" in fields:
         try:
-            given["memory"] = memory_size(given["memory"])
+            fields["memory"] = memory_size(fields["memory"])
         except ValueError as error:
             raise InputError.at(path, f"[{table}]: memory {error}") from None
-    pool = Pool(name=name, **given)
-    if (problem := _problem(pool, given)) is not None:
+    pool = Pool(name=name, **fields)
+    if (problem := _problem(pool, fields)) is not None:
         raise InputError.at(path, f"[{table}]: {problem}")
     return replace(pool, workers=pool.gpus or pool.workers)
 
 
-def _problem(pool: Pool, given: Mapping[str, Any]) -> str | None:
-    """Say what is missing, or does not go together; None if nothing."""
-    others = [key for key in _OF_KUBERNETES if key in given and pool.provider != "kubernetes"]
+def _problem(pool: Pool, fields: Mapping[str, Any]) -> str | None:
+    """Return which field is missing or incompatible with another; None if there is no problem."""
+    others = [key for key in _KUBERNETES_KEYS if key in fields and pool.provider != "kubernetes"]
     is_unknown = pool.provider != "local" and pool.memory is None and pool.name != "train"
     problems = {
-        f"name the kind of its GPUs: card = one of {', '.join(_DEVICE_MODELS)}": pool.gpus and pool.card is None,
-        "card is the kind of GPUs; say how many a node has: gpus": pool.card is not None and not pool.gpus,
-        "a node with GPUs has a worker for each; leave out workers": pool.gpus and "workers" in given,
-        "searches run on processors; leave out gpus": pool.name == "search" and pool.gpus,
-        "say how much memory a node has, such as memory = '120GiB'": is_unknown,
-        "name the container image: image": pool.provider == "kubernetes" and pool.image is None,
-        f"{', '.join(others)} is for Kubernetes": others,
-        "volumes are pairs such as 'claim:/directory'": any(
+        f"card, the model of the GPUs, is missing; set one of {', '.join(_DEVICE_MODELS)}": pool.gpus
+        and pool.card is None,
+        "gpus, the number of GPUs of a node, is missing; set it or remove card": pool.card is not None
+        and not pool.gpus,
+        "workers cannot be set for nodes with GPUs, which have one worker for each GPU": pool.gpus
+        and "workers" in fields,
+        "gpus cannot be set because searches run on processors": pool.name == "search" and pool.gpus,
+        "memory of a node is missing; set it, for example memory = '120GiB'": is_unknown,
+        "image, the name of the container image, is missing": pool.provider == "kubernetes" and pool.image is None,
+        f"{', '.join(others)} can only be set for Kubernetes": others,
+        "volumes must be pairs such as 'claim:/directory'": any(
             re.fullmatch(r"[^:]+:/.*", volume) is None for volume in pool.volumes
         ),
     }
-    return next((problem for problem, is_there in problems.items() if is_there), None)
+    return next((problem for problem, is_present in problems.items() if is_present), None)

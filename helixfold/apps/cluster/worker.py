@@ -1,7 +1,7 @@
-"""Claim targets of a batch and search for them or fold them: what a worker on a node of a cluster does.
+"""The work of a worker on a node of a cluster: claim targets of a batch, and search or fold them.
 
-Workers share the output directory by claims, as `--shared` does, so nothing is made twice and nothing is lost,
-whichever of them are killed. The claims also say which targets ran out of memory or lost their worker.
+Workers share the output directory by claims, as with `--shared`, so that no target is computed twice or lost if workers
+are killed. The claims also record which targets ran out of memory or lost their worker.
 """
 
 import os
@@ -24,20 +24,20 @@ from helixfold.apps.search import make_part_of_features
 from helixfold.apps.search_plan import plan_of
 from helixfold.results.writing import write_file
 
-# A target that ran out of memory, or whose worker was lost, is tried again so often.
-MOST_RETRIES = 2
+# Maximum number of retries of a target that ran out of memory or whose worker was lost.
+MAX_RETRIES = 2
 _OUT_OF_MEMORY = ("NotEnoughMemoryError: ", "OutOfMemoryError: ", "MemoryError: ", "MemoryError")
 _LOST = "its worker was lost"
 _SECONDS_TO_END = 5.0  # after SIGTERM
-# The shortest lot, as a share of the longest, and how many candidates a worker looks at for one.
+# The minimum time of a lot as a share of the maximum, and the number of candidates from which a worker selects it.
 _SHORTEST_LOT, _LOOKAHEAD = 0.0125, 256
-# The models, which stay for the next lot of this worker.
+# The loaded models, which the next lot of this worker uses again.
 _loaded: dict[Any, Any] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A target that a worker may claim, by the name of its claim, and how long it takes."""
+    """A target that a worker may claim, with the name of its claim and its estimated time."""
 
     target: AnyTarget
     claim: str
@@ -46,31 +46,37 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What a worker needs to know; with options of searches, it searches, else it folds. Paths are seen from `here`."""
+    """The input of a task. A worker searches if `options` are search options, else it folds.
 
-    here: Path
+    Relative paths refer to `working_directory`. A lot is a number of targets that a worker claims at a time.
+    """
+
+    working_directory: Path
     output: Path
     options: PredictOptions | SearchOptions
     candidates: Sequence[Candidate]  # in the order in which they are claimed
-    share: float  # of the rest that makes a lot
-    most_seconds: float  # of a lot
-    has_most_room: bool  # whether no pool has more memory
-    began: float  # when the batch began, by the file server's clock
-    lot_file: Path  # for the number of targets that are claimed at a time
+    share: float  # of the remaining work that a lot contains
+    max_seconds: float  # of a lot
+    has_max_memory: bool  # whether no pool has more memory
+    began: float  # start time of the batch, by the file server's clock
+    lot_file: Path  # to which the worker writes the number of targets in its lot
 
 
 @dataclass(frozen=True)
 class Standing:
-    """What the claims say of a target; `tries` have run out of memory or lost their worker."""
+    """The state of a target according to its claims.
+
+    `tries` is the number of attempts that ran out of memory or lost their worker.
+    """
 
     state: Literal["open", "held", "ended"]
     failure: str | None = None
     tries: int = 0
-    needs_room: bool = False  # only a pool with the most memory tries it again
+    needs_max_memory: bool = False  # whether only a pool with the most memory may retry it
 
     @classmethod
     def of(cls, target: str, claims: Claims) -> "Standing":
-        """Return what happened to a target since the batch began."""
+        """Return the state of a target since the start of the batch."""
         past = claims.history(target)
         if not past:
             return cls("open")
@@ -84,26 +90,27 @@ class Standing:
         if latest.state == "failed" and latest in since and latest not in too_large:
             return cls("ended", latest.failure or "for an unknown reason")
         tries = lost + len(too_large)
-        if tries > MOST_RETRIES:
+        if tries > MAX_RETRIES:
             return cls("ended", f"{latest.failure or _LOST} (tried {tries} times)")
-        return cls("open", tries=tries, needs_room=bool(too_large) or lost > 1)
+        return cls("open", tries=tries, needs_max_memory=bool(too_large) or lost > 1)
 
 
-def work(given: Work) -> str | None:
-    """Claim lots of the candidates, and search for them or fold them, until others have the rest.
+def work(task: Work) -> str | None:
+    """Claim lots of the candidates, and search or fold them, until no candidate is free.
 
-    Return what prevents that, such as missing weights, if anything does. On SIGTERM, release the claims and end.
+    Return an error message if this fails, for example because weights are missing, else None. On SIGTERM, release the
+    claims and end.
     """
     signal.signal(signal.SIGTERM, _end)
-    candidates = list(given.candidates)
+    candidates = list(task.candidates)
     try:
-        os.chdir(given.here)
-        with closing(Claims.in_directory(given.output, given.began)) as claims:
-            while lot := claim_lot(given, candidates, claims):
-                write_file(given.lot_file, str(len(lot)))
-                _do(given, [each.target for each in lot], claims)
+        os.chdir(task.working_directory)
+        with closing(Claims.in_directory(task.output, task.began)) as claims:
+            while lot := claim_lot(task, candidates, claims):
+                write_file(task.lot_file, str(len(lot)))
+                _do(task, [each.target for each in lot], claims)
                 for each in lot:
-                    claims.end(each.claim, "finished")  # what was done before
+                    claims.end(each.claim, "finished")  # targets that were already done
     except (InputError, SearchError, OSError) as error:
         print(f"helixfold: error: {error}", file=sys.stderr)
         return str(error)
@@ -113,25 +120,25 @@ def work(given: Work) -> str | None:
     return None
 
 
-def claim_lot(given: Work, candidates: list[Candidate], claims: Claims) -> list[Candidate]:
-    """Claim the first candidates that are free, as many as make a lot; those that have ended are removed.
+def claim_lot(task: Work, candidates: list[Candidate], claims: Claims) -> list[Candidate]:
+    """Claim a lot from the first free candidates, and remove ended targets from `candidates`.
 
-    A lot is short if not much is left for all workers. Equal sequences stay together, which are searched once. What is
-    tried again is alone in its lot.
+    The time of a lot decreases with the remaining work, so that all workers end at about the same time. Equal sequences
+    stay in one lot because they are searched once. A target that is retried is the only one in its lot.
     """
     free: list[Candidate] = []
     for each in list(candidates):
         standing = Standing.of(each.claim, claims)
         if standing.state == "ended":
             candidates.remove(each)
-        elif standing.state == "open" and (given.has_most_room or not standing.needs_room):
+        elif standing.state == "open" and (task.has_max_memory or not standing.needs_max_memory):
             if standing.tries and claims.take(each.claim, retry=True) == "taken":
                 return [each]
             free += [] if standing.tries else [each]
         if len(free) == _LOOKAHEAD:
             break
     rest = sum(each.seconds for each in (candidates if len(free) == _LOOKAHEAD else free))
-    seconds = min(given.most_seconds, max(_SHORTEST_LOT * given.most_seconds, given.share * rest))
+    seconds = min(task.max_seconds, max(_SHORTEST_LOT * task.max_seconds, task.share * rest))
     lot: list[Candidate] = []
     for each in free:
         if lot and seconds <= 0 and each.target.sequence != lot[-1].target.sequence:
@@ -149,8 +156,8 @@ def _end(*_: object) -> NoReturn:
     sys.exit(1)
 
 
-def _do(given: Work, targets: Sequence[AnyTarget], claims: Claims) -> None:
-    if isinstance(given.options, PredictOptions):
-        run(given.options, targets, Part(claims=claims, loaded=_loaded))
+def _do(task: Work, targets: Sequence[AnyTarget], claims: Claims) -> None:
+    if isinstance(task.options, PredictOptions):
+        run(task.options, targets, Part(claims=claims, loaded=_loaded))
     else:
-        make_part_of_features(targets, output=given.output, plan=plan_of(given.options), claims=claims)
+        make_part_of_features(targets, output=task.output, plan=plan_of(task.options), claims=claims)

@@ -13,7 +13,7 @@ pytest.importorskip("parsl")
 from data_pipeline.io.claims import Claims
 from data_pipeline.io.errors import InputError
 from helixfold.apps.cluster import worker
-from helixfold.apps.cluster.schedule import PoolForecast
+from helixfold.apps.cluster.schedule import PoolEstimate
 from helixfold.apps.cluster.site import Pool
 from helixfold.apps.cluster.worker import Work
 from helixfold.cli.main import main
@@ -62,7 +62,7 @@ class Engine:
                 future.set_exception(error)
         return future
 
-    def refusal(self, pool: str, error: BaseException) -> None:
+    def pool_error(self, pool: str, error: BaseException) -> None:
         return None
 
 
@@ -78,14 +78,14 @@ def predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     monkeypatch.setattr("helixfold.apps.cluster.driver._SECONDS_BETWEEN_LOOKS", 0.01)
     Path("site.toml").write_text(TWO_POOLS.format(minutes=20))
 
-    def forecast(pool: Pool, *_: object, **__: object) -> PoolForecast:
+    def forecast(pool: Pool, *_: object, **__: object) -> PoolEstimate:
         longest = {"small": 300, "large": 900}[pool.name]
-        return PoolForecast(
+        return PoolEstimate(
             name=pool.name, slots=pool.slots, longest=longest, seconds=float, task_seconds=60 * pool.task_minutes
         )
 
     # Memory is counted in the tests of the planner.
-    monkeypatch.setattr("helixfold.apps.cluster.batch.forecast_of_pool", forecast)
+    monkeypatch.setattr("helixfold.apps.cluster.batch.estimate_pool", forecast)
 
     def run(count: int, answer: Answer, *options: str) -> int:
         Engine.answer, Engine.tasks = staticmethod(answer), []  # type: ignore[assignment]

@@ -45,10 +45,10 @@ def test_nothing_of_a_node_stays(run: subprocess.Popen[bytes], victim: str) -> N
 @pytest.mark.parametrize(
     ("address", "name", "whose"),
     [
-        ("127.0.0.1", "192.0.2.7", "address stands for 127.0.0.1"),
-        ("localhost", "192.0.2.7", "address stands for localhost"),
-        ("::1", "192.0.2.7", "address stands for ::1"),
-        (None, "127.0.1.1", "this machine's name stands for 127.0.1.1"),
+        ("127.0.0.1", "192.0.2.7", "address is 127.0.0.1"),
+        ("localhost", "192.0.2.7", "address is localhost"),
+        ("::1", "192.0.2.7", "address is ::1"),
+        (None, "127.0.1.1", "the name of this machine is 127.0.1.1"),
         ("192.0.2.7", "127.0.1.1", None),
         (None, "192.0.2.7", None),
         ("a-name-that-only-nodes-know.invalid", "127.0.1.1", None),
@@ -62,7 +62,9 @@ def test_nodes_elsewhere_are_not_given_an_address_that_means_themselves(
     if whose is None:
         assert engine._address_for("gpu", site) == (address or name)
     else:
-        with pytest.raises(InputError, match=f"{whose}, which .* set address = '...' to the one under which .* 'gpu'"):
+        with pytest.raises(
+            InputError, match=f"{whose}, a loopback address; set address = '...' to the address at which .* 'gpu'"
+        ):
             engine._address_for("gpu", site)
 
 

@@ -100,7 +100,7 @@ def test_this_machine_and_kubernetes_need_no_queue(monkeypatch: pytest.MonkeyPat
     local = asked(CPU)
     assert (local["is"], local["max_blocks"]) == ("LocalProvider", 3)
     pod = replace(GPU, provider="kubernetes", image="lab/fold", volumes=("data:/data", "home:/home/lab"), queue=None)
-    with pytest.raises(InputError, match="pool 'gpu' of Kubernetes needs the package kubernetes"):
+    with pytest.raises(InputError, match="pool 'gpu' needs the package kubernetes"):
         monkeypatch.setattr(providers, "are_installed", lambda _: False)
         asked(pod)
     monkeypatch.setattr(providers, "are_installed", lambda _: True)
@@ -114,7 +114,7 @@ def test_this_machine_and_kubernetes_need_no_queue(monkeypatch: pytest.MonkeyPat
     assert asked(replace(pod, memory=None, gpus=0))["max_mem"] == "1Gi"
     assert (providers.python_of(pod), providers.python_of(CPU)) == ("python3", sys.executable)
     assert providers.python_of(replace(pod, python="/bin/py")) == "/bin/py"
-    with pytest.raises(InputError, match="pool 'gpu': sbatch is not on the PATH here; run this where jobs are"):
+    with pytest.raises(InputError, match="pool 'gpu': sbatch is not on the PATH; run this on a machine"):
         asked(GPU)
 
 
@@ -135,7 +135,7 @@ def test_a_training_starts_torchrun_on_all_nodes() -> None:
         '--rdzv-id "$SLURM_JOB_ID" --nproc-per-node 2 --max-restarts 100 '
         "-m helixfold train 'my set' --output run"
     )
-    with pytest.raises(InputError, match=r"\[train\]: several nodes are for SLURM; with pbs, start torchrun"):
+    with pytest.raises(InputError, match=r"\[train\]: several nodes need SLURM; with pbs, start torchrun"):
         training.training_command(site(), replace(GPU, provider="pbs"), words)
     command = ["train", "set", "--cluster", "site.toml", "--steps=3", "--cluster=x", "-o", "run"]
     assert training.without_cluster(command) == ["train", "set", "--steps=3", "-o", "run"]
@@ -164,5 +164,5 @@ def test_a_training_is_one_job_whose_script_is_beside_the_run(tmp_path: Path, mo
     with pytest.raises(InputError, match="sbatch refused the job"):
         training.submit_training(Path("site.toml"), ["train"], Path("run"))
     monkeypatch.setattr(training, "read_site", lambda _: site(CPU))
-    with pytest.raises(InputError, match=r"there is no table \[train\]"):
+    with pytest.raises(InputError, match=r"has no table \[train\]"):
         training.submit_training(Path("site.toml"), ["train"], Path("run"))

@@ -119,10 +119,10 @@ def test_a_training_is_submitted(tmp_path: Path) -> None:
     [
         ("[fold.a]\nmemory = '2GiB'", "--device cpu", "--device and --cluster cannot be combined"),
         ("[fold.a]\nmemory = '2GiB'", "--overwrite", "--overwrite and --cluster cannot be combined"),
-        ("[search]", "", "site.toml: there is no pool of folding nodes"),
-        ("[fold.a]\nmemory = '2GiB'", "--database batch.fasta", "and there is no table [search]"),
+        ("[search]", "", "site.toml: has no pool of folding nodes"),
+        ("[fold.a]\nmemory = '2GiB'", "--database batch.fasta", "has no table [search]"),
         ("[fold.a]\nmemory = '1GiB'", "", "record 't0000': no pool has a GPU, and none of their nodes has the memory"),
-        ("[fold.a]\nprovider = 'pbs'\nmemory = '2GiB'", "", "pool 'a': qsub is not on the PATH here"),
+        ("[fold.a]\nprovider = 'pbs'\nmemory = '2GiB'", "", "pool 'a': qsub is not on the PATH"),
     ],
 )
 def test_what_cannot_work_is_one_sentence_before_anything_begins(

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helixfold.apps.cluster.schedule import PoolForecast, Schedule
+from helixfold.apps.cluster.schedule import PoolEstimate, Schedule
 
 ANY_LENGTH = 10**9
 
 
-def pool(name: str, slots: int, longest: int, per_residue: float = 1.0) -> PoolForecast:
-    return PoolForecast(
+def pool(name: str, slots: int, longest: int, per_residue: float = 1.0) -> PoolEstimate:
+    return PoolEstimate(
         name=name, slots=slots, longest=longest, seconds=lambda residues: per_residue * residues, task_seconds=1200.0
     )
 
@@ -22,7 +22,7 @@ SMALL, LARGE = pool("small", 3, 300), pool("large", 2, 900)
 lengths = st.lists(st.integers(1, 1200), max_size=60)
 
 
-def schedule(residues: list[int], search: PoolForecast | None = None, **others: set[int]) -> Schedule:
+def schedule(residues: list[int], search: PoolEstimate | None = None, **others: set[int]) -> Schedule:
     return Schedule([str(each) for each in residues], residues, search, [SMALL, LARGE], **others)
 
 
@@ -66,7 +66,7 @@ def test_the_rest_takes_as_long_as_the_slower_of_searches_and_folding() -> None:
 
 
 def test_what_is_finished_before_is_left_out_and_what_fits_nowhere_is_told() -> None:
-    found = schedule([100, 1000, 300, 100], SEARCH, searched={2}, left_out={0})
+    found = schedule([100, 1000, 300, 100], SEARCH, searched={2}, already_finished={0})
     assert (found.unfit, list(found.open), found.to_search, found.longest) == ([1], [2, 3], {3}, 900)
     assert found.pools_for(3) == [SEARCH]
     assert found.pools_for(2) == [SMALL, LARGE]

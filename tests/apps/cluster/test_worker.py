@@ -11,7 +11,7 @@ import pytest
 from data_pipeline.io.claims import ClaimFiles, Claims
 from data_pipeline.pipeline import Target
 from helixfold.apps.cluster import worker
-from helixfold.apps.cluster.worker import MOST_RETRIES, Candidate, Standing, Work, claim_lot
+from helixfold.apps.cluster.worker import MAX_RETRIES, Candidate, Standing, Work, claim_lot
 from helixfold.apps.options import PredictOptions
 
 
@@ -46,20 +46,20 @@ def standing(clock: Clock, target: str = "t") -> Standing:
     return Standing.of(target, clock.process())
 
 
-def given(*sequences: str, seconds: float = 20.0, share: float = 1.0, has_most_room: bool = False) -> Work:
+def given(*sequences: str, seconds: float = 20.0, share: float = 1.0, has_max_memory: bool = False) -> Work:
     candidates = [
         Candidate(target=Target(name=f"t{number}", sequence=each), claim=f"t{number}", seconds=10.0)
         for number, each in enumerate(sequences)
     ]
     here = Path("here")
     return Work(
-        here=here,
+        working_directory=here,
         output=here,
         options=PredictOptions(),
         candidates=candidates,
         share=share,
-        most_seconds=seconds,
-        has_most_room=has_most_room,
+        max_seconds=seconds,
+        has_max_memory=has_max_memory,
         began=0.0,
         lot_file=here,
     )
@@ -74,9 +74,9 @@ def claimed(work: Work, claims: Claims) -> tuple[str, str]:
 
 def test_what_runs_out_of_memory_is_tried_again_with_most_memory_and_then_fails(clock: Clock) -> None:
     assert standing(clock) == Standing("open")
-    for tries in range(1, MOST_RETRIES + 1):
+    for tries in range(1, MAX_RETRIES + 1):
         clock.fail("t", "OutOfMemoryError: CUDA")
-        assert standing(clock) == Standing("open", tries=tries, needs_room=True)
+        assert standing(clock) == Standing("open", tries=tries, needs_max_memory=True)
     clock.fail("t", "OutOfMemoryError: CUDA")
     assert standing(clock) == Standing("ended", "OutOfMemoryError: CUDA (tried 3 times)")
     clock.fail("other", "RuntimeError: broken")
@@ -87,7 +87,7 @@ def test_what_loses_its_workers_is_tried_again_and_then_fails(clock: Clock) -> N
     clock.lose("t")
     assert standing(clock) == Standing("open", tries=1)
     clock.lose("t")
-    assert standing(clock) == Standing("open", tries=2, needs_room=True)  # perhaps for want of memory
+    assert standing(clock) == Standing("open", tries=2, needs_max_memory=True)  # perhaps for want of memory
     clock.lose("t")
     assert standing(clock) == Standing("ended", "its worker was lost (tried 3 times)")
 
@@ -122,7 +122,9 @@ def test_a_worker_gives_back_what_it_has_claimed_when_it_is_told_to_end(
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.chdir(tmp_path)
     clock = Clock(tmp_path / ".claims")
-    work = replace(given("AAA", "CCC"), here=tmp_path, output=tmp_path, began=clock.began, lot_file=tmp_path / "lot")
+    work = replace(
+        given("AAA", "CCC"), working_directory=tmp_path, output=tmp_path, began=clock.began, lot_file=tmp_path / "lot"
+    )
     try:
         with pytest.raises(SystemExit):
             worker.work(work)
@@ -153,6 +155,6 @@ def test_what_is_tried_again_is_alone_in_its_lot_and_waits_for_the_pool_with_mos
     clock.fail("t1", "OutOfMemoryError: CUDA")
     work = given("AAA", "CCC", "DDD")
     assert claimed(replace(work, candidates=work.candidates[1:]), clock.process())[0] == "2"
-    assert claimed(replace(work, has_most_room=True), clock.process())[0] == "1"
+    assert claimed(replace(work, has_max_memory=True), clock.process())[0] == "1"
     clock.lose("t0")
     assert claimed(work, clock.process())[0] == "0"

@@ -1,7 +1,7 @@
-"""Forecast for each pool of a cluster which targets fit into its memory, and how long they take there.
+"""Estimate for each pool of a cluster which targets fit into its memory, and how long they take.
 
-Memory is forecast as for a run on one machine, for a described card. Times are a first guess from counted products and
-published rates; the pace that a pool shows corrects them.
+Memory is estimated as for one machine with the device model of the pool. Times are a first guess from counted products
+and published rates.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from helixfold.apps.cluster.schedule import PoolForecast
+from helixfold.apps.cluster.schedule import PoolEstimate
 from helixfold.apps.cluster.site import Pool
 from helixfold.execution.available import available_memory
 from helixfold.execution.device import dtype_on
@@ -20,28 +20,28 @@ from helixfold.planning.estimate import REACHED_BY_GPU, Device, Prediction, esti
 from helixfold.planning.machines import MEMORY_LEFT, PRODUCTS
 from helixfold.planning.memory import FeatureRows
 
-# What a process takes of a node's memory beside tensors.
+# Bytes of a node's memory that a process needs in addition to tensors.
 _PROCESS = 2**30
-_DISK = 2**40  # for what a processor spills, where nothing is known of it
+_DISK = 2**40  # free disk space for spilled tensors, which is unknown for nodes
 _PRODUCTS_OF_CORE = 30e9  # FLOP per second
-# Lengths at which the time of a target is estimated, and the one from which the longest that fits is looked for.
+# Numbers of residues at which the time of a target is estimated, and where the search for the longest target starts.
 _COUNTED = (32, 128, 512, 1024)
 _MEASURED_FROM = 256
-# A first guess of the seconds that a search and the making of features take for each residue of a target.
+# A first guess of the seconds per residue for a search and its features.
 _SEARCH_SECONDS = 0.2
 _ANY_LENGTH = 10**9
 
 
 def properties_of_pool(pool: Pool) -> DeviceProperties:
-    """Return the description of the device that a worker of a pool computes on."""
+    """Return the properties of the device of a pool's workers."""
     if pool.card is not None:
         return DEVICE_MODELS[pool.card]
     return replace(DEVICE_MODELS["cpu"], memory=memory_for_tensors(pool), multiprocessors=pool.threads or 1)
 
 
-def forecast_of_search(pool: Pool) -> PoolForecast:
-    """Return what is known beforehand of the pool that searches; every target fits there."""
-    return PoolForecast(
+def estimate_search(pool: Pool) -> PoolEstimate:
+    """Estimate the times of searches in the search pool, which has no limit for the length of targets."""
+    return PoolEstimate(
         name=pool.name,
         slots=pool.slots,
         longest=_ANY_LENGTH,
@@ -50,25 +50,26 @@ def forecast_of_search(pool: Pool) -> PoolForecast:
     )
 
 
-def forecast_of_pool(
-    pool: Pool, presets: Sequence[Preset], *, dtype: str, passes: Sequence[int], ensemble: int, templates: bool
-) -> PoolForecast:
-    """Return the longest target that fits into a worker's memory with every model, and the seconds of a target.
+def estimate_pool(
+    pool: Pool, presets: Sequence[Preset], *, dtype: str, iterations: Sequence[int], ensemble: int, templates: bool
+) -> PoolEstimate:
+    """Estimate the longest target that fits into a worker's memory with every model, and the time of a target.
 
-    `passes` are those of a target by each model. Alignments are taken to be as large as the models read.
+    `iterations` are the recycling iterations of a target with each model. MSAs are assumed to have the maximum depth
+    that the models read.
     """
     device = _device(pool)
 
     def workloads(residues: int) -> Iterator[Prediction]:
-        for preset, count in zip(presets, passes, strict=True):
+        for preset, count in zip(presets, iterations, strict=True):
             rows = FeatureRows.at_most(residues, preset.sampling, templates=templates)
             size = rows.size(preset, dtype_on(dtype, device.properties), ensemble)
             yield Prediction(model=preset.model, size=size, recycling_iterations=count)
 
     counted = [sum(estimate(work, device).seconds for work in workloads(length)) for length in _COUNTED]
-    # The work of a pass is a cubic function of the number of residues.
+    # The work of a recycling iteration is a cubic function of the number of residues.
     curve = np.polyfit(_COUNTED, counted, 3)
-    return PoolForecast(
+    return PoolEstimate(
         name=pool.name,
         slots=pool.slots,
         longest=min((max_residues(work, device) for work in workloads(_MEASURED_FROM)), default=0),
@@ -78,7 +79,7 @@ def forecast_of_pool(
 
 
 def _device(pool: Pool) -> Device:
-    """Return the device of a pool's workers, with the memory that is left for a worker's tensors."""
+    """Return the device of a pool's workers, with the memory that is available for tensors."""
     properties, host = properties_of_pool(pool), memory_for_tensors(pool)
     if pool.card is None:
         return Device(properties=properties, memory=host, spill=_DISK, rate=_PRODUCTS_OF_CORE * (pool.threads or 1))
@@ -87,7 +88,7 @@ def _device(pool: Pool) -> Device:
 
 
 def memory_for_tensors(pool: Pool) -> int:
-    """Return the bytes of a node's memory that are left for the tensors of a worker."""
+    """Return the bytes of a node's memory that are available for the tensors of one worker."""
     memory = pool.memory_of_worker
     if memory is None:
         memory = available_memory(torch.device("cpu")) // pool.workers
