@@ -173,7 +173,7 @@ def _toml_profile(path: Path) -> DatabaseProfile:
     entries = profile.values.get("alignments", [])
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise InputError.at(path, "write each alignment database as its own [[alignments]] table")
-    alignments = [_alignment_database(path, entry) for entry in given]
+    alignments = [_alignment_database(path, entry) for entry in entries]
     tables = {name: _Table(path, f"[{name}]", profile.values[name]) for name in _TABLES if name in profile.values}
     for name, table in tables.items():
         if not isinstance(table.values, dict):

@@ -138,7 +138,7 @@ def _of_predictions(options: FeaturesOptions) -> StoreOptions:
     from helixfold.training.finetune.distillation import select_predictions
 
     selection = select_predictions(options.from_predictions, options.output, options.min_plddt)
-    print_summary(f"{selection.structures}: {selection.taken} predictions, {selection.left_out} left out")
+    print_summary(f"{selection.structures}: {selection.selected} predictions, {selection.left_out} left out")
     return replace(
         options,
         structures=selection.structures,

@@ -41,7 +41,7 @@ def finetune(training_set: Path | None = None, /, *, options: FinetuneOptions = 
         print("\n".join(run.settings_lines(options)))
         return 0
     if options.dry_run:
-        print("\n".join(run.forecast_of(options)))
+        print("\n".join(run.dry_run_lines(options)))
         return 0
     if options.output is None:
         raise InputError("pass --output, the directory of the run (or only --show-settings or --dry-run)")

@@ -1,4 +1,4 @@
-"""Features of an alignment, computed where the network is from the whole numbers that the loader sends."""
+"""Compute the MSA features of a batch on the network's device, from the integer arrays that the loader sends."""
 
 import math
 from collections.abc import Mapping
@@ -10,32 +10,32 @@ from torch import Tensor
 from data_pipeline.sampling.msa import CLASSES
 
 
-def alignment_features(numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the features of `Batch` that belong to an alignment, from the fields of `SampledAlignment`.
+def alignment_features(alignment: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the MSA features of `Batch`, by field name, from the integer fields of `SampledAlignment`.
 
-    All have a leading batch dimension and padding of zeros, whose features are zeros, too. The numbers are those of
-    `SampledAlignment.features`, but for the last digit of quotients and deletion values (AlphaFold 2, Suppl. Table 1).
+    All tensors have a leading batch dimension. Zeros that pad the input become zeros in the features. The values equal
+    `SampledAlignment.features`, except for rounding of quotients and deletion values (AlphaFold 2, Suppl. Table 1).
     """
-    # `shown_msa` counts from 1, and padding is 0.
-    shown, is_row = numbers["shown_msa"].long() - 1, (numbers["shown_msa"] > 0).float()
-    divisor = (1e-6 + 1 + numbers["members"].double()).float()[..., None]  # AlphaFold's guard against empty clusters
-    deletions, extra_deletions = numbers["deletions"], numbers["extra_deletions"]
+    # Residue types in `shown_msa` count from 1, and padding is 0.
+    shown, is_row = alignment["shown_msa"].long() - 1, (alignment["shown_msa"] > 0).float()
+    divisor = (1e-6 + 1 + alignment["members"].double()).float()[..., None]  # AlphaFold's guard against empty clusters
+    deletions, extra_deletions = alignment["deletions"], alignment["extra_deletions"]
     features = is_row.new_zeros(*shown.shape, 2 * CLASSES + 3)
     features.scatter_(-1, shown.clamp(min=0)[..., None], is_row[..., None])
     features[..., CLASSES] = deletions > 0
     features[..., CLASSES + 1] = deletion_value(deletions)
     counts, summed = features[..., :CLASSES], deletions.float()
-    if numbers["member_counts"].shape[1]:
-        counts, summed = counts + numbers["member_counts"], summed + numbers["member_deletions"]
+    if alignment["member_counts"].shape[1]:
+        counts, summed = counts + alignment["member_counts"], summed + alignment["member_deletions"]
     torch.div(counts, divisor[..., None], out=features[..., CLASSES + 2 : -1])
     features[..., -1] = deletion_value(summed / divisor)
     return {
         "msa_feat": features,
         "msa_mask": is_row,
-        "extra_msa": numbers["extra_msa"].long(),
+        "extra_msa": alignment["extra_msa"].long(),
         "extra_has_deletion": (extra_deletions > 0).float(),
         "extra_deletion_value": deletion_value(extra_deletions),
-        "extra_msa_mask": numbers["extra_present"].float(),
+        "extra_msa_mask": alignment["extra_present"].float(),
     }
 
 

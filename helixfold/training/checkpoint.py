@@ -1,4 +1,4 @@
-"""Checkpoints of a run that survive a kill, a full disk or a damaged file."""
+"""Checkpoints of a training run, which survive a kill, a full disk or a damaged file."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ from helixfold.training.checkpoint_files import (
     checkpoint_steps,
     mismatch,
     read_manifest,
-    read_manifest_alone,
+    read_manifest_only,
     read_tensors,
     remove_checkpoint,
     remove_leftovers,
@@ -40,7 +40,7 @@ LOCK_TIMEOUT = 10.0  # seconds
 
 @dataclass(frozen=True, kw_only=True)
 class Restored:
-    """Outcome of restoring a checkpoint."""
+    """Step and record of the checkpoint that a run resumes from, and messages about damaged newer ones."""
 
     step: int
     record: dict[str, Any]
@@ -50,53 +50,53 @@ class Restored:
 class Checkpoints:
     """Checkpoints of one run in one directory: the newest `keep` and the best.
 
-    State is the same on all ranks, so the first rank writes it, reads it and broadcasts it. Every rank creates this
-    object and calls the same methods; only the first needs access to the directory. A save that fails leaves earlier
-    checkpoints alone and is reported by `problems`; training continues, and the next save tries again.
+    All ranks have the same state, so the first rank writes it, reads it and broadcasts it. Every rank creates this
+    object and calls the same methods; only the first needs access to the directory. A failed save leaves earlier
+    checkpoints unchanged and is reported by `problems`; training continues, and the next save tries again.
     """
 
     def __init__(self, directory: Path, *, keep: int = 3, mesh: Mesh) -> None:
-        """Lock the directory for this run, and remove incomplete files of a killed one."""
+        """Lock the directory for this run, and remove incomplete files that a killed run left."""
         if keep < 1:
-            raise ConfigError(f"keep is the number of checkpoints kept, at least 1, got {keep}")
+            raise ConfigError(f"keep must be the number of checkpoints to keep, at least 1, got {keep}")
         self._directory = directory
         self._keep = keep
         self._mesh = mesh
         self._pending: Future[None] | None = None
         self._staged: dict[str, Tensor] = {}
         self._problems: list[str] = []
-        self._failed: str | None = None  # what went wrong in the last save
+        self._failure: str | None = None  # the error message of the last save; None if it succeeded
         _on_first_rank(mesh, self._open)
 
     def save(self, step: int, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
-        """Write tensors and a record that JSON can hold as the checkpoint of `step`, in the background.
+        """Write a checkpoint of `step` in the background: tensors, and a record that is written as JSON.
 
-        The tensors may change as soon as this returns. It first waits for the previous save to finish.
+        The tensors may change as soon as this method returns. It first waits for the previous save to finish.
         """
         if not self._mesh.is_first:
             return
         self._wait()
         text = json.dumps(dict(record), allow_nan=False)
         staged = self._stage(tensors)
-        with_own_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
-        self._pending = with_own_thread.submit(self._write, step, staged, text)
-        with_own_thread.shutdown(wait=False)  # the thread ends with the save, and the program not before it
+        executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._pending = executor.submit(self._write, step, staged, text)
+        executor.shutdown(wait=False)  # The thread ends after the save, and the program waits for it.
 
     def finish(self) -> None:
         """Wait on all ranks until the last save is on disk. Raise `InputError` if it could not be written."""
         _on_first_rank(self._mesh, self._finish)
 
     def problems(self) -> list[str]:
-        """Return a sentence for each problem since the last call, on the first rank; none of them stops a run."""
+        """Return a sentence for each problem since the last call, on the first rank. No problem stops the run."""
         problems = self._problems[:]
-        del self._problems[: len(problems)]  # a save under way may add to the end meanwhile
+        del self._problems[: len(problems)]  # A save in the background may append to the list meanwhile.
         return problems
 
     def restore(self, tensors: Mapping[str, Tensor]) -> Restored | None:
-        """Fill the tensors in place from the newest intact checkpoint, on all ranks; None if there is no checkpoint.
+        """Fill the tensors in place from the newest intact checkpoint, on all ranks.
 
-        Damaged checkpoints are skipped and renamed. Raise `InputError` if none is intact, or if the checkpoint has
-        tensors of other names, shapes or dtypes.
+        Return None if there is no checkpoint. Damaged checkpoints are skipped and renamed. Raise `InputError` if none
+        is intact, or if the checkpoint's tensors have other names, shapes or dtypes.
         """
         restored = _on_first_rank(self._mesh, lambda: self._restore(tensors))
         if restored is None:
@@ -113,7 +113,7 @@ class Checkpoints:
         self._wait()
         try:
             if not checkpoint_path(self._directory, step).is_dir():
-                self._problems.append(f"step {step} did best but has no checkpoint in {self._directory}")
+                self._problems.append(f"step {step} has the best score but no checkpoint in {self._directory}")
                 return
             with atomic_write(self._directory / BEST) as temporary:
                 temporary.write_text(json.dumps({"step": step}))
@@ -124,15 +124,15 @@ class Checkpoints:
             )
 
     def latest(self) -> int | None:
-        """Return the newest step with a checkpoint in the directory, as this rank sees it."""
+        """Return the newest step with a checkpoint, as seen by this rank; None if there is none."""
         return max(checkpoint_steps(self._directory), default=None)
 
     def best(self) -> int | None:
-        """Return the step marked as the best, as this rank sees the directory."""
+        """Return the step marked as the best, as seen by this rank; None if none is marked."""
         try:
             step = read_json(self._directory / BEST, "delete it")["step"]
         except (ValueError, KeyError, TypeError):
-            return None  # at worst one checkpoint more is deleted, and never one of the newest
+            return None  # At worst, the best checkpoint is deleted; the newest ones never are.
         return step if step in checkpoint_steps(self._directory) else None
 
     def _open(self) -> None:
@@ -143,15 +143,15 @@ class Checkpoints:
                 # The lock is released when this object is freed. One process may open its directory again.
                 self._lock = acquire_lock(self._directory / LOCK, problem, timeout=LOCK_TIMEOUT, is_singleton=True)
             except OSError as error:
-                # Some cluster file systems have no locks; training there is possible.
+                # Some cluster file systems have no locks. Training is possible there.
                 if error.errno not in NO_LOCKS:
                     raise
                 reason = f"cannot be locked ({error_reason(error)})"
-                self._problems.append(f"{self._directory} {reason}, so see that no other run writes there")
+                self._problems.append(f"{self._directory} {reason}; make sure that no other run writes there")
             remove_leftovers(self._directory)
 
     def _stage(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Copy tensors to CPU memory that is reused by every save, and page-locked for tensors on a GPU."""
+        """Copy tensors to CPU memory, which every save reuses and which is page-locked for tensors on a GPU."""
         staged = {}
         for name, tensor in tensors.items():
             copy = self._staged.get(name)
@@ -165,15 +165,15 @@ class Checkpoints:
         return staged
 
     def _write(self, step: int, tensors: Mapping[str, Tensor], record: str) -> None:
-        self._failed = None
+        self._failure = None
         try:
             write_checkpoint(self._directory, step, tensors, record)
         except OSError as error:
             newest = self.latest()
-            left = "there is none yet" if newest is None else f"the newest there is of step {newest}"
+            left = "there is none yet" if newest is None else f"the newest checkpoint is from step {newest}"
             where = f"to {self._directory} ({error_reason(error)})"
-            self._failed = f"the checkpoint of step {step} could not be written {where}; {left}"
-            self._problems.append(self._failed)
+            self._failure = f"the checkpoint of step {step} could not be written {where}; {left}"
+            self._problems.append(self._failure)
             return
         try:
             self._prune()
@@ -192,9 +192,9 @@ class Checkpoints:
 
     def _finish(self) -> None:
         self._wait()
-        if self._failed is not None:
-            self._problems = [problem for problem in self._problems if problem != self._failed]
-            raise InputError(f"{self._failed}; make room or permit writing there, and start the run again")
+        if self._failure is not None:
+            self._problems = [problem for problem in self._problems if problem != self._failure]
+            raise InputError(f"{self._failure}; free space or allow writing there, and start the run again")
 
     def _restore(self, tensors: Mapping[str, Tensor]) -> dict[str, Any] | None:
         self._wait()
@@ -205,7 +205,7 @@ class Checkpoints:
                 if (difference := mismatch(manifest, tensors)) is not None:
                     raise InputError.at(
                         checkpoint_path(self._directory, step),
-                        f"{difference}; go on with the settings that it was made with, or train elsewhere",
+                        f"{difference}; resume with the settings that wrote it, or train in another directory",
                     )
                 read_tensors(self._directory, manifest, tensors)
             except DamagedError as error:
@@ -221,12 +221,12 @@ class Checkpoints:
         step = max(damaged)
         raise InputError.at(
             self._directory,
-            f"none of the {len(damaged)} checkpoints is whole (of step {step}: {damaged[step]}); bring back a copy, or "
-            "train in another directory",
+            f"all {len(damaged)} checkpoints are damaged (step {step}: {damaged[step]}); restore a copy, or train in "
+            "another directory",
         )
 
     def _set_aside(self, step: int, problem: str) -> str:
-        sentence = f"the checkpoint of step {step} in {self._directory} is damaged and was passed over: {problem}"
+        sentence = f"the checkpoint of step {step} in {self._directory} is damaged and was skipped: {problem}"
         try:
             return f"{sentence}; it is kept as {set_aside(self._directory, step).name}"
         except OSError:
@@ -234,15 +234,15 @@ class Checkpoints:
 
 
 def newest_record(directory: Path) -> dict[str, Any] | None:
-    """Return the record of the newest checkpoint in a directory whose manifest is whole; None if there is none."""
+    """Return the record of the newest checkpoint in a directory with an intact manifest; None if there is none."""
     for step in reversed(checkpoint_steps(directory)):
         with suppress(DamagedError):
-            return read_manifest_alone(directory, step).record
+            return read_manifest_only(directory, step).record
     return None
 
 
 def _on_first_rank(mesh: Mesh, action: Callable[[], Any]) -> Any:
-    """Run `action` on the first rank only; return its result, or raise its `InputError`, on every rank."""
+    """Run `action` on the first rank only. Return its result or raise its `InputError` on every rank."""
     outcome: dict[str, Any] = {}
     if mesh.is_first:
         try:

@@ -2,8 +2,8 @@
 
 A checkpoint is a directory `step_00001000/` of safetensors files, written by `torch.distributed.checkpoint`'s Hugging
 Face storage (the default storage writes its table as a pickle), and `manifest.json`: size and SHA-256 of each
-file, shapes and dtypes, and the caller's record. A directory that is incomplete, or is being deleted, has a hidden
-name; one rename makes it a checkpoint or ends it.
+file, shapes and dtypes, and the caller's record. An incomplete directory, and one being deleted, has a hidden name, so
+a single rename creates or removes a checkpoint.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ from helixfold.weights.tensor_file import sort_metadata
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
-# Serialising a file blocks all other threads, so files are short: training continues between them.
+# Serialising a file blocks all other threads. Files are short, so that training continues between them.
 PIECE_BYTES = 1 << 23
 
 _NAME = re.compile(r"step_(\d{8,})")
@@ -40,7 +40,7 @@ _HIDDEN = re.compile(r"\.(step_\d{8,})\.[0-9a-f]{8}\.(partial|replaced|deleted)"
 
 
 class DamagedError(Exception):
-    """Error for a damaged checkpoint; the text says what is wrong with it."""
+    """A checkpoint is damaged; the message describes how."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class Manifest:
 
 
 def checkpoint_path(directory: Path, step: int) -> Path:
-    """Return the directory of the checkpoint of a step."""
+    """Return the path of a step's checkpoint directory."""
     return directory / f"step_{step:08d}"
 
 
@@ -67,9 +67,9 @@ def checkpoint_steps(directory: Path) -> list[int]:
 
 
 def write_checkpoint(directory: Path, step: int, tensors: Mapping[str, Tensor], record: str) -> None:
-    """Write tensors in CPU memory and a record in JSON as the checkpoint of a step, replacing an earlier one.
+    """Write CPU tensors and a record (JSON text) as the checkpoint of a step, replacing an earlier one.
 
-    If `OSError` is raised, the earlier one is unchanged.
+    Raise `OSError` if that fails; an earlier checkpoint of the step is then unchanged.
     """
     final = checkpoint_path(directory, step)
     partial = _hidden(final, "partial")
@@ -93,7 +93,7 @@ def write_checkpoint(directory: Path, step: int, tensors: Mapping[str, Tensor], 
             _sync(path)
         if final.exists():
             replaced = _hidden(final, "replaced")
-            final.rename(replaced)  # `remove_leftovers` undoes this should the process end before the next line
+            final.rename(replaced)  # `remove_leftovers` undoes this if the process ends before the next line.
             partial.rename(final)
             shutil.rmtree(replaced, ignore_errors=True)
         else:
@@ -104,8 +104,11 @@ def write_checkpoint(directory: Path, step: int, tensors: Mapping[str, Tensor], 
 
 
 def read_manifest(directory: Path, step: int) -> Manifest:
-    """Read a checkpoint's manifest. Raise `DamagedError` if a file is missing or any bit of one has changed."""
-    path, manifest = checkpoint_path(directory, step), read_manifest_alone(directory, step)
+    """Read a checkpoint's manifest and verify all its files.
+
+    Raise `DamagedError` if a file is missing or its checksum differs.
+    """
+    path, manifest = checkpoint_path(directory, step), read_manifest_only(directory, step)
     try:
         for name, (size, sha256) in manifest.files.items():
             if not (path / name).is_file():
@@ -113,7 +116,7 @@ def read_manifest(directory: Path, step: int) -> Manifest:
             if (actual := (path / name).stat().st_size) != size:
                 raise DamagedError(f"{printable(name)} has {actual} bytes instead of {size}")
             if sha256_of(path / name) != sha256:
-                raise DamagedError(f"{printable(name)} is not what was written, by its checksum")
+                raise DamagedError(f"{printable(name)} has changed since it was written (checksum)")
     except InputError as error:
         raise DamagedError(str(error)) from error
     except OSError as error:
@@ -121,11 +124,14 @@ def read_manifest(directory: Path, step: int) -> Manifest:
     return manifest
 
 
-def read_manifest_alone(directory: Path, step: int) -> Manifest:
-    """Read a checkpoint's manifest, and none of the files that it lists. Raise `DamagedError` if it is damaged."""
+def read_manifest_only(directory: Path, step: int) -> Manifest:
+    """Read a checkpoint's manifest without verifying the files it lists.
+
+    Raise `DamagedError` if the manifest is missing or damaged.
+    """
     path = checkpoint_path(directory, step)
     if not path.is_dir():
-        raise DamagedError("it is no directory")
+        raise DamagedError("it is not a directory")
     if not os.path.lexists(path / MANIFEST):
         raise DamagedError(f"it has no {MANIFEST}")
     try:
@@ -135,13 +141,13 @@ def read_manifest_alone(directory: Path, step: int) -> Manifest:
     except OSError as error:
         raise DamagedError(f"it cannot be read: {error.strerror or error}") from error
     if manifest.step != step:
-        raise DamagedError(f"it says that it is of step {manifest.step}")
+        raise DamagedError(f"its manifest is for step {manifest.step}")
     return manifest
 
 
 def read_tensors(directory: Path, manifest: Manifest, tensors: Mapping[str, Tensor]) -> None:
-    """Fill tensors in place from an intact checkpoint, which holds tensors of these names, shapes and dtypes."""
-    # A tensor that is not contiguous has no flat view: its values are read into a copy.
+    """Fill tensors in place from an intact checkpoint, which must hold the same names, shapes and dtypes."""
+    # A tensor that is not contiguous has no flat view, so its values are read into a copy.
     flat = {name: tensor.detach().reshape(-1) for name, tensor in tensors.items()}
     pieces = dict(_pieces(flat))
     try:
@@ -157,7 +163,7 @@ def read_tensors(directory: Path, manifest: Manifest, tensors: Mapping[str, Tens
 
 
 def remove_checkpoint(directory: Path, step: int) -> None:
-    """Delete a checkpoint; at no moment is half of it left under its name."""
+    """Delete a checkpoint. It is renamed first, so that a killed process leaves no half-deleted checkpoint."""
     path = checkpoint_path(directory, step)
     hidden = _hidden(path, "deleted")
     path.rename(hidden)
@@ -165,13 +171,13 @@ def remove_checkpoint(directory: Path, step: int) -> None:
 
 
 def set_aside(directory: Path, step: int) -> Path:
-    """Rename a damaged checkpoint, so that it stays on disk but is not read again; return its new path."""
+    """Rename a damaged checkpoint, which stays on disk but is not read again. Return its new path."""
     path = checkpoint_path(directory, step)
     return path.rename(path.with_name(f"damaged_{path.name}_{secrets.token_hex(4)}"))
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove what a killed run left half written or half deleted, and bring back what it had half replaced."""
+    """Remove files that a killed run left partly written or deleted, and restore a checkpoint partly replaced."""
     for path in sorted(directory.iterdir()):
         if match := _HIDDEN.fullmatch(path.name):
             if match[2] == "replaced" and not (directory / match[1]).exists():
@@ -183,26 +189,26 @@ def remove_leftovers(directory: Path) -> None:
 
 
 def mismatch(manifest: Manifest, tensors: Mapping[str, Tensor]) -> str | None:
-    """Return how a checkpoint differs from the tensors that it should fill; None if it does not."""
+    """Return how a checkpoint differs from the tensors that it should fill; None if they agree."""
     for name, tensor in tensors.items():
         if name not in manifest.shapes:
             return f"has no '{name}'"
         if manifest.shapes[name] != tuple(tensor.shape):
-            return f"has '{name}' of shape {manifest.shapes[name]}, this run has {tuple(tensor.shape)}"
+            return f"has '{name}' of shape {manifest.shapes[name]}, but this run has {tuple(tensor.shape)}"
         if manifest.dtypes[name] != _dtype_name(tensor):
-            return f"has '{name}' in {manifest.dtypes[name]}, this run in {_dtype_name(tensor)}"
+            return f"has '{name}' in {manifest.dtypes[name]}, but this run has {_dtype_name(tensor)}"
     surplus = next((name for name in manifest.shapes if name not in tensors), None)
-    return None if surplus is None else f"has '{printable(surplus)}', which this run has not"
+    return None if surplus is None else f"has '{printable(surplus)}', which this run does not have"
 
 
 def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     state: dict[str, Any] = dict(_pieces({name: tensor.reshape(-1) for name, tensor in tensors.items()}))
     starts = itertools.accumulate((piece.nbytes for piece in state.values()), initial=0)
     file_of = {key: 1 + start // PIECE_BYTES for key, start in zip(state, starts, strict=False)}
-    # What `torch.distributed.checkpoint.save` does for one process; that function warns without a process group or
-    # with `no_dist`, takes part in collectives otherwise, and hides a full disk in an exception of its own.
+    # These lines do what `torch.distributed.checkpoint.save` does for one process. That function warns without a
+    # process group or with `no_dist`, otherwise joins collectives, and hides a full disk in its own exception.
     writer = HuggingFaceStorageWriter(str(path), fqn_to_index_mapping=file_of)
-    writer.per_thread_copy_ahead = 0  # nothing is on a GPU here, and looking for one would take memory on the first
+    writer.per_thread_copy_ahead = 0  # Nothing is on a GPU here, and looking for one would allocate memory on it.
     planner = DefaultSavePlanner()
     planner.set_up_planner(state, writer.storage_meta(), is_coordinator=True)
     writer.set_up_storage_writer(is_coordinator=True)
@@ -230,11 +236,11 @@ def _parse(content: bytes) -> Manifest:
         outer = parse_json(content)
         body = outer["checkpoint"]
         if outer["format"] != FORMAT_VERSION:
-            raise DamagedError(f"{MANIFEST} is of format {printable(str(outer['format']))}, not {FORMAT_VERSION}")
+            raise DamagedError(f"{MANIFEST} has format {printable(str(outer['format']))}; expected {FORMAT_VERSION}")
         if outer["sha256"] != _manifest_sha256(body):
-            raise DamagedError(f"{MANIFEST} is not what was written, by its checksum")
+            raise DamagedError(f"{MANIFEST} has changed since it was written (checksum)")
         if any(Path(name).name != name for name in body["files"]):
-            raise DamagedError(f"{MANIFEST} names files elsewhere")
+            raise DamagedError(f"{MANIFEST} lists files outside the checkpoint")
         return Manifest(
             step=int(body["step"]),
             shapes={name: tuple(entry["shape"]) for name, entry in body["tensors"].items()},
@@ -243,7 +249,7 @@ def _parse(content: bytes) -> Manifest:
             record=body["record"],
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedError(f"{MANIFEST} is not one that helixfold wrote") from error
+        raise DamagedError(f"{MANIFEST} was not written by helixfold") from error
 
 
 def _manifest_sha256(body: Any) -> str:

@@ -1,4 +1,4 @@
-"""Settings of a training run, which every checkpoint records: everything that its results depend on."""
+"""Settings of a training run; every checkpoint records them."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,10 +15,10 @@ from helixfold.model.presets import Preset
 from helixfold.optim.config import OptimizerConfig, OuterConfig
 from helixfold.results.record import RunRecord, require_same_settings
 
-# Settings that may change when a run resumes: they affect its length, memory and evaluations, not what it computes.
+# These settings may change when a run resumes, because they affect its length, memory and evaluations only.
 FREE_SETTINGS = ("steps", "save_every", "keep", "max_skipped", "evaluation", "recompute")
 
-MAX_BATCH = 65_536  # examples; AlphaFold 2 has 128
+MAX_BATCH = 65_536  # examples; AlphaFold 2 uses 128
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,16 +27,16 @@ class EvaluationConfig(Config):
 
     every: Annotated[int, at_least(1)] = 1000  # steps between evaluations
     num_recycles: Annotated[int, at_least(0), at_most(MAX_RECYCLES)] = 3
-    # Longer chains are cropped to this length, always at the same place.
+    # Longer chains are cropped to this length, always at the same position.
     max_residues: Annotated[int, at_least(1), at_most(MAX_RESIDUES)] = 256
     structures: Annotated[int, at_least(0)] = 4  # number of predicted structures that are written as PDB files
-    # Evaluations in a row that are no better than the best one, after which the run ends; None: none end it.
+    # The run ends after this many evaluations in a row without a new best score; None: it never ends early.
     patience: Annotated[int | None, at_least(1)] = added_setting(None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig(Config):
-    """Settings of one training run. The defaults are AlphaFold's for initial training."""
+    """Settings of one training run; the defaults are AlphaFold 2's for initial training."""
 
     model: ModelConfig
     example: ExampleConfig = field(default_factory=ExampleConfig)
@@ -46,7 +46,8 @@ class TrainingConfig(Config):
     outer: OuterConfig = field(default_factory=OuterConfig)
     recompute: RecomputeConfig = field(default_factory=lambda: RecomputeConfig.everywhere("auto"))
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
-    # Of the trunk: "auto" is chosen for the device when a run begins. Masters, structure module and losses are float32.
+    # Dtype of the trunk; "auto" is chosen for the device when a run begins. Master parameters, structure module and
+    # losses are float32.
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     reduction: Literal["float32", "bfloat16"] = "float32"  # dtype in which ranks exchange gradients
     batch_size: Annotated[int, at_least(1), at_most(MAX_BATCH)] = 128  # examples of one step, on all ranks together
@@ -54,15 +55,15 @@ class TrainingConfig(Config):
     steps: Annotated[int, at_least(1)] = 75_000
     seed: Annotated[int, at_least(0), at_most(MAX_SEED)] = 0
     save_every: Annotated[int, at_least(1)] = 500  # steps
-    keep: Annotated[int, at_least(1)] = 3  # checkpoints, beside the best
-    # Steps in a row whose loss or gradient is not finite, until the run stops.
+    keep: Annotated[int, at_least(1)] = 3  # checkpoints, in addition to the best
+    # The run stops after this many steps in a row with a loss or gradient that is not finite.
     max_skipped: Annotated[int, at_least(1)] = 10
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        between = [name for name in INTERFACE_TERMS if getattr(self.loss, name) > 0]
-        if self.model.method == "monomer" and between:
-            raise ConfigError(f"loss.{between[0]} is for complexes, and must be 0 with model.method=monomer")
+        interface_terms = [name for name in INTERFACE_TERMS if getattr(self.loss, name) > 0]
+        if self.model.method == "monomer" and interface_terms:
+            raise ConfigError(f"loss.{interface_terms[0]} is for complexes, and must be 0 with model.method=monomer")
         augmented = self.example.template_augmentation.is_on or self.example.alignment_augmentation.is_on
         if self.model.method == "multimer" and augmented:
             raise ConfigError("example.template_augmentation and example.alignment_augmentation are for single chains")
@@ -71,11 +72,11 @@ class TrainingConfig(Config):
         if self.optimizer.clipping == "sample" and self.micro_batch > 1:
             raise ConfigError(
                 f"optimizer.clipping=sample clips the gradient of each example, so micro_batch must be 1, got "
-                f"{self.micro_batch}; or choose another clipping"
+                f"{self.micro_batch}; set micro_batch=1 or another clipping"
             )
         if self.micro_batch > 1 and not self.example.fixed_shapes:
             raise ConfigError(
-                "examples of different shapes do not stack; set micro_batch=1 or example.fixed_shapes=true"
+                "examples of different shapes cannot be stacked; set micro_batch=1 or example.fixed_shapes=true"
             )
         slots = self.example.sampling.max_templates
         if self.model.template is not None and slots > self.model.template.max_templates:
@@ -83,7 +84,7 @@ class TrainingConfig(Config):
                 f"example.sampling.max_templates ({slots}) must not exceed model.template.max_templates "
                 f"({self.model.template.max_templates})"
             )
-        # Saves and evaluations coincide with synchronisations of islands, whose batches are equal.
+        # Checkpoints and evaluations need the islands' parameters to be equal, which they are at synchronisations.
         islands, every = self.outer.islands, self.outer.every
         if self.micro_batches % islands:
             raise ConfigError(
@@ -97,18 +98,18 @@ class TrainingConfig(Config):
         ):
             if islands > 1 and steps % every:
                 raise ConfigError(
-                    f"islands synchronise every {every} steps (outer.every) and {name} must be a multiple of that, "
+                    f"islands synchronise every {every} steps (outer.every), so {name} must be a multiple of {every}, "
                     f"got {steps}"
                 )
 
     @property
     def micro_batches(self) -> int:
-        """Return the number of micro-batches of a step, on all ranks together."""
+        """Number of micro-batches of a step, on all ranks together."""
         return self.batch_size // self.micro_batch
 
     @property
     def record(self) -> RunRecord:
-        """Return the settings that results depend on."""
+        """The settings that results depend on."""
         return RunRecord(
             options={name: value for name, value in self.flat().items() if name.split(".")[0] not in FREE_SETTINGS}
         )
@@ -122,5 +123,5 @@ class TrainingConfig(Config):
 
 def require_same_run(directory: Path, before: RunRecord, now: RunRecord) -> None:
     """Raise `ConfigError` if a setting that results depend on differs from when the run in `directory` began."""
-    remedy = "repeat them, or give another --output"
+    remedy = "use the same settings, or pass another --output"
     require_same_settings(directory, before.differences(now), verb="begun", remedy=remedy, error=ConfigError)

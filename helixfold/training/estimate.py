@@ -1,4 +1,4 @@
-"""A training run as a workload to estimate, with the choice of what it recomputes, and the lines about its memory."""
+"""Estimate a training step's memory and time, and choose the checkpoint policy that fits into memory."""
 
 import platform
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from helixfold.planning.passes import ALONE
 from helixfold.planning.size import PassSize, dtype_name, gib
 from helixfold.training.config import TrainingConfig
 
-_FLOAT = 4
+_FLOAT = 4  # bytes
 
 
 def workload(
@@ -30,10 +30,11 @@ def workload(
     state: int | None = None,
     trained: frozenset[str] | None = None,
 ) -> Training:
-    """Return one step of this run on such cards, with a layout that divides samples.
+    """Return one step of a training run as a workload, from which memory and time are estimated.
 
-    `state` is the bytes of parameters and optimizer, if they are not those of a run that trains all parameters, and
-    `trained` names the parameters that have gradients.
+    `properties` describes the devices, and `layout` how ranks share a sample. `state` is the number of bytes of
+    parameters and optimizer state; by default all parameters are trained. `trained` names the parameters that have
+    gradients; None means all.
     """
     sizes, dtype = config.example.sizes(), dtype_on(config.dtype, properties)
     return Training(
@@ -65,20 +66,20 @@ def workload(
 def with_settled_recompute(
     config: TrainingConfig, memory: int, properties: DeviceProperties, layout: Layout = ALONE
 ) -> tuple[TrainingConfig, str]:
-    """Replace every "auto" of `recompute` by the fastest policy that fits into `memory` bytes, on each rank.
+    """Replace every "auto" in `recompute` with the fastest checkpoint policy that fits into `memory` bytes per rank.
 
-    Return also a sentence for the log on the policy. Raise `ConfigError` if no policy fits.
+    Also return a sentence about the policy for the log. Raise `ConfigError` if no policy fits.
     """
-    found = estimate(workload(config, properties, layout), Device(properties=properties, memory=memory))
-    recompute = found.settled()
-    message = f"recomputes {recompute}: predicted to take {gib(found.peak)} of the {gib(memory)} that there are"
+    training_estimate = estimate(workload(config, properties, layout), Device(properties=properties, memory=memory))
+    recompute = training_estimate.settled()
+    message = f"recomputes {recompute}: estimated to take {gib(training_estimate.peak)} of {gib(memory)}"
     return replace(config, recompute=recompute), message
 
 
 def memory_per_rank(mesh: Mesh) -> int:
-    """Return the bytes that every rank may use: the least that is available to any of them.
+    """Return the number of bytes that every rank may use: the smallest available memory of all ranks.
 
-    Ranks on the CPUs of one host share its memory.
+    Ranks on the CPUs of one host share its memory equally.
     """
     ranks = mesh.all_gather({"host": platform.node(), "free": available_memory(mesh.device)})
     hosts = [rank["host"] for rank in ranks]
@@ -87,7 +88,7 @@ def memory_per_rank(mesh: Mesh) -> int:
 
 
 def memory_table(config: TrainingConfig, memory: int, properties: DeviceProperties) -> Iterator[str]:
-    """Yield the lines of a dry run: the memory that each recompute policy needs, and the policy that is chosen."""
+    """Yield the lines of a dry run: the memory that each checkpoint policy needs, and the policy that is chosen."""
     work, device = workload(config, properties), Device(properties=properties, memory=memory)
     size = work.size
     yield (
@@ -99,21 +100,22 @@ def memory_table(config: TrainingConfig, memory: int, properties: DeviceProperti
         policies["as set"] = config.recompute
     rows = {name: estimate(replace(work, recompute=keep), device) for name, keep in policies.items()}
     stages = list(rows["none"].memory.stages)
-    yield f"{'recompute':10}{'state':>8}{''.join(f'{stage:>12}' for stage in stages)}{'in all':>9}{'fits':>6}"
+    yield f"{'recompute':10}{'state':>8}{''.join(f'{stage:>12}' for stage in stages)}{'total':>9}{'fits':>6}"
     for name, each in rows.items():
-        cells = "".join(f"{_number(work.samples * each.memory.stages[stage]):>12}" for stage in stages)
+        cells = "".join(f"{_in_gib(work.samples * each.memory.stages[stage]):>12}" for stage in stages)
         fits = "yes" if each.fits else "no"
-        yield f"{name:10}{_number(work.state):>8}{cells}{_number(each.peak):>9}{fits:>6}"
+        yield f"{name:10}{_in_gib(work.state):>8}{cells}{_in_gib(each.peak):>9}{fits:>6}"
     if not config.recompute.is_settled:
-        found = estimate(work, device)
-        yield f"chosen for {gib(memory)}: {found.settled()}, {_number(found.peak)} GiB in all"
+        best = estimate(work, device)
+        yield f"chosen for {gib(memory)}: {best.settled()}, {_in_gib(best.peak)} GiB in total"
 
 
 def _state(config: TrainingConfig, dtype: torch.dtype) -> int:
     """Return the bytes of parameters, gradients and optimizer state of a run whose trunk computes in `dtype`.
 
-    `FlatOptimizer` has parameters, both moments, the moving average and the sum of gradients in float32, and for some
-    settings gradients of a micro-batch and a rounded copy of the parameters. `OuterOptimizer` has three buffers more.
+    `FlatOptimizer` holds parameters, both moments, the moving average and the sum of gradients in float32, and for some
+    settings the gradients of a micro-batch and a rounded copy of the parameters. `OuterOptimizer` holds three more
+    buffers.
     """
     rounded = dtype.itemsize if dtype != torch.float32 else 0
     gradients = dtype.itemsize if rounded or config.optimizer.clipping == "sample" else 0
@@ -128,5 +130,5 @@ def parameter_count(model: ModelConfig) -> int:
         return sum(parameter.numel() for parameter in AlphaFold(model).parameters())
 
 
-def _number(size: int) -> str:
+def _in_gib(size: int) -> str:
     return f"{size / 2**30:,.1f}"

@@ -1,4 +1,4 @@
-"""Evaluation of a model on held-out chains or complexes, which it was not trained on."""
+"""Evaluate a model on held-out chains or complexes, which it was not trained on."""
 
 import re
 import zlib
@@ -48,56 +48,56 @@ from helixfold.training.progress import print_message
 from helixfold.training.step import forward
 
 MAX_NAMES_BYTES = 2**26
-_COMMENT = re.compile(r"(?:^|\s)#")  # a name may contain the sign
+_COMMENT = re.compile(r"(?:^|\s)#")  # Names may contain "#", but not after a space.
 _CA = ATOM_ORDER["CA"]
-# Scores of which an evaluation reports the mean, and numbers of an interface's parts of which it does not.
+# An evaluation reports the means of these scores, and no means of these counts.
 _AVERAGED = ("lddt_ca", "lddt", "tm_score", "gdt_ts", "gdt_ha", "rmsd", "plddt", "violations")
 _COUNTS = ("chains", "interfaces")
-# Least DockQ of an acceptable interface (Basu & Wallner 2016).
+# Minimum DockQ of an acceptable interface (Basu & Wallner 2016).
 ACCEPTABLE = 0.23
 
 
 @dataclass(frozen=True, kw_only=True)
 class InterfaceScores:
-    """Scores of the chains of one held-out complex and of its interfaces; from 0 to 1 unless noted.
+    """Scores of the chains and interfaces of one held-out complex, from 0 to 1 unless noted.
 
-    Interfaces are the pairs of chains in contact in the true structure; their scores are means over them. Where a
-    complex has nothing to score, a score is None: all those of interfaces if no chains touch, for instance.
+    An interface is a pair of chains that are in contact in the true structure; interface scores are means over all
+    interfaces. A score is None where it is not defined, such as interface scores if no chains are in contact.
     """
 
-    chains: int  # of which residues were folded
+    chains: int  # with folded residues
     interfaces: int
-    chain_lddt_ca: float | None  # mean over the chains, each with distances within itself alone
-    chain_tm_score: float | None  # mean over the chains, each superposed alone
+    chain_lddt_ca: float | None  # mean over the chains, from distances within each chain
+    chain_tm_score: float | None  # mean over the chains, each superposed separately
     dockq: float | None
-    acceptable: float | None  # share of the interfaces with a DockQ of at least 0.23
-    fnat: float | None  # share of the true contacts that are predicted
-    irms: float | None  # Angstrom, of the backbones at an interface
-    lrms: float | None  # Angstrom, of the shorter chain when the longer one is superposed
+    acceptable: float | None  # fraction of the interfaces with a DockQ of at least 0.23
+    fnat: float | None  # fraction of the true contacts that are predicted
+    irms: float | None  # Å, of the backbones at an interface
+    lrms: float | None  # Å, of the shorter chain when the longer one is superposed
     interface_lddt: float | None  # over all distances between heavy atoms of different chains
     iptm: float | None  # predicted; None without an aligned-error head
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutScores:
-    """Scores of one held-out chain or complex, over the atoms that the experiment observed; from 0 to 1 unless noted.
+    """Scores of one held-out chain or complex over the experimentally observed atoms, from 0 to 1 unless noted.
 
-    Those of a complex are of all its chains together, with the true chains permuted to fit the prediction where they
-    are equal; `interface` has those of its parts.
+    A complex is scored as a whole, after its true chains were permuted to fit the prediction where chains have equal
+    sequences; `interface` has the scores of its chains and interfaces.
     """
 
     name: str
-    residues: int  # that were folded
+    residues: int  # number of folded residues
     lddt_ca: float
-    lddt: float  # of all heavy atoms
+    lddt: float  # over all heavy atoms
     tm_score: float
     gdt_ts: float
     gdt_ha: float
-    rmsd: float  # Angstrom, of C-alpha
+    rmsd: float  # Å, over C-alpha atoms
     plddt: float  # mean over the residues, 0 to 100
     violations: float  # fraction of residues with impossible bonds, angles or clashes
-    losses: dict[str, float]  # each term unweighted, their sum "weighted", and "total"
-    interface: InterfaceScores | None = None  # of a complex
+    losses: dict[str, float]  # each term unweighted, the weighted sum "weighted", and "total"
+    interface: InterfaceScores | None = None  # None for a single chain
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "HeldOutScores":
@@ -107,9 +107,9 @@ class HeldOutScores:
 
 
 def mean_scores(scores: Sequence[HeldOutScores]) -> dict[str, float]:
-    """Return means of each score, the weighted loss ("loss") and its terms ("loss/fape" ...).
+    """Return the mean of each score, of the weighted loss ("loss") and of its terms ("loss/fape" ...).
 
-    Those of interfaces are means over the complexes that have such a score.
+    A mean interface score is over the complexes for which the score is defined.
     """
     if not scores:
         return {}
@@ -119,41 +119,44 @@ def mean_scores(scores: Sequence[HeldOutScores]) -> dict[str, float]:
         means[name] = float(np.mean([each.losses[term] for each in scores]))
     complexes = [each.interface for each in scores if each.interface is not None]
     for field in fields(InterfaceScores):
-        known = [value for each in complexes if (value := getattr(each, field.name)) is not None]
-        if known and field.name not in _COUNTS:
-            means[field.name] = float(np.mean(known))
+        values = [value for each in complexes if (value := getattr(each, field.name)) is not None]
+        if values and field.name not in _COUNTS:
+            means[field.name] = float(np.mean(values))
     return means
 
 
 def deciding_score(means: Mapping[str, float]) -> float | None:
-    """Return the score whose highest value marks the best parameters of a run, or None if nothing was scored.
+    """Return the mean score by which a run's best parameters are chosen, or None if nothing was scored.
 
-    It is the mean interface lDDT where complexes with interfaces are held out, and else the mean CA-lDDT. DockQ would
-    not do: a network that has learnt nothing puts all atoms in one place, where every true contact is found.
+    It is the mean interface lDDT if complexes with interfaces are held out, and otherwise the mean CA-lDDT. DockQ is
+    unsuitable: an untrained network places all atoms at one point, where every true contact is predicted.
     """
     return means.get("interface_lddt", means.get("lddt_ca"))
 
 
 def read_names(path: str | PathLike[str], known: Collection[str], kind: str = "chain") -> tuple[str, ...]:
-    """Read the names of held-out chains or assemblies from a file: one of the `known` on each line, comments after '#'.
+    """Read the names of held-out chains or assemblies from a file with one name per line and comments after '#'.
 
-    Raise `InputError` for unknown and repeated names, and for a file without names; `kind` is what it calls them.
+    `known` are the valid names, and `kind` is the word for them in messages. Raise `InputError` for unknown and
+    repeated names, and for a file without names.
     """
     lines_of: dict[str, int] = {}
     text = read_text(path, MAX_NAMES_BYTES, f"a list of held-out data has the name of one {kind} on each line")
-    for number, line in enumerate(text.split("\n"), start=1):
+    for line_number, line in enumerate(text.split("\n"), start=1):
         name = _COMMENT.split(line, maxsplit=1)[0].strip()
         if not name:
             continue
         if name not in known:
             raise InputError.at(
-                path, f"the feature store has no {kind} '{printable(name)}'; take names from its index", line=number
+                path,
+                f"the feature store has no {kind} '{printable(name)}'; use names from its index",
+                line=line_number,
             )
         if name in lines_of:
             raise InputError.at(
-                path, f"'{printable(name)}' is also in line {lines_of[name]}; name each {kind} once", line=number
+                path, f"'{printable(name)}' is also in line {lines_of[name]}; list each {kind} once", line=line_number
             )
-        lines_of[name] = number
+        lines_of[name] = line_number
     if not lines_of:
         raise InputError.at(path, f"the file has no {kind} names; write one name per line")
     return tuple(lines_of)
@@ -173,14 +176,15 @@ def evaluate(
     structures: Path | None,
     report: Callable[[str], None] = print_message,
 ) -> tuple[HeldOutScores, ...]:
-    """Set the model to evaluation, fold the named chains and score the predictions.
+    """Set the model to evaluation mode, fold the named chains and score the predictions.
 
-    A model of complexes folds the named assemblies. Random choices for a chain or assembly depend only on its name, so
-    that evaluations can be compared; a complex that is too large is cropped around an interface. PDB files of the first
-    `config.structures` are written into `structures`. What cannot be used is reported and left out.
+    A multimer model folds the named assemblies. Random choices for a chain or assembly depend only on its name, so that
+    evaluations can be compared. A complex that is too large is cropped around an interface. The first
+    `config.structures` predictions are written into the directory `structures` as PDB files. Unusable chains or
+    assemblies are skipped, with a message to `report`.
     """
-    of_complexes = model.config.method == "multimer"
-    kind = "complex" if of_complexes else "chain"
+    is_multimer = model.config.method == "multimer"
+    kind = "complex" if is_multimer else "chain"
     whole = replace(
         example,
         # A held-out chain never has its own structure as a template.
@@ -189,21 +193,21 @@ def evaluate(
         crop_size=config.max_residues,
         block_deletion=BlockDeletion(blocks=0),
         unclamped_fraction=0.0,
-        spatial_crop_probability=float(of_complexes),
+        spatial_crop_probability=float(is_multimer),
     )
     draw: Callable[[ComplexStore, str, ExampleConfig, int], TrainingExample]
-    draw = _complex_example if of_complexes else _chain_example
+    draw = _complex_example if is_multimer else _chain_example
     scores: list[HeldOutScores] = []
     model.eval()
-    for number, name in enumerate(names):
+    for index, name in enumerate(names):
         try:
             batch = _held_out_batch(draw(store, name, whole, config.num_recycles + 1), device)
         except InputError as error:
-            report(f"held-out {kind} {printable(name)} is left out: {error}")
+            report(f"held-out {kind} {printable(name)} is skipped: {error}")
             continue
         outputs = forward(model, batch, Slabs(), dtype)
         scores.append(_scores(name, outputs, batch, loss))
-        if structures is not None and number < config.structures:
+        if structures is not None and index < config.structures:
             _write_structure(structures, scores[-1], outputs, batch.recycling_inputs[-1], report)
     return tuple(scores)
 
@@ -217,9 +221,9 @@ def evaluate_on_ranks(
     *,
     structures: Path | None,
 ) -> tuple[list[HeldOutScores], list[str]]:
-    """Evaluate as `evaluate` does with the settings of a run, each rank on some of the named chains or assemblies.
+    """Evaluate like `evaluate` with the settings of a run, dividing the named chains or assemblies among the ranks.
 
-    Return the scores in the order of `names`, and a sentence for each that cannot be used, on every rank.
+    Return, on every rank, the scores in the order of `names` and a message for each unusable name.
     """
     reports: list[str] = []
     scores = evaluate(
@@ -228,7 +232,7 @@ def evaluate_on_ranks(
         names[mesh.rank :: mesh.size],
         example=config.example,
         loss=config.loss,
-        # This rank writes the structures of its own chains among the first ones.
+        # The ranks together write the first structures; this is the number of them that this rank folds.
         config=replace(config.evaluation, structures=len(range(mesh.rank, config.evaluation.structures, mesh.size))),
         dtype=getattr(torch, config.dtype),
         device=mesh.device,
@@ -236,23 +240,25 @@ def evaluate_on_ranks(
         report=reports.append,
     )
     ranks = mesh.all_gather({"scores": [asdict(score) for score in scores], "reports": reports})
-    found = [HeldOutScores.from_dict(values) for rank in ranks for values in rank["scores"]]
-    texts = [text for rank in ranks for text in rank["reports"]]
-    return sorted(found, key=lambda score: names.index(score.name)), texts
+    all_scores = [HeldOutScores.from_dict(values) for rank in ranks for values in rank["scores"]]
+    messages = [text for rank in ranks for text in rank["reports"]]
+    return sorted(all_scores, key=lambda score: names.index(score.name)), messages
 
 
-def _chain_example(store: ChainStore, name: str, config: ExampleConfig, num_passes: int) -> TrainingExample:
-    """Return the example of a held-out chain; it depends on the name alone."""
-    return training_example(*store.load(name), config, _stream_of(name), num_passes)
+def _chain_example(store: ChainStore, name: str, config: ExampleConfig, num_iterations: int) -> TrainingExample:
+    """Return the example of a held-out chain; its random choices depend only on the name."""
+    return training_example(*store.load(name), config, _generator_for(name), num_iterations)
 
 
-def _complex_example(store: ComplexStore, name: str, config: ExampleConfig, num_passes: int) -> TrainingExample:
-    """Return the example of a held-out assembly; it depends on the name alone."""
-    made = store.load_complex(name)
-    return complex_example(made.name, made.features, made.labels, config, _stream_of(name), num_passes)
+def _complex_example(store: ComplexStore, name: str, config: ExampleConfig, num_iterations: int) -> TrainingExample:
+    """Return the example of a held-out assembly; its random choices depend only on the name."""
+    assembly = store.load_complex(name)
+    return complex_example(
+        assembly.name, assembly.features, assembly.labels, config, _generator_for(name), num_iterations
+    )
 
 
-def _stream_of(name: str) -> np.random.Generator:
+def _generator_for(name: str) -> np.random.Generator:
     return np.random.default_rng(zlib.crc32(name.encode()))
 
 
@@ -298,7 +304,7 @@ def _scores(name: str, outputs: Outputs, batch: TrainingBatch, loss: LossConfig)
 
 
 def _all_atom_lddt(outputs: Outputs, labels: Labels) -> float:
-    """Return lDDT over heavy atoms; atoms of symmetric side chains have the names that fit better, as in the losses."""
+    """Return lDDT over heavy atoms; ambiguous atoms are named as they fit the prediction best, as in the losses."""
     predicted = outputs.structure.atom14[-1]
     groups = rigid_groups_from_atom37(labels.aatype, labels.all_atom_positions, labels.all_atom_mask)
     truth = renamed_truth(predicted, labels, groups)
@@ -313,57 +319,61 @@ def _write_structure(
     confidence: Float[np.ndarray, " r"] = plddt(outputs.logits.lddt)[0].cpu().numpy()
     mask = outputs.structure.mask[0].cpu().numpy()
     positions = outputs.structure.positions[0].cpu().numpy()
-    numbers = batch.asym_id[0].cpu().numpy() if isinstance(batch, MultimerBatch) else np.zeros(len(mask), np.int64)
+    chains = batch.asym_id[0].cpu().numpy() if isinstance(batch, MultimerBatch) else np.zeros(len(mask), np.int64)
     protein = Protein(
         aatype=batch.aatype[0].cpu().numpy(),
-        # A prediction's position in space is arbitrary, and a PDB file has few digits.
+        # Predictions are centred, because their position is arbitrary and a PDB file has few digits.
         atom_positions=(positions - positions[:, _CA].mean(0)) * mask[..., None],
         atom_mask=mask,
         residue_index=batch.residue_index[0].cpu().numpy() + 1,
-        # A crop may lack some chains.
-        chain_index=np.unique(numbers, return_inverse=True)[1],
+        # Chains are renumbered, because a crop may lack some of them.
+        chain_index=np.unique(chains, return_inverse=True)[1],
         b_factors=confidence[:, None] * mask,
     )
-    shown = f"CA-lDDT {scores.lddt_ca:.3f}, TM-score {scores.tm_score:.3f}"
+    summary = f"CA-lDDT {scores.lddt_ca:.3f}, TM-score {scores.tm_score:.3f}"
     if scores.interface is not None and scores.interface.dockq is not None:
-        shown = f"{shown}, DockQ {scores.interface.dockq:.3f}"
+        summary = f"{summary}, DockQ {scores.interface.dockq:.3f}"
     kind = "chain" if scores.interface is None else "complex"
-    remarks = f"Held-out {kind} {scores.name}: {shown}.", "B-factors are pLDDT."
-    # Names come from a store that others may have built, and not every name can be a file's.
+    remarks = f"Held-out {kind} {scores.name}: {summary}.", "B-factors are pLDDT."
+    # Names come from a store that others may have built, and some cannot be file names.
     stem = f"{kind}_{zlib.crc32(scores.name.encode()):08x}" if file_name_problem(scores.name) else scores.name
     try:
         with atomic_write(directory / f"{stem}.pdb") as temporary:
             temporary.write_text(to_pdb(protein, remarks), encoding="ascii")
     except (OSError, ValueError) as error:
-        report(f"the structure of held-out {kind} {printable(scores.name)} is not written: {printable(str(error))}")
+        report(f"cannot write the structure of held-out {kind} {printable(scores.name)}: {printable(str(error))}")
 
 
 def interface_scores(outputs: Outputs, labels: Labels, batch: MultimerBatch) -> InterfaceScores:
-    """Return the scores of one predicted complex; `labels` are permuted to fit it where chains are equal.
+    """Return the chain and interface scores of one predicted complex.
 
-    Equal chains are then assigned once more, to the largest sum of DockQ. A structure that is not finite scores 0.
+    `labels` must be permuted already, so that chains of equal sequence fit the prediction. DockQ assigns them again, to
+    the largest sum of DockQ. A structure with values that are not finite scores 0.
     """
-    chain = batch.asym_id[0].cpu().numpy()
+    asym_id = batch.asym_id[0].cpu().numpy()
     predicted = outputs.structure.positions[0].cpu().numpy()
     exists = outputs.structure.mask[0].cpu().numpy()
     true, observed = labels.all_atom_positions[0].cpu().numpy(), labels.all_atom_mask[0].cpu().numpy()
-    places = [np.flatnonzero(chain == number) for number in np.unique(chain) if number]
+    chains = [np.flatnonzero(asym_id == chain_id) for chain_id in np.unique(asym_id) if chain_id]
     if not np.isfinite(predicted).all():
-        return _nothing_right(len(places))
-    sequence, number = batch.aatype[0].cpu().numpy(), batch.residue_index[0].cpu().numpy()
-    ours, theirs = (
-        [_chain(str(place), sequence[each], number[each], atoms[each], mask[each]) for place, each in enumerate(places)]
+        return _zero_scores(len(chains))
+    sequence, residue_index = batch.aatype[0].cpu().numpy(), batch.residue_index[0].cpu().numpy()
+    predicted_chains, true_chains = (
+        [
+            _chain(str(index), sequence[each], residue_index[each], atoms[each], mask[each])
+            for index, each in enumerate(chains)
+        ]
         for atoms, mask in ((predicted, exists), (true, observed))
     )
-    compared = compare_complexes(ours, theirs)
+    compared = compare_complexes(predicted_chains, true_chains)
     interfaces = compared.interfaces if compared is not None else ()
     alone = [
         (predicted[here, _CA], true[here, _CA])
-        for each in places
+        for each in chains
         if len(here := each[observed[each, _CA] > 0]) >= MIN_RESIDUES
     ]
     return InterfaceScores(
-        chains=len(places),
+        chains=len(chains),
         interfaces=len(interfaces),
         chain_lddt_ca=_mean_or_none([metrics.lddt(*points, np.arange(len(points[0]))) for points in alone]),
         chain_tm_score=_mean_or_none([metrics.superposed_scores(*points).tm_score for points in alone]),
@@ -373,11 +383,11 @@ def interface_scores(outputs: Outputs, labels: Labels, batch: MultimerBatch) -> 
         irms=_mean_or_none([each.irms for each in interfaces]),
         lrms=_mean_or_none([each.lrms for each in interfaces]),
         interface_lddt=compared.interface_lddt if compared is not None else None,
-        iptm=_iptm(outputs, batch) if len(places) > 1 else None,
+        iptm=_iptm(outputs, batch) if len(chains) > 1 else None,
     )
 
 
-def _nothing_right(chains: int) -> InterfaceScores:
+def _zero_scores(chains: int) -> InterfaceScores:
     return InterfaceScores(
         chains=chains,
         interfaces=0,

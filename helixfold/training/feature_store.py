@@ -1,4 +1,4 @@
-"""Building of a training set's feature store from structures and alignments, and joining of its shards."""
+"""Build the feature store of a training set from structures and alignments, or join its shards."""
 
 import sys
 from pathlib import Path
@@ -28,22 +28,22 @@ from helixfold.training.options import StoreOptions
 
 @optional_output()
 def make_store(options: StoreOptions, output: Path, shard: tuple[int, int] | None = None) -> int:
-    """Build a feature store in `output`, or join its finished shards, and return 0, or 1 if some chains failed.
+    """Build a feature store in `output`, or join its finished shards. Return 0, or 1 if some chains failed.
 
-    `shard` is the index and number of shards if only one of them is built. Raise `InputError` for options that
-    contradict each other, and for files that cannot be read.
+    `shard` is (index, count) to build one shard only. Raise `InputError` for options that cannot be combined, and for
+    files that cannot be read.
     """
     if options.join_shards:
         return _join(output, options)
     if options.structures is None:
         raise InputError("pass --structures DIR, the structures to train on")
-    for given, needed, problem in (
+    for option, required, problem in (
         (options.duplicates, options.alignments, "--duplicates needs --alignments DIR, the alignments that are shared"),
         (options.require_alignments, options.alignments, "--require-alignments needs --alignments DIR"),
         (
             options.templates_from,
             options.alignments,
-            "--templates-from needs --alignments DIR, where the template hits (hhr) lie",
+            "--templates-from needs --alignments DIR, which has the template hits (hhr)",
         ),
         (options.obsolete, options.templates_from, "--obsolete needs --templates-from DIR"),
         (
@@ -52,16 +52,16 @@ def make_store(options: StoreOptions, output: Path, shard: tuple[int, int] | Non
             "--templates-of-any-date needs --templates-from DIR",
         ),
     ):
-        if given and needed is None:
+        if option and required is None:
             raise InputError(problem)
     try:
-        number, shards = shard or (None, 1)
+        index, count = shard or (None, 1)
         build = BuildOptions(
             structures=options.structures,
             output=output,
             clusters=options.clusters,
-            shard=number,
-            shards=shards,
+            shard=index,
+            shards=count,
             workers=available_processors() if options.workers is None else options.workers,
         )
         chain_filter = ChainFilter(
@@ -89,7 +89,7 @@ def make_store(options: StoreOptions, output: Path, shard: tuple[int, int] | Non
         only=None if options.chains is None else read_chain_names(options.chains),
     )
     report = build_store(build, builder)
-    _say(report)
+    _print_report(report)
     if options.hold_out is not None and shard is None:
         _hold_out(FeatureStore.open(output), output, options.hold_out)
     return SOME_FAILED if report.failed else 0
@@ -107,7 +107,7 @@ def _join(output: Path, options: StoreOptions) -> int:
 
 
 def _hold_out(store: FeatureStore, output: Path, fraction: float) -> None:
-    """Write which chains are held out, and how similar they are to the others."""
+    """Write the list of held-out chains, and their similarity to the other chains."""
     held_out = split_by_cluster(with_joined_clusters(store.entries, store.assemblies), fraction)
     assemblies = [each.name for each in store.assemblies if not set(held_out).isdisjoint(each.chains)]
     sequences = {
@@ -125,18 +125,19 @@ def _hold_out(store: FeatureStore, output: Path, fraction: float) -> None:
         print_summary(f"{output}: {len(assemblies)} of {len(store.assemblies)} assemblies are held out with them")
 
 
-def _say(report: BuildReport) -> None:
+def _print_report(report: BuildReport) -> None:
     for note in report.notes:
         print_note(note)
-    print_summary(f"{report.directory}: {report.chains} chains, {report.made} made now; {len(report.refused)} left out")
+    left_out = len(report.refused)
+    print_summary(f"{report.directory}: {report.chains} chains, {report.made} of them new; {left_out} left out")
     if report.assemblies or report.skipped_assemblies:
         print_summary(f"{report.directory}: {report.assemblies} assemblies; {len(report.skipped_assemblies)} left out")
     if report.skipped_assemblies:
         place = report.directory / SKIPPED_ASSEMBLIES_FILE
-        print_note(f"why assemblies were left out is in {place}")
+        print_note(f"the reasons why assemblies were left out are in {place}")
     if report.refused:
-        print_note(f"why chains were left out is in {report.directory / REFUSED_FILE}")
+        print_note(f"the reasons why chains were left out are in {report.directory / REFUSED_FILE}")
     if report.failed:
         name, reason = next(iter(sorted(report.failed.items())))
         print(f"helixfold: {len(report.failed)} failed, see {report.directory / FAILURES_FILE}", file=sys.stderr)
-        print(f"helixfold: the first of them, {name}: {reason}", file=sys.stderr)
+        print(f"helixfold: the first failure, {name}: {reason}", file=sys.stderr)

@@ -1,6 +1,6 @@
-"""Loader of training batches: worker processes draw examples and pack all their arrays into one buffer.
+"""Load training batches: worker processes draw examples and pack all their arrays into one buffer.
 
-However many arrays it holds, a buffer is one piece of shared memory between processes and one copy to the device.
+A buffer is one block of shared memory between processes and one copy to the device, whatever the number of arrays.
 Arrays are padded on the device, not in the buffer.
 """
 
@@ -30,25 +30,25 @@ from helixfold.losses.labels import ComplexLabels, Labels
 from helixfold.model.batch import Batch, MultimerBatch, sampled_fields
 from helixfold.training.alignment_features import alignment_features
 
-_BOUNDARY = 64  # bytes, of which every array's offset is a multiple
+_BOUNDARY = 64  # Every array's offset is a multiple of this many bytes.
 _BATCH_FIELDS = tuple(sampled_fields(Batch))
-_CHAIN_NUMBERS = ("asym_id", "entity_id", "sym_id")
+_CHAIN_IDS = ("asym_id", "entity_id", "sym_id")
 _LABELS = ("true_msa", "bert_mask")  # fields of samples that only the losses read
-# Fields that are the same in all recycling iterations of an example, and are sent once.
+# These fields are the same in all recycling iterations of an example, so they are sent once.
 _SHARED_FIELDS = frozenset(
     name
-    for name in (*_BATCH_FIELDS, *_CHAIN_NUMBERS)
-    if name.startswith("template_") or name in ("residue_index", "seq_mask", *_CHAIN_NUMBERS)
+    for name in (*_BATCH_FIELDS, *_CHAIN_IDS)
+    if name.startswith("template_") or name in ("residue_index", "seq_mask", *_CHAIN_IDS)
 )
-# Axes of each field, as in SAMPLE_AXES; fields that are not named there have one residue axis, or are one number.
-_NUMBERS = ("use_clamped_fape", "resolution", "is_distillation")
-_AXES = SAMPLE_AXES | dict.fromkeys((field.name for field in fields(GroundTruth)), "r") | dict.fromkeys(_NUMBERS, "")
-_AXES |= dict.fromkeys(_CHAIN_NUMBERS, "r") | dict.fromkeys(("copies_positions", "copies_mask"), "kr")
-# Fields of an alignment in whole numbers, which become features on the device. Labels are those of the last iteration.
+# Axes of each field, as in SAMPLE_AXES, extended by fields with one residue axis and by scalars.
+_SCALARS = ("use_clamped_fape", "resolution", "is_distillation")
+_AXES = SAMPLE_AXES | dict.fromkeys((field.name for field in fields(GroundTruth)), "r") | dict.fromkeys(_SCALARS, "")
+_AXES |= dict.fromkeys(_CHAIN_IDS, "r") | dict.fromkeys(("copies_positions", "copies_mask"), "kr")
+# Integer fields of an alignment, from which features are computed on the device. Labels are sent separately.
 _ALIGNMENT = tuple(name for name in ALIGNMENT_AXES if name not in ("true_msa", "hidden"))
 _AXES |= {name: ALIGNMENT_AXES[name] for name in _ALIGNMENT}
-# Fields of real numbers; the others are small integers (masks, residue types) and are sent as bytes if that is exact.
-_MEASURED = frozenset(
+# Fields of real numbers. All others are small integers (masks, residue types), sent as bytes if that is exact.
+_REAL_FIELDS = frozenset(
     name for name in _AXES if "position" in name or name.endswith(("_feat", "_value", "pseudo_beta", "resolution"))
 )
 _TORCH = {
@@ -63,8 +63,8 @@ _TORCH = {
     )
 }
 _SHARED_MEMORY = "/dev/shm"
-_WORTH_SHARING = 2**20  # bytes, below which a pipe is faster than shared memory
-_PIPE_BYTES = 2**20  # the most that Linux allows to all users
+_MIN_SHARED = 2**20  # bytes; below this, a pipe is faster than shared memory
+_PIPE_BYTES = 2**20  # the maximum that Linux allows to unprivileged users
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,12 +76,12 @@ class TrainingBatch:
     recycling_inputs: tuple[Batch, ...]  # one for each recycling iteration
     labels: Labels
     names: tuple[str, ...]
-    refused: tuple[str, ...]  # chains that were drawn and cannot be used, each with its reason
+    refused: tuple[str, ...]  # messages about chains that were drawn but cannot be used
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Slot:
-    """Position, dtype and shape of one array of one example in the buffer."""
+    """Offset in bytes, dtype and shape of one array of one example in the buffer."""
 
     offset: int
     dtype: np.dtype
@@ -90,7 +90,7 @@ class _Slot:
 
 @dataclass(frozen=True, kw_only=True)
 class PackedBatch:
-    """A `TrainingBatch` before it is on the device: the arrays of all examples, unpadded, in one buffer of bytes."""
+    """The arrays of all examples of a `TrainingBatch`, unpadded, in one buffer of bytes on the CPU."""
 
     step: int
     micro_batch: int
@@ -102,16 +102,16 @@ class PackedBatch:
     integers: frozenset[str]  # names of the fields that hold integers
     buffer: Tensor | np.ndarray
     of_complexes: bool = False
-    has_numbers: bool = False  # alignments are in whole numbers, not in features
+    has_alignments: bool = False  # has integer alignments, from which MSA features are computed on the device
 
     def pin_memory(self) -> "PackedBatch":
-        """Return a copy whose buffer is page-locked; torch's loader calls this."""
+        """Return a copy with a page-locked buffer; PyTorch's `DataLoader` calls this."""
         return replace(self, buffer=torch.as_tensor(self.buffer).pin_memory())
 
     def on(self, device: torch.device) -> TrainingBatch:
-        """Return the batch on a device, padded."""
-        # NumPy on the CPU: torch's threads would wait for each other at each of a hundred small copies, and for cores
-        # that the workers use.
+        """Copy the batch to a device, pad it and compute its MSA features."""
+        # On the CPU, NumPy pads the arrays: PyTorch's threads would wait for each other at each of a hundred small
+        # copies, and for cores that the workers use.
         buffer = torch.as_tensor(self.buffer)
         memory = buffer.numpy() if device.type == "cpu" else buffer.to(device, non_blocking=True)
 
@@ -124,7 +124,7 @@ class PackedBatch:
 
         def iteration(index: int) -> Batch:
             values = dict(shared)
-            if self.has_numbers:
+            if self.has_alignments:
                 values |= alignment_features({name: tensor(name, index) for name in _ALIGNMENT})
             return kind(**values, **{name: tensor(name, index) for name in names if name not in values})
 
@@ -139,17 +139,17 @@ class PackedBatch:
         )
 
     def _stacked(self, memory: Any, name: str, field: str) -> Any:
-        """Return one array of the batch: the arrays of all examples, padded with zeros and stacked."""
+        """Return one array of the batch: the examples' arrays, padded with zeros and stacked."""
         slots, axes = self.slots[name], _AXES[field]
-        if field in _ALIGNMENT and self.has_numbers:
+        if field in _ALIGNMENT and self.has_alignments:
             kind = np.result_type(*(slot.dtype for slot in slots))
         else:
             kind = np.dtype(np.int64 if field in self.integers else np.float32)
         shape = slots[0].shape
         if self.sizes is not None:
-            # The copies of chains are as many as the examples have.
-            most = {axis: max(slot.shape[dim] for slot in slots) for dim, axis in enumerate(axes)}
-            shape = (*(self.sizes.get(axis, most[axis]) for axis in axes), *shape[len(axes) :])
+            # `sizes` has no entry for the axis of chain copies, which is padded to the largest example.
+            largest = {axis: max(slot.shape[dim] for slot in slots) for dim, axis in enumerate(axes)}
+            shape = (*(self.sizes.get(axis, largest[axis]) for axis in axes), *shape[len(axes) :])
         on_cpu = isinstance(memory, np.ndarray)
 
         def content(slot: _Slot) -> Any:
@@ -167,11 +167,11 @@ class PackedBatch:
 
 
 def pack(drawn: StepExamples, sizes: dict[str, int] | None) -> PackedBatch:
-    """Pack the examples of one micro-batch, which are padded to `sizes` on the device."""
+    """Pack the examples of one micro-batch; they are padded to `sizes` (by axis) on the device, or not if None."""
     arrays = _arrays(drawn)
-    with np.errstate(invalid="ignore"):  # `_as_bytes` checks what does not fit into a byte
+    with np.errstate(invalid="ignore"):  # `_as_bytes` checks that values fit into a byte.
         contents = [
-            (name, array if name.rpartition("/")[2] in _MEASURED else _as_bytes(array))
+            (name, array if name.rpartition("/")[2] in _REAL_FIELDS else _as_bytes(array))
             for name, stack in arrays.items()
             for array in stack
         ]
@@ -191,9 +191,9 @@ def pack(drawn: StepExamples, sizes: dict[str, int] | None) -> PackedBatch:
         sizes=sizes,
         slots=slots,
         integers=frozenset(name.rpartition("/")[2] for name, (first, *_) in arrays.items() if first.dtype.kind == "i"),
-        buffer=torch.from_numpy(buffer) if end >= _WORTH_SHARING and _fits_shared_memory(end) else buffer,
+        buffer=torch.from_numpy(buffer) if end >= _MIN_SHARED and _fits_shared_memory(end) else buffer,
         of_complexes=isinstance(drawn.examples[0].truth, ComplexTruth),
-        has_numbers=isinstance(drawn.examples[0].drawn[0], DrawnSample),
+        has_alignments=isinstance(drawn.examples[0].drawn[0], DrawnSample),
     )
 
 
@@ -206,41 +206,41 @@ def _arrays(drawn: StepExamples) -> dict[str, list[np.ndarray]]:
         for name in drawn_fields[0]:
             stack = [each[name] for each in drawn_fields]
             if name in _LABELS:
-                arrays[name] = stack  # those of the last iteration stay
+                arrays[name] = stack  # The labels of the last iteration remain.
             elif index == 0 or name not in _SHARED_FIELDS:
                 arrays[f"{index}/{name}"] = stack
     arrays |= {
         field.name: [getattr(example.truth, field.name) for example in examples] for field in fields(examples[0].truth)
     }
-    arrays |= {name: [np.array(getattr(example, name), np.float32) for example in examples] for name in _NUMBERS}
+    arrays |= {name: [np.array(getattr(example, name), np.float32) for example in examples] for name in _SCALARS}
     return {
         name: [np.ascontiguousarray(array).reshape(array.shape) for array in stack] for name, stack in arrays.items()
     }
 
 
 def _fields(drawn: DrawnSample | Sample) -> dict[str, np.ndarray]:
-    """Return all arrays of one recycling iteration by their names, with the labels of its alignment."""
+    """Return all arrays of one recycling iteration by name, including the labels of its alignment."""
     if isinstance(drawn, Sample):
         return {field.name: getattr(drawn, field.name) for field in fields(drawn)}
     alignment = drawn.alignment
-    numbers = {name: getattr(alignment, name) for name in _ALIGNMENT}
-    # So that padding, which is 0, is no residue.
-    numbers["shown_msa"] = numbers["shown_msa"] + np.int8(1)
-    return {**drawn.others, **numbers, "true_msa": alignment.true_msa, "bert_mask": alignment.hidden}
+    arrays = {name: getattr(alignment, name) for name in _ALIGNMENT}
+    # Residue types are shifted by 1, so that padding, which is 0, is not a residue.
+    arrays["shown_msa"] = arrays["shown_msa"] + np.int8(1)
+    return {**drawn.others, **arrays, "true_msa": alignment.true_msa, "bert_mask": alignment.hidden}
 
 
 def _as_bytes(array: np.ndarray) -> np.ndarray:
     if array.dtype == np.bool_:
         return array.view(np.int8)
-    if array.dtype.itemsize < 4:  # as small as it gets
+    if array.dtype.itemsize < 4:  # already small
         return array
     small = array.astype(np.int8)
     return small if (small == array).all() else array
 
 
 def _enlarge_pipe(batches: Any) -> None:
-    """Let workers leave whole micro-batches in the pipe, where the system can, rather than wait for their reader."""
-    queue = getattr(batches, "_worker_result_queue", None)  # of PyTorch's loader, if it has workers
+    """Enlarge the workers' pipe where possible, so that they can write whole micro-batches without waiting."""
+    queue = getattr(batches, "_worker_result_queue", None)  # PyTorch's loader has one if it has workers.
     with suppress(ImportError, AttributeError, OSError):
         import fcntl  # noqa: PLC0415 (Windows has none)
 
@@ -248,15 +248,16 @@ def _enlarge_pipe(batches: Any) -> None:
 
 
 def _set_up_worker(worker: int) -> None:
-    """Make a worker reuse the memory of its large arrays, and leave Ctrl-C to its parent."""
+    """Make a worker reuse the memory of its large arrays and ignore Ctrl-C, which its parent handles."""
     keep_freed_memory()
     leave_interruptions_to_parent()
 
 
 def _fits_shared_memory(size: int) -> bool:
-    """Return whether shared memory has space for this micro-batch and some more.
+    """Return whether shared memory has space for four micro-batches of this size in bytes.
 
-    A process that writes beyond it is killed (containers often have 64 MiB). A pipe is used then, which is slower.
+    Otherwise the slower pipe is used: a process that exceeds shared memory is killed, and containers often have only
+    64 MiB of it.
     """
     try:
         return shutil.disk_usage(_SHARED_MEMORY).free > 4 * size
@@ -265,9 +266,9 @@ def _fits_shared_memory(size: int) -> bool:
 
 
 class _PackedBatches(Dataset[tuple[tuple[int, int], PackedBatch | InputError]]):
-    """Dataset that workers read; an item is its own index, and a micro-batch.
+    """Dataset that the workers read; an item is its (step, index) and the packed micro-batch.
 
-    It returns an `InputError`, since torch would hide a raised one in a traceback.
+    An `InputError` is returned as the item, because PyTorch would hide a raised one in a traceback.
     """
 
     def __init__(self, dataset: TrainingDataset) -> None:
@@ -282,11 +283,11 @@ class _PackedBatches(Dataset[tuple[tuple[int, int], PackedBatch | InputError]]):
 
 
 class TrainingLoader:
-    """Iterable of one rank's micro-batches, in the steps from `first_step` to before `last_step`.
+    """Iterable of one rank's micro-batches, for the steps `first_step` to `last_step` - 1.
 
-    Worker processes make them ahead. A micro-batch depends only on the dataset, the step and its index, not on
-    `workers`, `prefetch` or `first_step`. Iteration raises the `InputError` of a worker, with the chain and the step in
-    its text. Raise ValueError for steps or numbers out of range.
+    Worker processes prepare them in advance. A micro-batch depends only on the dataset, the step and its index, not on
+    `workers`, `prefetch` or `first_step`. Iteration raises the `InputError` of a worker, which names the chain and the
+    step. Raise `ValueError` if an argument is out of range.
     """
 
     def __init__(
@@ -298,11 +299,11 @@ class TrainingLoader:
         micro_batches: Sequence[int] = (0,),  # indices within every step
         device: torch.device | str = "cpu",
         workers: int = 0,
-        prefetch: int = 4,  # micro-batches that each worker makes ahead, since deep alignments take long
+        prefetch: int = 4,  # micro-batches that each worker prepares in advance, because deep alignments take long
     ) -> None:
         if not 0 <= first_step <= last_step or workers < 0 or prefetch < 1:
             raise ValueError(
-                f"steps must be 0 <= first_step <= last_step, workers not negative and prefetch at least 1, "
+                f"steps must be 0 <= first_step <= last_step, workers at least 0 and prefetch at least 1, "
                 f"got {first_step}, {last_step}, {workers} and {prefetch}"
             )
         self.device = torch.device(device)
@@ -311,30 +312,30 @@ class TrainingLoader:
             _PackedBatches(dataset),
             batch_size=None,
             sampler=self._order,
-            # A deep alignment keeps one worker, and not those who wait for its turn.
+            # Other workers continue while one is busy with a deep alignment; `__iter__` restores the order.
             in_order=False,
             num_workers=workers,
             worker_init_fn=_set_up_worker,
             prefetch_factor=prefetch if workers else None,
-            # A forked child of a process with threads may hang on a lock that is never released.
+            # A process forked from one with threads may hang on a lock that is never released.
             multiprocessing_context="spawn" if workers else None,
             pin_memory=self.device.type == "cuda",
         )
 
     def __iter__(self) -> Iterator[TrainingBatch]:
         with interruptions_postponed():
-            batches = iter(self._loader)  # this starts the workers
+            batches = iter(self._loader)  # This starts the workers.
         _enlarge_pipe(batches)
-        early: dict[tuple[int, int], PackedBatch | InputError] = {}  # those that came before their turn
-        for place in self._order:
-            while place not in early:
+        early: dict[tuple[int, int], PackedBatch | InputError] = {}  # batches that arrived before their turn
+        for step_and_index in self._order:
+            while step_and_index not in early:
                 (step, index), packed = next(batches)
                 early[step, index] = packed
-            batch = early.pop(place)
+            batch = early.pop(step_and_index)
             if isinstance(batch, InputError):
                 raise batch
-            # On a CPU that workers keep busy, a second thread would be waited for.
+            # Workers keep the CPU busy, so a second thread would only wait.
             is_shared = self.device.type == "cpu" and self._loader.num_workers > 0
             with in_threads(1) if is_shared else nullcontext():
-                found = batch.on(self.device)
-            yield found
+                batch_on_device = batch.on(self.device)
+            yield batch_on_device

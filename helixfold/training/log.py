@@ -1,7 +1,7 @@
 """Write the log of a training run: lines in `log.jsonl`, TensorBoard events, and progress on the screen.
 
-Steps count from 0, as in `TrainingLoader`. A run that resumes at `first_step` repeats the steps from there on, so their
-earlier records are removed first: in the end the log has each step once.
+Steps count from 0, as in `TrainingLoader`. A run that resumes at `first_step` repeats the steps from there on. Their
+earlier records are removed first, so that the log has each step once.
 """
 
 import json
@@ -25,19 +25,20 @@ TENSORBOARD_DIRECTORY = "tensorboard"
 
 
 class TensorBoardWriter:
-    """Writer of scalars for `tensorboard --logdir`; earlier events from `first_step` on are hidden.
+    """Writer of scalars for `tensorboard --logdir`.
 
-    Unlike torch's `SummaryWriter` it has no thread, which would print a traceback when the disk is full.
+    TensorBoard hides events of an earlier run from `first_step` on. Unlike PyTorch's `SummaryWriter`, this class has no
+    thread, which would print a traceback when the disk is full.
     """
 
     def __init__(self, directory: Path, first_step: int) -> None:
         require("train", "tensorboard", action="a training run")
-        # Only a run's first process needs it.
+        # TensorBoard is imported here, because only a run's first process needs it.
         from tensorboard.compat.proto.event_pb2 import SessionLog  # noqa: PLC0415
         from tensorboard.summary.writer.record_writer import RecordWriter  # noqa: PLC0415
 
         directory.mkdir(parents=True, exist_ok=True)
-        # TensorBoard reads the files in order of their names.
+        # The name begins with the time, because TensorBoard reads files in the order of their names.
         nanoseconds = time.time_ns()
         name = f"events.out.tfevents.{nanoseconds // 10**9}.{platform.node()}.{os.getpid()}.{nanoseconds}"
         self._file: BinaryIO | None = (directory / name).open("wb")
@@ -46,10 +47,10 @@ class TensorBoardWriter:
         self._add(step=first_step, session_log=SessionLog(status=SessionLog.START))
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Write the scalars of a step, by the names of their curves."""
+        """Write the scalars of a step; the keys are the names of the curves."""
         from tensorboard.compat.proto.summary_pb2 import Summary  # noqa: PLC0415
 
-        # One event for all scalars: `SummaryWriter.add_scalar` makes one for each, which is thirty times slower.
+        # One event holds all scalars. `SummaryWriter.add_scalar` writes one for each, which is thirty times slower.
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
         self._add(step=step, summary=Summary(value=values))
 
@@ -68,7 +69,7 @@ class TensorBoardWriter:
             self._records.write(Event(wall_time=time.time(), **content).SerializeToString())
             self._file.flush()
         except OSError as error:
-            print_message(f"TensorBoard's events cannot be written ({error.strerror}); log.jsonl has everything")
+            print_message(f"cannot write TensorBoard events ({error.strerror}); log.jsonl has everything")
             with suppress(OSError):
                 self._file.close()
             self._file = None
@@ -78,20 +79,20 @@ class TrainingLog:
     """Log of a run's steps, evaluations and events, on rank 0; other ranks have a `SilentLog`.
 
     Every line of `log.jsonl` is one JSON object with "type" ("step", "evaluation" or "event") and "time" (seconds since
-    1970). JSON has no NaN and no infinity: such a number is null. Each method writes its line before it returns, so a
-    killed run leaves at most one incomplete line, the last. A full disk does not end the run: lines wait until they can
-    be written, and TensorBoard's events stop.
+    1970). NaN and infinity are written as null, because JSON does not have them. Each method writes its line before it
+    returns, so a killed run leaves at most one incomplete line, the last. A full disk does not end the run: lines are
+    kept until they can be written, and TensorBoard events stop.
 
     Raise `InputError` if `directory` has a log that cannot be continued.
     """
 
     def __init__(self, directory: Path, *, first_step: int, last_step: int, progress: bool) -> None:
-        """Open the log before `first_step`, the next one; the run ends before `last_step`."""
+        """Open the log of a run whose next step is `first_step` and which ends before `last_step`."""
         self._path = directory / LOG_FILE
         directory.mkdir(parents=True, exist_ok=True)
         _remove_from(self._path, first_step)
         self._file = self._path.open("ab", buffering=0)
-        self._waiting = b""  # lines that a full disk has not taken yet
+        self._waiting = b""  # lines that could not be written yet, because the disk is full
         self._is_stuck = False
         self._tensorboard = TensorBoardWriter(directory / TENSORBOARD_DIRECTORY, first_step)
         self._progress = Progress(first_step=first_step, last_step=last_step) if progress else None
@@ -117,16 +118,16 @@ class TrainingLog:
             self._progress.step(record.step, record.losses["weighted"], record.examples_per_second)
 
     def evaluation(self, step: int, summary: Mapping[str, float], chains: Iterable[Mapping[str, Any]]) -> None:
-        """Record the scores of the held-out chains after `step`, the last completed one."""
+        """Record mean scores (`summary`) and the scores of each held-out chain after `step`, the last completed one."""
         self._write("evaluation", {"step": step, "summary": dict(summary), "chains": [*map(dict, chains)]})
         self._tensorboard.write(step, {f"evaluation/{name}": value for name, value in summary.items()})
         if self._progress is not None:
             self._progress.evaluation(step, summary)
 
     def event(self, kind: str, text: str, *, step: int | None = None, **details: Any) -> None:
-        """Record and print a message: a skipped step, a refused chain, a failed save.
+        """Record and print a message, such as a skipped step, an unusable chain or a failed save.
 
-        An event with a step is removed when that step is repeated; one without a step stays.
+        An event with a step is removed when that step is repeated. An event without a step stays.
         """
         self._write("event", {"kind": kind, "text": text, "step": step, "details": details})
         print_message(text if step is None else f"step {step}: {text}")
@@ -150,13 +151,15 @@ class TrainingLog:
                 self._waiting = self._waiting[self._file.write(self._waiting) :]
             self._is_stuck = False
         except OSError as error:
-            if not self._is_stuck:  # printed only once
-                print_message(f"{self._path} cannot be written ({error.strerror}); its lines wait until it can")
+            if not self._is_stuck:  # The message is printed once.
+                print_message(
+                    f"cannot write {self._path} ({error.strerror}); its lines are kept until this is possible"
+                )
             self._is_stuck = True
 
 
 class SilentLog(TrainingLog):
-    """Log that writes and prints nothing, for ranks other than the first and before a run begins."""
+    """Log that writes and prints nothing, for all ranks except the first and before a run begins."""
 
     def __init__(self) -> None:
         """Open no file."""
@@ -168,14 +171,14 @@ class SilentLog(TrainingLog):
         """Record nothing."""
 
     def event(self, kind: str, text: str, *, step: int | None = None, **details: Any) -> None:
-        """Record nothing, and print nothing."""
+        """Record and print nothing."""
 
     def close(self) -> None:
         """Do nothing."""
 
 
 def _remove_from(path: Path, first_step: int) -> None:
-    """Remove the steps from `first_step` on from a log, in one atomic write."""
+    """Remove the records of `first_step` and later steps from a log, in one atomic write."""
     if not path.exists():
         return
 
@@ -190,7 +193,7 @@ def _remove_from(path: Path, first_step: int) -> None:
 
 
 def _finite(value: Any) -> Any:
-    """Return the value with None in place of NaN and infinity, which JSON does not have."""
+    """Return the value with NaN and infinity replaced by None, because JSON does not have them."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Statistics of a step from all ranks, and the outer optimizer's synchronisation of islands (DiLoCo).
+"""Gather the statistics of a step from all ranks, and synchronise islands with the outer optimizer (DiLoCo).
 
 Islands are groups of ranks that train separately between synchronisations. Ranks of one island share every step.
 """
@@ -17,40 +17,41 @@ from helixfold.optim.outer import OuterOptimizer
 from helixfold.parallel.islands import make_islands
 from helixfold.parallel.mesh import Mesh
 
-# Optimizer state that a synchronisation makes equal on all islands; the rest belongs to one island.
+# A synchronisation makes this optimizer state equal on all islands. The remaining state differs between islands.
 _COMMON = ("master", "average")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepStats:
-    """Statistics of one step: one rank's, or those of several ranks together."""
+    """Statistics of one training step, on one rank or on several ranks together."""
 
     losses: dict[str, float]  # sums over the examples
-    names: list[str]  # of their chains
-    refused: list[str]  # chains that were drawn and cannot be used, with the reason
-    data_seconds: float  # waiting for data
+    names: list[str]  # of the examples' chains
+    refused: list[str]  # messages about chains that were drawn but cannot be used
+    data_seconds: float  # time spent waiting for data
     memory: int  # peak, in bytes
-    stop: bool  # whether the process was asked to end
-    # Sums over the examples that have a metric, and their number.
+    stop: bool  # whether a signal requested the process to stop
+    # For each metric, the sum over the examples that have it, and the number of such examples.
     metrics: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     def mean_metrics(self) -> dict[str, float]:
-        """Return the mean of each metric over the examples that have it, without metrics that none has."""
+        """Return the mean of each metric over the examples that have it; metrics without examples are left out."""
         return {name: total / count for name, (total, count) in self.metrics.items() if count}
 
     def gathered(self, mesh: Mesh) -> "StepStats":
-        """Return the statistics of all ranks together, on every rank. Ranks that share an example count it once."""
+        """Gather the statistics of all ranks on every rank. An example that several ranks share counts once."""
         ranks = [StepStats(**values) for values in mesh.all_gather(asdict(self))]
         return merged_stats(ranks[:: mesh.sample.size], ranks)
 
 
 def summed(values: Mapping[str, Sequence[Tensor]]) -> tuple[dict[str, float], dict[str, tuple[float, int]]]:
-    """Return the sum of each loss over a rank's examples, and of each metric the sum and number where it is known.
+    """Return the sum of each loss over a rank's examples, and for each metric the sum and number of finite values.
 
-    `values` has tensors of one number for each example, by the names of losses and of `METRICS`. The host waits once.
+    `values` has, by the names of losses and of `METRICS`, tensors with one number per example. The CPU waits for the
+    device only once.
     """
-    numbers = torch.stack([torch.cat(list(each)) for each in values.values()]).cpu().double()
-    by_name = dict(zip(values, numbers, strict=True))
+    stacked = torch.stack([torch.cat(list(each)) for each in values.values()]).cpu().double()
+    by_name = dict(zip(values, stacked, strict=True))
     return (
         {name: float(each.sum()) for name, each in by_name.items() if name not in METRICS},
         {name: (float(each.nansum()), int(each.isfinite().sum())) for name, each in by_name.items() if name in METRICS},
@@ -58,7 +59,7 @@ def summed(values: Mapping[str, Sequence[Tensor]]) -> tuple[dict[str, float], di
 
 
 def merged_stats(examples: Sequence[StepStats], ranks: Sequence[StepStats]) -> StepStats:
-    """Merge statistics of one step: losses, metrics and names from `examples`, the rest from `ranks`."""
+    """Merge statistics of one step: losses, metrics and names from `examples`, times, memory and stop from `ranks`."""
     return StepStats(
         losses={name: sum(stats.losses[name] for stats in examples) for name in examples[0].losses},
         names=[name for stats in examples for name in stats.names],
@@ -75,7 +76,7 @@ def merged_stats(examples: Sequence[StepStats], ranks: Sequence[StepStats]) -> S
 
 @dataclass(frozen=True, kw_only=True)
 class CompletedStep:
-    """Results of a step of one island, or of all islands; the gradient norm is then the mean over islands."""
+    """Results of a step on one island, or on all islands with the mean of their gradient norms."""
 
     step: int
     stats: StepStats
@@ -84,12 +85,12 @@ class CompletedStep:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "CompletedStep":
-        """Rebuild a completed step from the dict that `dataclasses.asdict` made of it."""
+        """Create a completed step from the output of `dataclasses.asdict`."""
         return cls(**{**values, "stats": StepStats(**values["stats"]), "report": StepReport(**values["report"])})
 
 
 def merged_steps(islands: Sequence[CompletedStep]) -> CompletedStep:
-    """Merge the results that all islands have for the same step."""
+    """Merge the results of all islands for the same step."""
     stats = [step.stats for step in islands]
     reports = [step.report for step in islands]
     return CompletedStep(
@@ -105,10 +106,10 @@ def merged_steps(islands: Sequence[CompletedStep]) -> CompletedStep:
 
 
 class OuterSync:
-    """Synchronisation of the islands of a run every few steps; with a single island it changes nothing.
+    """Synchronisation of a run's islands every few steps; with a single island it does nothing.
 
-    Islands exchange nothing in between, so records of steps, requests to stop, checkpoints and evaluations wait for the
-    next synchronisation. All ranks call the same methods.
+    Islands exchange nothing between synchronisations, so step records, stop requests, checkpoints and evaluations wait
+    for the next one. All ranks call the same methods.
     """
 
     def __init__(self, config: OuterConfig, optimizer: FlatOptimizer, mesh: Mesh) -> None:
@@ -119,14 +120,14 @@ class OuterSync:
         self._steps = 0  # synchronised by this object
 
     def is_due(self, step: int) -> bool:
-        """Return whether islands synchronise after this number of steps."""
+        """Return whether islands synchronise after this number of steps; always true for a single island."""
         return self._outer is None or step % self._config.every == 0
 
     def synchronise(self, completed: Sequence[CompletedStep]) -> tuple[list[CompletedStep], list[str]]:
-        """Make the parameters of all islands equal, and return the `completed` steps with the results of all islands.
+        """Make the parameters of all islands equal, and merge the results of their steps.
 
-        `completed` are this island's steps since the last synchronisation. The second value has messages for the log.
-        Both are the same on every rank.
+        `completed` are this island's steps since the last synchronisation. Return these steps with the results of all
+        islands, and messages for the log; both are the same on every rank.
         """
         if self._outer is None:
             return list(completed), []
@@ -136,7 +137,7 @@ class OuterSync:
         merged = [merged_steps([*map(CompletedStep.from_dict, steps)]) for steps in zip(*islands, strict=True)]
         message = (
             f"islands synchronised: {report.left_out} anomalous updates of modules were left out; "
-            f"{report.rolled_back} modules of the network stay as they were"
+            f"{report.rolled_back} modules of the network were not changed"
         )
         return merged, [message] if report.left_out else []
 
@@ -145,7 +146,7 @@ class OuterSync:
         return self._state(self.islands.gather)
 
     def empty_state(self) -> dict[str, Tensor]:
-        """Return uninitialised tensors of the shapes of `gathered_state`, for a checkpoint to fill."""
+        """Return uninitialised tensors with the shapes of `gathered_state`, to restore a checkpoint into."""
         return self._state(lambda tensor: torch.empty(self.islands.count, *tensor.shape, dtype=tensor.dtype))
 
     def _state(self, of_islands: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
@@ -156,7 +157,7 @@ class OuterSync:
         return {name: state[name] for name in _COMMON} | own | self._outer.tensors()
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Continue from the tensors of `empty_state` that a checkpoint has filled."""
+        """Continue from the tensors of `empty_state` after a checkpoint was restored into them."""
         if self._outer is not None:
             for name, tensor in self._optimizer.tensors().items():
                 if name not in _COMMON:
@@ -165,14 +166,14 @@ class OuterSync:
         self._optimizer.restored()
 
     def communication_summary(self) -> list[str]:
-        """Return a sentence on the bytes sent between islands, on the first rank; empty if nothing was sent."""
+        """Return, on the first rank, a sentence about the bytes sent between islands; empty if nothing was sent."""
         if self._outer is None or not self._is_first or not self._steps:
             return []
         sent, collected = self.islands.sent, self.islands.gathered
         every_step = self._steps * self.islands.all_reduce_bytes(self._optimizer.gradient_sum.nbytes)
         return [
-            f"each of {self.islands.count} islands sent {_mib(sent)} in {self._steps} steps to train, and to the first "
-            f"{_mib(collected)} for checkpoints; to sum gradients in every step would have been "
+            f"each of {self.islands.count} islands sent {_mib(sent)} in {self._steps} steps for training, and "
+            f"{_mib(collected)} to the first island for checkpoints; summing gradients in every step would have sent "
             f"{_mib(every_step)}, {every_step / (sent + collected):.1f} times that"
         ]
 

@@ -32,8 +32,8 @@ from helixfold.training.loader import pack
 from helixfold.training.presets import tiny
 from helixfold.training.step import forward_losses
 
-NOTE = "overfitted: this network has seen one chain, and knows nothing of others"
-# Angstrom: the confidence heads learn only from structures with a resolution in a range that includes this one.
+NOTE = "overfitted: this network was trained on one chain and cannot predict others"
+# Å. The confidence heads learn only from structures with a resolution in a range that includes this value.
 _RESOLUTION = 1.0
 
 
@@ -48,7 +48,7 @@ class Frame:
 
 
 def settings() -> TrainingConfig:
-    """Return the `tiny` training configuration without all that keeps a network from overfitting one chain.
+    """Return the `tiny` training settings without everything that hinders overfitting.
 
     Dropout, masking, recycling, clamping, smooth lDDT and the violation loss are off.
     """
@@ -73,10 +73,10 @@ def settings() -> TrainingConfig:
 
 
 class OverfitRun:
-    """A small network with random initial parameters, and the one chain that it is overfitted to."""
+    """A small network with random initial parameters, and the single chain that it is trained to overfit."""
 
     def __init__(self, structure: Path | str, config: TrainingConfig | None = None) -> None:
-        """Read the first chain of a structure file, and make the network.
+        """Read the first chain of a structure file and create the network.
 
         `config` is `settings()` by default.
         """
@@ -93,7 +93,7 @@ class OverfitRun:
             chain_index=np.zeros(len(chain.sequence), np.int64),
             b_factors=chain.b_factors,
         )
-        # Between pseudo-beta atoms in Angstrom, which a distogram predicts.
+        # Distances in Å between pseudo-beta atoms, which a distogram predicts.
         self.truth_distances = structure_distances(self.truth)
         torch.manual_seed(self.config.seed)
         self.network = AlphaFold(self.config.model)
@@ -105,7 +105,7 @@ class OverfitRun:
         self._step = 0
 
     def train(self, steps: int, every: int) -> Iterator[Frame]:
-        """Train for `steps` more steps; yield a prediction before the first, and after every `every`-th step."""
+        """Train for `steps` more steps, yielding a prediction before the first and after every `every`-th step."""
         yield self._frame(float("nan"))
         for _ in tqdm(range(steps), desc="steps", unit="step", disable=None):
             loss = self._make_step()
@@ -113,30 +113,30 @@ class OverfitRun:
                 yield self._frame(loss)
 
     def fold(self, num_recycles: int = 0, run: Executor | None = None) -> Prediction:
-        """Predict the chain with the network as it is now, superposed on the true structure by C-alpha atoms.
+        """Predict the chain with the current parameters, superposed on the true structure by C-alpha atoms.
 
         `run` is the executor, `Whole()` by default.
         """
         self.network.eval()
         target, options = FoldingTarget(features=self.features), FoldingOptions(num_recycles=num_recycles)
-        (made,) = fold(self.network, self._preset, [target], options, run or Whole(), stages=Stages())
-        superposition = metrics.superposition(*self._observed(made.protein))
-        positions = superposition.apply(made.protein.atom_positions)
-        return replace(made, structure=replace(made.protein, atom_positions=positions))
+        (prediction,) = fold(self.network, self._preset, [target], options, run or Whole(), stages=Stages())
+        superposition = metrics.superposition(*self._observed(prediction.protein))
+        positions = superposition.apply(prediction.protein.atom_positions)
+        return replace(prediction, structure=replace(prediction.protein, atom_positions=positions))
 
     def _make_step(self) -> float:
         config, step = self.config, self._step
-        passes = num_passes(config.seed, step, config.example.max_passes)
+        iterations = num_passes(config.seed, step, config.example.max_passes)
         example = training_example(
             self.features,
             self._labels,
             config.example,
             random_stream(config.seed, StreamUse.TRANSFORM, step, 0),
-            passes,
+            iterations,
         )
         packed = pack(StepExamples(step=step, micro_batch=0, examples=(example,), refused=()), None)
         self.network.train()
-        # Threads of so small a network would wait for each other longer than they compute.
+        # The network is so small that several threads would wait for each other longer than they compute.
         with in_threads(1):
             losses = forward_losses(self.network, packed.on(torch.device("cpu")), config, Whole())
             losses.total.mean().backward()
@@ -152,7 +152,7 @@ class OverfitRun:
         return Frame(step=self._step, loss=loss, lddt=lddt, prediction=prediction)
 
     def _observed(self, protein: Protein) -> tuple[np.ndarray, np.ndarray]:
-        """Return the C-alpha positions of a protein and of the true structure, where the true structure has them."""
+        """Return the C-alpha positions of a protein and of the true structure, for the observed residues."""
         true = self.truth.positions_of("CA")
-        there = np.isfinite(true).all(1)
-        return protein.positions_of("CA")[there], true[there]
+        is_observed = np.isfinite(true).all(1)
+        return protein.positions_of("CA")[is_observed], true[is_observed]

@@ -1,4 +1,4 @@
-"""Plan a training: the time of a step on given hardware, and the days of all stages, beside published trainings."""
+"""Plan a training: estimate the time per step and the days of all stages on some hardware, next to published runs."""
 
 import math
 import re
@@ -25,8 +25,8 @@ from helixfold.training.options import PlanOptions
 from helixfold.training.presets import initial_training, training_preset
 
 SECONDS_A_DAY = 86_400
-# Samples of initial training and of fine-tuning, and of a step (AlphaFold 2, Suppl. Table 4; the times below are for
-# as many).
+# Samples of initial training, of fine-tuning and of one step (AlphaFold 2, Suppl. Table 4). The published times below
+# are for these numbers.
 INITIAL_SAMPLES, FINETUNING_SAMPLES, BATCH_SIZE = 10_000_000, 1_500_000, 128
 
 
@@ -35,8 +35,8 @@ def steps_for(samples: int, batch_size: int) -> int:
     return math.ceil(samples / batch_size)
 
 
-# Program, hardware, and days of initial training and fine-tuning together (HelixFold, arXiv 2207.05477). The second has
-# more hardware than the runs it is compared with.
+# Program, hardware, and days of initial training and fine-tuning together (HelixFold, arXiv 2207.05477). The second run
+# used more hardware than the others.
 PUBLISHED_TRAININGS = (
     ("HelixFold", "128 A100", 7.548),
     ("HelixFold, hybrid parallelism", "256, then 512 A100", 5.295),
@@ -46,14 +46,14 @@ PUBLISHED_TRAININGS = (
 
 
 HERE = "here"
-_MOST_RANKS = 1_000_000
+_MAX_RANKS = 1_000_000
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """Devices of a kind of `MACHINES`, or this machine ("here"), with the number of ranks of each stage of a training.
+    """Devices of a kind in `MACHINES`, or this machine ("here"), and the number of ranks in each stage of a training.
 
-    The last number counts for all further stages.
+    The last number applies to all further stages.
     """
 
     machine: str
@@ -61,21 +61,21 @@ class Hardware:
 
     @classmethod
     def parse(cls, word: str) -> "Hardware":
-        """Read a100x128, a100x256+512 (for two stages), here or herex2. Raise `InputError` for others."""
-        found = re.fullmatch(r"([a-z0-9]+?)(?:x([0-9]{1,7}(?:\+[0-9]{1,7})*))?", word.lower())
+        """Parse a100x128, a100x256+512 (for two stages), here or herex2. Raise `InputError` for anything else."""
+        match = re.fullmatch(r"([a-z0-9]+?)(?:x([0-9]{1,7}(?:\+[0-9]{1,7})*))?", word.lower())
         names = (*MACHINES, HERE)
-        if found is None or found[1] not in names or (found[2] is None and found[1] != HERE):
+        if match is None or match[1] not in names or (match[2] is None and match[1] != HERE):
             raise InputError(
                 f"--hardware must be a kind of device ({', '.join(names)}) and the number of them, such as a100x128, "
                 f"or a100x256+512 for two stages, got {word!r}"
             )
-        ranks = tuple(map(int, (found[2] or "1").split("+")))
-        if not all(1 <= count <= _MOST_RANKS for count in ranks):
-            raise InputError(f"--hardware must have from 1 to {_MOST_RANKS:,} devices, got {word!r}")
-        return cls(found[1], ranks)
+        ranks = tuple(map(int, (match[2] or "1").split("+")))
+        if not all(1 <= count <= _MAX_RANKS for count in ranks):
+            raise InputError(f"--hardware must have from 1 to {_MAX_RANKS:,} devices, got {word!r}")
+        return cls(match[1], ranks)
 
     def ranks_of(self, stage: int) -> int:
-        """Return the number of ranks of a stage, which are counted from 0."""
+        """Return the number of ranks of a stage; stages count from 0."""
         return self.ranks[min(stage, len(self.ranks) - 1)]
 
     def __str__(self) -> str:
@@ -83,16 +83,16 @@ class Hardware:
 
 
 _SAMPLES = {"initial_training": INITIAL_SAMPLES, "finetuning": FINETUNING_SAMPLES}
-# On this machine as many ranks are measured at once as the run would have, so that they share its processors as in the
-# run. Of more than these, two show how long a pass and a message take.
-_MOST_MEASURED, _PROBED = 8, 2
-# Number of examples that are drawn from a training set to find the mean size.
-_DRAWN = 32
+# On this machine, all ranks of the run are measured at once, so that they share its processors as in the run. If there
+# are more than `_MAX_MEASURED`, `_PROBED` ranks show how long a forward pass and a message take.
+_MAX_MEASURED, _PROBED = 8, 2
+# Number of examples that are drawn from a training set to compute the mean size.
+_SAMPLE_SIZE = 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """A stage of a training: its settings, and how many samples it sees."""
+    """A stage of a training: its name, settings and number of samples."""
 
     name: str
     config: TrainingConfig
@@ -100,13 +100,13 @@ class Stage:
 
     @property
     def steps(self) -> int:
-        """Return the number of steps."""
+        """The number of steps."""
         return steps_for(self.samples, self.config.batch_size)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageTime:
-    """The time of a stage on given hardware; `prediction` is None if the time of a step was stated."""
+    """Time of a stage on some hardware; `prediction` is None if the user passed the time per step."""
 
     stage: Stage
     ranks: int
@@ -115,26 +115,27 @@ class StageTime:
 
     @property
     def seconds(self) -> float:
-        """Return the time of all steps in seconds, without start-up, evaluations and checkpoints."""
+        """The time of all steps in seconds, without start-up, evaluations and checkpoints."""
         return self.stage.steps * self.step_seconds
 
 
 def stages_of(options: PlanOptions) -> list[Stage]:
-    """Return the stages that the options name. Raise `InputError` if numbers of samples or times do not fit them."""
-    for name, numbers in (("--samples", options.samples), ("--step-seconds", options.step_seconds)):
-        if numbers and len(numbers) != len(options.preset):
-            given, wanted = len(numbers), f"{len(options.preset)} stages ({', '.join(options.preset)})"
-            raise InputError(f"{name} has {given} number{'' if given == 1 else 's'} for {wanted}; give one for each")
+    """Return the stages of a plan. Raise `InputError` unless there is one sample count and one time for each stage."""
+    for name, values in (("--samples", options.samples), ("--step-seconds", options.step_seconds)):
+        if values and len(values) != len(options.preset):
+            numbers = f"{len(values)} number{'' if len(values) == 1 else 's'}"
+            stages_text = f"{len(options.preset)} stages ({', '.join(options.preset)})"
+            raise InputError(f"{name} has {numbers} for {stages_text}; pass one for each")
     if not all(0 < seconds < float("inf") for seconds in options.step_seconds):
-        raise InputError("--step-seconds are numbers of seconds greater than 0")
+        raise InputError("--step-seconds must be numbers of seconds greater than 0")
     stages = []
-    for number, name in enumerate(options.preset):
+    for index, name in enumerate(options.preset):
         config = training_preset(name).with_settings(options.settings)
         if options.parallel_blocks:
             config = replace(config, model=with_parallel_blocks(config.model))
         samples = config.steps * config.batch_size
         if options.samples:
-            samples = options.samples[number]
+            samples = options.samples[index]
         elif name in _SAMPLES and not any(setting.startswith("steps=") for setting in options.settings):
             samples = _SAMPLES[name]
         stages.append(Stage(name=name, config=config, samples=samples))
@@ -142,9 +143,9 @@ def stages_of(options: PlanOptions) -> list[Stage]:
 
 
 def plan_lines(options: PlanOptions) -> Iterator[str]:
-    """Yield tables of the time that all stages take on each hardware, then published trainings.
+    """Yield the lines of `helixfold plan`: the times of all stages on each hardware, then published trainings.
 
-    Raise `InputError` for wrong hardware, if no layout fits, or if this machine cannot be measured.
+    Raise `InputError` for unknown hardware, if no layout fits, or if this machine cannot be measured.
     """
     stages, all_hardware = stages_of(options), [Hardware.parse(word) for word in options.hardware]
     if options.training_set is not None and any(hardware.machine != HERE for hardware in all_hardware):
@@ -152,37 +153,37 @@ def plan_lines(options: PlanOptions) -> Iterator[str]:
     store = None if options.training_set is None else FeatureStore.open(options.training_set)
     for hardware in all_hardware:
         times = []
-        for number, stage in enumerate(stages):
-            ranks = hardware.ranks_of(number)
+        for index, stage in enumerate(stages):
+            ranks = hardware.ranks_of(index)
             if options.step_seconds:
-                times.append(StageTime(stage=stage, ranks=ranks, step_seconds=options.step_seconds[number]))
+                times.append(StageTime(stage=stage, ranks=ranks, step_seconds=options.step_seconds[index]))
                 continue
             if hardware.machine == HERE:
                 yield f"measuring {ranks} {'rank' if ranks == 1 else 'ranks'} of {stage.name} on this machine ..."
             work, machine, size = _work(stage.config, ranks, hardware.machine, store)
-            found = predictions(work, ranks, machine)
-            fastest = best(found)
+            estimates = predictions(work, ranks, machine)
+            fastest = best(estimates)
             times.append(StageTime(stage=stage, ranks=ranks, step_seconds=fastest.seconds.total, prediction=fastest))
-            yield _described(stage, work, machine, size)
+            yield _stage_line(stage, work, machine, size)
             if hardware.machine == HERE and options.training_set is None and not stage.config.example.fixed_shapes:
                 yield from _range_lines(times[-1], ranks)
             if options.layouts:
-                yield from table(found, fastest.work.layout)
+                yield from table(estimates, fastest.work.layout)
                 if ranks > 1:
-                    yield axial_summary(found)
+                    yield axial_summary(estimates)
         yield ""
         yield from _times_table(hardware, times)
         yield ""
     if not options.step_seconds and any(hardware.machine != HERE for hardware in all_hardware):
-        yield "calculated, since this program has not run on such devices: their rates are data sheets', of which as"
-        yield "much is reached as by NVIDIA's program in MLPerf HPC v3.0 on H100"
+        yield "calculated, not measured: rates are from data sheets, scaled to the share that NVIDIA's program reached"
+        yield "on H100 in MLPerf HPC v3.0"
     yield from _published_table()
 
 
 def _work(
     config: TrainingConfig, ranks: int, machine: str, store: FeatureStore | None
 ) -> tuple[Training, Machine, PassSize]:
-    """Return the work of a step with the largest examples, the machine, and the size of the examples to time."""
+    """Return the workload of a step with the largest examples, the machine, and the example size that times are for."""
     if machine != HERE:
         # The published rates are for bfloat16.
         work = workload(replace(config, dtype="bfloat16"), MACHINES[machine].properties)
@@ -191,8 +192,8 @@ def _work(
     size = work.size
     if store is not None and not config.example.fixed_shapes:
         size = _mean_size(size, config, store)
-    # The largest examples decide on memory, average ones on time.
-    return work, _measured(replace(work, size=size), ranks), size
+    # Memory is estimated for the largest examples, and time for average ones.
+    return work, _measure(replace(work, size=size), ranks), size
 
 
 def _mean_size(size: PassSize, config: TrainingConfig, store: FeatureStore) -> PassSize:
@@ -203,7 +204,7 @@ def _mean_size(size: PassSize, config: TrainingConfig, store: FeatureStore) -> P
     dataset_of = ComplexDataset if config.model.method == "multimer" else TrainingDataset
     example = replace(config.example, max_passes=1)
     dataset = dataset_of(store=store, config=example, selection=config.selection, seed=config.seed)
-    samples = [dataset.draw(step).examples[0].samples[0] for step in range(_DRAWN)]
+    samples = [dataset.draw(step).examples[0].samples[0] for step in range(_SAMPLE_SIZE)]
     return replace(
         size,
         residues=math.ceil(math.sqrt(fmean(len(each.aatype) ** 2 for each in samples))),
@@ -213,14 +214,13 @@ def _mean_size(size: PassSize, config: TrainingConfig, store: FeatureStore) -> P
     )
 
 
-def _measured(work: Training, ranks: int) -> Machine:
-    """Return the machine at hand, by short measurements."""
-    probed = ranks if ranks <= _MOST_MEASURED else _PROBED
+def _measure(work: Training, ranks: int) -> Machine:
+    """Measure the rates of this machine's devices and links."""
+    probed = ranks if ranks <= _MAX_MEASURED else _PROBED
     if torch.cuda.is_available():
         if ranks > 1 and torch.cuda.device_count() < _PROBED:
             raise InputError(
-                "links between GPUs can be measured where there are two of them; here is one, so plan with "
-                f"--hardware h200x{ranks}"
+                f"measuring links between GPUs needs two GPUs, got one; pass --hardware h200x{ranks} for an estimate"
             )
         probed = min(probed, torch.cuda.device_count())
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -228,19 +228,19 @@ def _measured(work: Training, ranks: int) -> Machine:
     return on_ranks(probed, measure_machine, work, ranks, device=device, threads=threads)
 
 
-def _described(stage: Stage, work: Training, machine: Machine, size: PassSize) -> str:
+def _stage_line(stage: Stage, work: Training, machine: Machine, size: PassSize) -> str:
     return (
-        f"{stage.name}: {work.batch_size} samples a step, {size.residues} residues, {size.msa_rows} + "
-        f"{size.templates} + {size.extra_rows:,} rows, {dtype_name(size.dtype)}, {work.recycling_iterations:g} passes "
-        f"before the one that learns; {machine.name}, {gib(machine.memory)} a rank"
+        f"{stage.name}: {work.batch_size} samples per step, {size.residues} residues, {size.msa_rows} + "
+        f"{size.templates} + {size.extra_rows:,} rows, {dtype_name(size.dtype)}, {work.recycling_iterations:g} "
+        f"recycling iterations before the trained one; {machine.name}, {gib(machine.memory)} per rank"
     )
 
 
 def _range_lines(largest: StageTime, ranks: int) -> Iterator[str]:
-    """Yield the range that a stage's time lies in: from short examples, which are measured here, to the largest."""
-    stage, found = largest.stage, largest.prediction
-    assert found is not None
-    size = found.work.size
+    """Yield the range of a stage's time, from short examples, which are measured here, to the largest examples."""
+    stage, prediction = largest.stage, largest.prediction
+    assert prediction is not None
+    size = prediction.work.size
     short = replace(
         size,
         residues=math.ceil(size.residues / 2),
@@ -248,26 +248,26 @@ def _range_lines(largest: StageTime, ranks: int) -> Iterator[str]:
         extra_rows=math.ceil(size.extra_rows / 2),
         templates=0,
     )
-    machine = _measured(replace(found.work, size=short), ranks)
-    seconds = min(predict(found.work, found.work.layout, machine).seconds.total, largest.step_seconds)
+    machine = _measure(replace(prediction.work, size=short), ranks)
+    seconds = min(predict(prediction.work, prediction.work.layout, machine).seconds.total, largest.step_seconds)
     yield (
-        f"expect {seconds:.2f} to {largest.step_seconds:.2f} s a step, "
+        f"expect {seconds:.2f} to {largest.step_seconds:.2f} s per step, "
         f"{duration(stage.steps * seconds)} to {duration(largest.seconds)}: from examples of {short.residues} residues "
-        f"with half the rows and no templates, to the largest; --training-set DIR measures yours"
+        f"with half the rows and no templates, to the largest; pass --training-set DIR to measure your examples"
     )
 
 
 def _times_table(hardware: Hardware, times: Sequence[StageTime]) -> Iterator[str]:
-    """Yield a line for each stage, with what a step is spent on, and one for all."""
+    """Yield a line for each stage, with the parts of a step's time, and one for all stages."""
     parts = [each.name for each in fields(Seconds)]
     headings = "".join(f"{part:>11}" for part in parts)
     yield f"{hardware!s:22}{'samples':>12}{'steps':>9}{'ranks':>7}  {'layout':22}{'s a step':>10}{headings}{'time':>14}"
     for each in times:
-        found = each.prediction
-        cells = ["-" if found is None else f"{getattr(found.seconds, part):.3f}" for part in parts]
+        prediction = each.prediction
+        cells = ["-" if prediction is None else f"{getattr(prediction.seconds, part):.3f}" for part in parts]
         yield (
             f"{each.stage.name:22}{each.stage.samples:12,}{each.stage.steps:9,}{each.ranks:7,}  "
-            f"{'as stated' if found is None else str(found.work.layout):22}{each.step_seconds:10.3f}"
+            f"{'as stated' if prediction is None else str(prediction.work.layout):22}{each.step_seconds:10.3f}"
             f"{''.join(f'{cell:>11}' for cell in cells)}{duration(each.seconds):>14}"
         )
     if len(times) > 1:
@@ -290,7 +290,7 @@ def _published_table() -> Iterator[str]:
 
 
 def duration(seconds: float) -> str:
-    """Return a time as text in days, or if it is less than one in hours, minutes or seconds."""
+    """Format a time in days or, if it is shorter than a day, in hours, minutes or seconds."""
     for unit, length, digits in (("days", SECONDS_A_DAY, 3), ("h", 3600, 2), ("min", 60, 1)):
         if seconds >= length:
             return f"{seconds / length:,.{digits}f} {unit}"
@@ -298,7 +298,7 @@ def duration(seconds: float) -> str:
 
 
 def published_step_lines() -> Iterator[str]:
-    """Yield a table of published runs: their published time of a step beside the predicted one."""
+    """Yield a table that compares the published step times of published runs with the estimated ones."""
     yield f"{'':34}{'layout':24}{'published, s':>14}{'predicted, s':>14}{'of it':>8}"
     for source, layout, keep, published in PUBLISHED:
         recompute = RecomputeConfig.everywhere(keep)
@@ -307,4 +307,4 @@ def published_step_lines() -> Iterator[str]:
         )
         seconds = predict(workload(config), layout, MACHINES["h100"]).seconds.total
         yield f"{source:34}{layout!s:24}{published:14.3f}{seconds:14.3f}{seconds / published:8.2f}"
-    yield "The first of them fixes what share of an H100's rates the program reaches; the others are predicted."
+    yield "The share of an H100's rates that is reached was fitted to the first run; the other times are predicted."

@@ -42,11 +42,11 @@ def finetuning() -> TrainingConfig:
 def multimer_initial_training() -> TrainingConfig:
     """Return the first stage of AlphaFold-Multimer (Evans et al. 2022), for the network of its second release.
 
-    FAPE is clamped at 10 Angstrom within the chains of 90 % of the examples and at 30 between chains, beside the loss
-    of chains' centres (Sec. 2.5). The crop of 384 residues is stated in DeepMind's technical note on AlphaFold 2.3;
-    rows and other weights are those of its configuration. From OpenFold's settings are the weight of violations, 0.03,
-    crops around an interface in half of the examples, and alignments of which no block is deleted. Batch, learning rate
-    and number of steps are those of AlphaFold 2's first stage.
+    FAPE is clamped at 10 Å within the chains of 90 % of the examples and at 30 Å between chains, and the loss of the
+    chains' centres is added (Sec. 2.5). The crop of 384 residues is from DeepMind's technical note on AlphaFold 2.3,
+    and MSA depths and loss weights from its configuration. OpenFold's settings contribute the violation weight of 0.03,
+    crops around an interface in half of the examples, and alignments without block deletion. Batch size, learning rate
+    and number of steps are the same as in AlphaFold 2's first stage.
     """
     return _of_complexes("model_1_multimer_v2", crop_size=384, violation=0.03, steps=78_000)
 
@@ -54,8 +54,8 @@ def multimer_initial_training() -> TrainingConfig:
 def multimer_finetuning() -> TrainingConfig:
     """Return a second stage for complexes: crops of 640 residues and the deeper alignments of the third release.
 
-    The crop is stated in DeepMind's technical note on AlphaFold 2.3; rows and the full weight of violations are those
-    of its configuration. Learning rate and number of steps are those of AlphaFold 2's second stage.
+    The crop is from DeepMind's technical note on AlphaFold 2.3, and MSA depths and the full violation weight from its
+    configuration. Learning rate and number of steps are the same as in AlphaFold 2's second stage.
     """
     run = _of_complexes("model_1_multimer_v3", crop_size=640, violation=1.0, steps=12_000)
     return replace(run, optimizer=optimizers.finetuning())
@@ -78,11 +78,11 @@ def _of_complexes(network: str, *, crop_size: int, violation: float, steps: int)
 
 
 def tiny() -> TrainingConfig:
-    """Return a run of the `tiny` network on short crops with few sequences, which takes minutes on two cores.
+    """Return settings for the `tiny` network with short crops and few sequences, which trains in minutes on two cores.
 
-    All losses are on from the first step, and also AlphaFold 3's smooth lDDT, with which an untrained network learns
-    sooner. Random parameters put all atoms in one place, where the violation loss at its full weight would have a
-    thousand times the gradient of all others.
+    All losses are on from the first step, with AlphaFold 3's smooth lDDT, which helps an untrained network to learn
+    sooner. The violation loss has a small weight, because a network with random parameters places all atoms at one
+    point, where its gradient at full weight would be a thousand times that from all other losses.
     """
     return TrainingConfig(
         model=presets.tiny().model,
@@ -104,9 +104,9 @@ def tiny() -> TrainingConfig:
 
 
 def tiny_multimer() -> TrainingConfig:
-    """Return a run like `tiny` for complexes: its network with the modules of AlphaFold-Multimer, and all losses.
+    """Return settings like `tiny` for complexes: a tiny AlphaFold-Multimer network and all losses.
 
-    FAPE between chains is not clamped, since at first all chains are in one place.
+    FAPE between chains is not clamped, because at first all chains are at one point.
     """
     run = tiny()
     return replace(
@@ -118,7 +118,7 @@ def tiny_multimer() -> TrainingConfig:
 
 
 def small() -> TrainingConfig:
-    """Return the first stage of the demonstration model's training; `helixfold train --recipe small` has all."""
+    """Return the first stage of the demonstration model's training; `helixfold train --recipe small` runs them all."""
     return recipe("small")[0].config
 
 
@@ -137,7 +137,7 @@ TRAINING_PRESETS: dict[str, Callable[[], TrainingConfig]] = {
 
 
 def training_preset(name: str) -> TrainingConfig:
-    """Return the settings of a training run by the name of its preset. Raise `ConfigError` if there is none."""
+    """Return the training settings of the preset with this name. Raise `ConfigError` if there is none."""
     if name not in TRAINING_PRESETS:
         choices = f"{', '.join(TRAINING_PRESETS)}{did_you_mean(name, TRAINING_PRESETS)}"
         raise ConfigError(f"there is no training preset {name!r}; choose one of {choices}")

@@ -1,6 +1,6 @@
-"""Progress of a training run: what its checkpoints record, and what stderr shows.
+"""Progress of a training run, as recorded in its checkpoints and displayed on stderr.
 
-A terminal shows a bar, anything else a line every half minute.
+A terminal shows a bar; otherwise a line is printed every half minute.
 """
 
 import sys
@@ -15,10 +15,10 @@ from helixfold.runtime.standard_streams import print_note
 from helixfold.training.config import EvaluationConfig
 
 _SECONDS_BETWEEN_LINES = 30
-# Of steps and of evaluations alike: the weighted sum of all terms, without a step's factor for the number of residues.
+# For steps and evaluations, this is the weighted sum of all terms without the factor for the number of residues.
 _LOSS = "weighted loss"
-# Scores of an evaluation that are printed; log.jsonl has all of them.
-_SHOWN = {
+# These scores of an evaluation are printed; log.jsonl has all of them.
+_PRINTED_SCORES = {
     "loss": _LOSS,
     "lddt_ca": "CA-lDDT",
     "tm_score": "TM-score",
@@ -40,7 +40,7 @@ class Progress:
         self._last_step = last_step
         self._lddt = ""
         self._next_line = 0.0
-        # tqdm could check for a terminal itself, but would then print nothing without one.
+        # tqdm can check for a terminal itself, but prints nothing if there is none.
         self._bar = (
             tqdm(total=last_step, initial=first_step, desc="training", unit="step", file=sys.stderr, dynamic_ncols=True)
             if sys.stderr.isatty()
@@ -62,9 +62,9 @@ class Progress:
         """Print mean scores of the held-out chains or complexes after a step."""
         if "lddt_ca" in summary:
             self._lddt = f", lDDT {summary['lddt_ca']:.3f}"
-        shown = [f"{name} {summary[key]:.3f}" for key, name in _SHOWN.items() if key in summary]
+        scores = [f"{name} {summary[key]:.3f}" for key, name in _PRINTED_SCORES.items() if key in summary]
         kind = "complexes" if "chain_lddt_ca" in summary else "chains"
-        print_note(f"held-out {kind} after {step + 1} steps: {', '.join(shown)}")
+        print_note(f"held-out {kind} after {step + 1} steps: {', '.join(scores)}")
 
     def close(self) -> None:
         """End the bar."""
@@ -74,18 +74,18 @@ class Progress:
 
 @dataclass(kw_only=True)
 class RunProgress:
-    """Progress of a run, which its checkpoints record beside tensors."""
+    """Progress of a run, which its checkpoints record in addition to tensors."""
 
-    step: int = 0  # the next one
+    step: int = 0  # the next step
     skipped: int = 0  # steps whose loss or gradient was not finite
     skipped_in_a_row: int = 0
     best_score: float | None = None  # `deciding_score` of the held-out chains or complexes
     best_step: int | None = None
-    descends_from: str | None = None  # packaged model whose parameters the run began with
-    began_with: str | None = None  # the parameters it began with, in words; None if all were random
+    descends_from: str | None = None  # packaged model from which the initial parameters descend
+    began_with: str | None = None  # description of the initial parameters; None if all were random
 
     def is_settled(self, evaluation: EvaluationConfig) -> bool:
-        """Return whether so many evaluations since the best one were no better that the run ends."""
+        """Return whether the run ends early, after `patience` evaluations without a new best score."""
         if evaluation.patience is None or self.best_step is None:
             return False
         return self.step - self.best_step >= evaluation.patience * evaluation.every

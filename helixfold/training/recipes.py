@@ -1,6 +1,6 @@
-"""Recipes: trainings in several stages, each of which starts from the parameters that the one before ended with.
+"""Recipes: trainings in several stages, each of which starts from the final parameters of the previous stage.
 
-A stage is a run of its own in a directory of its own. Its last weights are all that the next stage needs.
+Each stage is a separate run with its own directory. The next stage needs only its last weights.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ from helixfold.training.config import EvaluationConfig, TrainingConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One stage of a recipe: the name of its directory, its settings, and how long it takes on two cores."""
+    """One stage of a recipe: the name of its directory, its settings, and its expected duration."""
 
     name: str
     config: TrainingConfig
@@ -33,7 +33,7 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True)
 class StageRun:
-    """One stage of a recipe in its directory, with the weights that it starts from."""
+    """One stage of a recipe with its directory and the weights that it starts from."""
 
     stage: Stage
     directory: Path
@@ -41,36 +41,37 @@ class StageRun:
 
     @property
     def last_weights(self) -> Path:
-        """Return the path of the weights that the stage ends with."""
+        """The path of the weights that the stage writes at its end."""
         return last_weights(self.directory)
 
     @property
     def is_finished(self) -> bool:
-        """Return whether the stage has ended, so that the next one can start."""
+        """Whether the stage has ended, so that the next one can start."""
         return self.last_weights.is_file()
 
 
 def last_weights(directory: Path) -> Path:
-    """Return the path of the weights that a run in this directory writes at its end."""
+    """Return the path of the weights that a training run in this directory writes at its end."""
     return directory / "weights" / "last.safetensors"
 
 
 def stage_runs(stages: Sequence[Stage], output: Path, settings: Sequence[str] = ()) -> list[StageRun]:
-    """Return the runs of a recipe in the directory `output`; `settings` change all stages (`Config.with_settings`)."""
+    """Return the runs of a recipe in `output`; `settings` are applied to all stages (`Config.with_settings`)."""
     runs: list[StageRun] = []
     for stage in stages:
-        changed = replace(stage, config=stage.config.with_settings(settings))
+        with_settings = replace(stage, config=stage.config.with_settings(settings))
         weights = runs[-1].last_weights if runs else None
-        runs.append(StageRun(stage=changed, directory=output / stage.name, weights=weights))
+        runs.append(StageRun(stage=with_settings, directory=output / stage.name, weights=weights))
     return runs
 
 
 def small() -> tuple[Stage, ...]:
-    """Return the stages of the demonstration model, which reads templates and alignments, for two cores.
+    """Return the stages that train the demonstration model, which uses templates and alignments, on two cores.
 
-    Each ends within 150 minutes, with weights of at most 15 MB. The distogram comes first, and smooth lDDT and FAPE
-    that is mostly not clamped from the first step on, because at first all atoms are in one place, farther than the
-    clamp from their true positions. Crops grow, and recycling comes last. Half of the examples have no template.
+    Each stage takes at most 150 minutes, and its weights at most 15 MB. The distogram loss has a large weight at first.
+    Smooth lDDT and mostly unclamped FAPE are on from the first step, because at first all atoms are at one point,
+    farther than the clamp from their true positions. Crops grow, and recycling is added last. In the first stage half
+    of the examples have no template.
     """
     network = presets.small()
     structure = replace(
@@ -81,7 +82,7 @@ def small() -> tuple[Stage, ...]:
         aligned_error=0.02,
         violation=0.0,
         smooth_lddt=1.0,
-        # Half of the files in the collection do not say their resolution.
+        # Half of the files in the training set do not have a resolution.
         min_resolution=0.0,
     )
     first = TrainingConfig(
@@ -98,7 +99,7 @@ def small() -> tuple[Stage, ...]:
             max_passes=1,
             fixed_shapes=False,
         ),
-        # The few chains with deep alignments come more often than by chance, but too seldom to be learnt by heart.
+        # The few chains with deep alignments are drawn more often than by chance, but too rarely to be memorised.
         selection=ChainSelection(aligned_probability=0.1, aligned_rows=128),
         loss=replace(structure, distogram=2.0, smooth_lddt=2.0),
         optimizer=_muon(5e-4),
@@ -110,7 +111,7 @@ def small() -> tuple[Stage, ...]:
         seed=1,
     )
     later = [first]
-    for number, (crop, rate, changes) in enumerate(_LATER, start=2):
+    for stage_index, (crop, rate, changes) in enumerate(_LATER, start=2):
         before = later[-1]
         later.append(
             replace(
@@ -119,7 +120,7 @@ def small() -> tuple[Stage, ...]:
                 example=replace(
                     before.example,
                     crop_size=crop,
-                    # Relatives say more of what templates are like than corrupted copies.
+                    # Related structures resemble real templates more than corrupted copies do.
                     template_augmentation=replace(
                         before.example.template_augmentation,
                         none_fraction=changes.none_fraction,
@@ -137,13 +138,13 @@ def small() -> tuple[Stage, ...]:
                 ),
                 optimizer=_muon(rate, changes.drop_after),
                 evaluation=replace(before.evaluation, num_recycles=changes.max_passes - 1, max_residues=256),
-                steps=STEPS[number - 1],
-                seed=number,
+                steps=STEPS[stage_index - 1],
+                seed=stage_index,
             )
         )
     return tuple(
-        Stage(name=f"stage_{number}", config=config, minutes=minutes)
-        for number, (config, minutes) in enumerate(zip(later, MINUTES, strict=True), start=1)
+        Stage(name=f"stage_{index}", config=config, minutes=minutes)
+        for index, (config, minutes) in enumerate(zip(later, MINUTES, strict=True), start=1)
     )
 
 
@@ -164,10 +165,10 @@ class _Changes:
     drop_after: int | None = None
 
 
-# A network that has learnt what templates are then learns to keep them, and to place what they lack: free updates move
-# aligned residues by more than they correct them.
+# Factor of the updates of residues that the template has. A network that can use templates then learns to preserve them
+# and to place only missing residues, because full updates move aligned residues by more than they correct them.
 KEEPING = 0.2
-# Crop and learning rate of each stage but the first, and in what else it differs.
+# Crop, learning rate and other changes of each stage after the first.
 _LATER = (
     (96, 5e-4, _Changes(rows=24, unclamped_fraction=0.7)),
     (128, 4e-4, _Changes(rows=32, max_passes=2, violation=0.02, update_factor=KEEPING)),
@@ -185,8 +186,8 @@ _LATER = (
             drop_after=150,
         ),
     ),
-    # What was lost for single chains meanwhile comes back, and pLDDT learns what templates are worth: from relatives
-    # alone, since copies are better.
+    # This stage recovers accuracy on single chains that the earlier stages lost, and pLDDT learns the quality of
+    # templates. Only related structures serve as templates, because copies are better than real templates.
     (
         96,
         3e-4,
@@ -204,15 +205,15 @@ _LATER = (
         ),
     ),
 )
-# Steps of each stage, and the minutes that they take on two cores if a sample takes 1.2, 2.5, 5.2 and 10 seconds of one
-# core at crops of 64, 96, 128 and 160 residues, as on a busy machine, and a pass without gradients a third of that.
-# Alone on the machine they take half as long.
+# Steps of each stage, and the minutes that they take on two cores of a busy machine. There a sample takes 1.2, 2.5, 5.2
+# and 10 core seconds at crops of 64, 96, 128 and 160 residues, and a recycling iteration without gradients a third of
+# that. On an idle machine the stages take half as long.
 STEPS = (2800, 1300, 420, 400, 480)
 MINUTES = (125, 120, 95, 110, 50)
 
 
 def _updating(model: ModelConfig, factor: float) -> ModelConfig:
-    """Return a network with this factor of the updates of residues that the template has; pLDDT is not calibrated."""
+    """Return a network that scales updates of residues in the template by `factor`, with uncalibrated pLDDT."""
     assert model.template is not None
     return replace(model, template=replace(model.template, update_factor=factor, plddt_slope=0.0))
 
@@ -235,7 +236,7 @@ RECIPES: dict[str, Callable[[], tuple[Stage, ...]]] = {"small": small}
 
 
 def recipe(name: str) -> tuple[Stage, ...]:
-    """Return the stages of a recipe by its name. Raise `ConfigError` if there is none."""
+    """Return the stages of the recipe with this name. Raise `ConfigError` if there is none."""
     if name not in RECIPES:
         choices = f"{', '.join(RECIPES)}{did_you_mean(name, RECIPES)}"
         raise ConfigError(f"there is no recipe {name!r}; choose one of {choices}")

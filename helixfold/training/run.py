@@ -51,16 +51,16 @@ def train(
     cuda_graphs: CudaGraphs = "auto",
     draw: Callable[[TrainingHistory, Path], None] | None = None,
 ) -> int:
-    """Train until `config.steps`, or resume the run in `output`, and return an exit code.
+    """Train for `config.steps` steps, or resume the run in `output`, and return an exit code.
 
-    It is 0 at the end, 143 if SIGTERM, 130 if Ctrl-C or 129 if a closed terminal stopped the run, which was then saved,
-    and 1 if a rank was lost or too many losses were not finite. Under `torchrun` every process calls this. Raise
-    `InputError` for wrong input, before anything is written.
+    The code is 0 at the end; 143, 130 or 129 if SIGTERM, Ctrl-C or a closed terminal stopped the run, after a
+    checkpoint was saved; and 1 if a rank was lost or too many losses were not finite. Under `torchrun` every process
+    calls this function. Raise `InputError` for wrong input, before anything is written.
 
-    A resumed run uses bp and dap of `layout`; dp follows from the present number of ranks. The layout "auto" is chosen
-    by short measurements of devices and links at every start. `draw` draws the training curves into a PNG file. With
-    `cuda_graphs` "auto" an NVIDIA GPU replays steps that it has recorded, if all examples have the same shapes and
-    ranks share none; with "off" it launches all.
+    A resumed run uses bp and dap of `layout`, and dp follows from the current number of ranks. The layout "auto" is
+    chosen at every start by short measurements of devices and links. `draw` draws the training curves into a PNG file.
+    With `cuda_graphs` "auto", an NVIDIA GPU captures training steps as CUDA graphs and replays them, if all examples
+    have the same shapes and no ranks share a sample; with "off", every kernel is launched.
     """
     require("train", "biotite", "lmdb", "tensorboard", action="helixfold train")
     limit_threads()
@@ -72,8 +72,8 @@ def train(
         if mesh.is_first and (warning := untested_warning(properties_of(mesh.device))) is not None:
             print_message(warning)
         if layout == AUTO_LAYOUT and mesh.size > 1:
-            of_a_step = workload(with_settled_dtype(config, mesh, files.checkpoints), properties_of(mesh.device))
-            mesh = make_mesh(choose_layout(of_a_step, mesh, memory_per_rank(mesh)), mesh.device, timeout)
+            step = workload(with_settled_dtype(config, mesh, files.checkpoints), properties_of(mesh.device))
+            mesh = make_mesh(choose_layout(step, mesh, memory_per_rank(mesh)), mesh.device, timeout)
         return _train_on(
             mesh,
             store,
@@ -138,10 +138,9 @@ def _train_on(
 
 
 def exit_code_of(work: Callable[[], int], timeout: float = TIMEOUT) -> int:
-    """Carry out a run that may join other ranks, leave them at its end, and return its exit code.
+    """Call `work`, which may join other ranks, leave the ranks at its end, and return its exit code.
 
-    It is what `work` returns, and 1 if a rank did not answer for `timeout` seconds or the run diverged, which the error
-    output says once.
+    Return 1, and print the error once, if a rank did not respond for `timeout` seconds or the run diverged.
     """
     try:
         with report_lost_ranks(timeout):
@@ -155,12 +154,12 @@ def exit_code_of(work: Callable[[], int], timeout: float = TIMEOUT) -> int:
 
 
 def usual_workers(device: torch.device) -> int:
-    """Return the number of processes that prepare examples ahead, unless it is given."""
+    """Return the default number of loader processes for a device."""
     return 4 if device.type == "cuda" else 0
 
 
 def held_out_names(path: Path, store: FeatureStore, config: TrainingConfig) -> tuple[str, ...]:
-    """Read the names of held-out chains, or for a model of complexes of assemblies, which must be in the store."""
+    """Read the names of held-out chains, or for a multimer model of assemblies, which must be in the store."""
     if config.model.method == "multimer":
         return read_names(path, {entry.name for entry in store.assemblies}, "assembly")
     return read_names(path, {entry.name for entry in store.entries})

@@ -1,4 +1,4 @@
-"""Directory of a training run, and its files other than checkpoints and the log."""
+"""The directory of a training run, and its files other than checkpoints and the log."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -22,38 +22,36 @@ CONFIG_FILE = "config.json"
 
 @dataclass(frozen=True, kw_only=True)
 class RunFiles:
-    """Paths and files of one run."""
+    """Paths of one training run, with methods that check its directory and write its files."""
 
     directory: Path
-    name: str  # of the model that it trains
+    name: str  # of the model that is trained
     draw: Callable[[TrainingHistory, Path], None] | None = None  # draws the training curves into a PNG file
-    # Writes a run's weights into a file in place of `write_weights`: the path and the averages of what is trained.
+    # Called by `write_weights` to write the file, with its path and the averaged trained parameters.
     save: Callable[[Path, Mapping[str, Tensor]], None] | None = None
 
     @property
     def checkpoints(self) -> Path:
-        """Return the directory of checkpoints."""
+        """The directory of checkpoints."""
         return self.directory / "checkpoints"
 
     def check(self) -> None:
-        """Raise `InputError` if the directory has other files than those of a training run, or its log is no file."""
+        """Raise `InputError` if the directory has files that are not of a training run, or its log is not a file."""
         if self.directory.exists() and not self.directory.is_dir():
-            raise ConfigError(f"{self.directory} is a file; name a directory for the run")
+            raise ConfigError(f"{self.directory} is a file; pass a directory for the run")
         if (self.directory / LOG_FILE).exists():
             require_file(self.directory / LOG_FILE)
         if self.checkpoints.exists() or not self.directory.exists():
             return
-        # A run killed at its very beginning may have left half a `CONFIG_FILE` under a hidden name.
+        # A run that was killed at the start may have left part of a `CONFIG_FILE` under a hidden name.
         names = {path.name for path in self.directory.iterdir()} - {LOCK_FILE}
         if not all(name.lstrip(".").startswith(CONFIG_FILE) for name in names):
-            raise ConfigError(
-                f"{self.directory} holds other files than those of a training run; name another directory"
-            )
+            raise ConfigError(f"{self.directory} has files that are not from a training run; pass another directory")
 
     def write_config(self, config: TrainingConfig, about: Mapping[str, Any]) -> None:
-        """Write the settings of the run, and other facts about it, as `config.json`.
+        """Write the settings of the run, and other facts about it, to `config.json`.
 
-        Remove the files that a killed run had not finished writing.
+        Remove incomplete files that a killed run left.
         """
         remove_partial_files([self.directory, self.directory / "weights"])
         content = json.dumps({"name": self.name, **about, "config": config.to_dict()}, indent=1)
@@ -95,7 +93,7 @@ class RunFiles:
             raise InputError.at(path, f"cannot be written: {printable(str(error))}") from error
 
     def plot_curves(self) -> None:
-        """Draw the training curves if `draw` is given. Raise `InputError` if the file cannot be written."""
+        """Draw the training curves with `draw`, if it is set. Raise `InputError` if the file cannot be written."""
         if self.draw is None:
             return
         path = self.directory / "curves.png"

@@ -1,6 +1,6 @@
-"""Forward pass and losses of one micro-batch: recycling without gradients, then the iteration that is trained.
+"""Forward pass, losses and gradients of one micro-batch: recycling without gradients, then one iteration with them.
 
-In a training step they run eagerly, or replay captured CUDA graphs.
+A training step runs eagerly, or is captured as CUDA graphs and replayed.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ from helixfold.training.loader import TrainingBatch
 
 
 def forward(model: AlphaFold, batch: TrainingBatch, run: Executor, dtype: torch.dtype) -> Outputs:
-    """Return the outputs of the last recycling iteration; the earlier ones have no gradients.
+    """Return the outputs of the last recycling iteration; the earlier ones are computed without gradients.
 
     AlphaFold 2, Suppl. Alg. 31.
     """
@@ -48,9 +48,9 @@ def forward_losses(model: AlphaFold, batch: TrainingBatch, config: TrainingConfi
 
 
 def seed_dropout(config: TrainingConfig, batch: TrainingBatch) -> None:
-    """Seed the random numbers of dropout by the run's seed, the step and the micro-batch's index.
+    """Seed the random numbers of dropout with the run's seed, the step and the micro-batch's index.
 
-    So they are the same on whatever rank, and checkpoints need no random state.
+    They are the same on every rank, and checkpoints need no random state.
     """
     torch.manual_seed(int(random_stream(config.seed, StreamUse.DROPOUT, batch.step, batch.micro_batch).integers(2**63)))
 
@@ -70,7 +70,7 @@ class CapturedGradients:
         self.graphs = graphs
 
     def __call__(self, recycling_inputs: Sequence[Batch], labels: Labels, dtype: torch.dtype) -> dict[str, Tensor]:
-        """Return the losses of each sample by name, without gradient. `GradientReducer.collect` must follow."""
+        """Return the losses of each sample by name, without gradients. Call `GradientReducer.collect` afterwards."""
         model, run = self._model, self._run_updates
 
         def recycle(inputs: tuple[Batch, Recycled]) -> Recycled:
@@ -84,7 +84,7 @@ class CapturedGradients:
             return losses.terms()
 
         *earlier, trained = recycling_inputs
-        # The first iteration recycles zeros, as the later ones recycle results.
+        # The first iteration recycles zeros, so that one graph serves it and the later ones.
         previous = nothing_recycled(run, model.config, trained.seq_mask, dtype)
         with torch.no_grad():
             for sample in earlier:
@@ -93,7 +93,7 @@ class CapturedGradients:
 
 
 class MicroBatchStep:
-    """Compute the losses of a micro-batch, and add their gradient to the sum over the step.
+    """Computes the losses of a micro-batch and adds their gradients to the sum over the step.
 
     With `graphs` all iterations are captured and replayed. If a capture fails, for example because memory is too
     small, the rest of the run is eager.
@@ -113,9 +113,9 @@ class MicroBatchStep:
             self._captured = CapturedGradients(model, run, gradients, config.loss, graphs)
 
     def __call__(self, batch: TrainingBatch, *, last: bool) -> dict[str, Tensor]:
-        """Return losses and metrics of each sample by name, without gradient.
+        """Return losses and metrics of each sample by name, without gradients.
 
-        `last` says that the rank's step ends with this micro-batch.
+        `last` is true for the last micro-batch of this rank's step.
         """
         if self._captured is None:
             losses = forward_losses(self._model, batch, self._config, self._run_updates)

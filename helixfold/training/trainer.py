@@ -1,7 +1,7 @@
 """Training loop with its log, checkpoints, evaluations and resumption.
 
-A step depends on nothing but the state before it, the settings and the training set. So a run that was killed and
-resumed, even on another number of ranks, equals one that was never interrupted.
+A step depends only on the state before it, the settings and the training set. So a run that was killed and resumed,
+even on another number of ranks, equals one that was never interrupted.
 """
 
 import hashlib
@@ -44,15 +44,15 @@ _GIB = 2**30
 
 
 class DivergedError(RuntimeError):
-    """Error for too many steps in a row with a loss or a gradient that is not finite."""
+    """Too many steps in a row had a loss or a gradient that is not finite."""
 
 
 class Trainer:
     """One training run in its directory, on one rank of the mesh.
 
     A new trainer for the same directory resumes from the newest intact checkpoint. A dtype "auto" is chosen for the
-    device when a run begins, and stays. Settings of `config.recompute` that are "auto" are chosen to fit the memory
-    available now.
+    device when the run begins and does not change when it resumes. Checkpoint policies that are "auto" in
+    `config.recompute` are chosen at every start, to fit the available memory.
     """
 
     def __init__(
@@ -71,18 +71,18 @@ class Trainer:
         progress: bool = True,
         cuda_graphs: CudaGraphs = "auto",
     ) -> None:
-        """Prepare a run that starts from `initial`, all or some parameters, and evaluates on the `held_out` chains, or
-        for complexes on the `held_out` assemblies.
+        """Prepare a run, or its resumption.
 
-        With `trained`, the run changes these numbers and not the parameters of a model of its own.
-        `descends_from` names the packaged model that `initial` comes from, and `began_with` says in a sentence what of
-        it is taken over; all weights of the run carry both.
+        `initial` has all or some of the initial parameters; others are random. `held_out` names the chains, or for
+        complexes the assemblies, on which the run is evaluated. With `trained`, the run trains these values instead of
+        all parameters of a new model. `descends_from` names the packaged model from which `initial` descends, and
+        `began_with` describes the initial parameters in a sentence; both are written into the run's weights.
         Raise `ConfigError` if the settings do not fit the layout, the memory or the run's checkpoints.
         """
         mesh.layout.require_blocks(config.model)
         if config.micro_batches < mesh.data.size:
             raise ConfigError(
-                f"layout {mesh.layout} needs {mesh.data.size} micro-batches or more, and batch_size "
+                f"layout {mesh.layout} needs {mesh.data.size} micro-batches or more, but batch_size "
                 f"{config.batch_size} has {config.micro_batches}; set batch_size to "
                 f"{mesh.data.size * config.micro_batch}, or dp to {config.micro_batches}"
             )
@@ -103,7 +103,7 @@ class Trainer:
             batch_size=config.micro_batch,
             held_out=held_out,
         )
-        # The same on every rank: parameters from the seed, or those given.
+        # The seed gives every rank the same initial parameters.
         torch.manual_seed(config.seed)
         self.trained = trained or AllParameters(_model(config, initial).to(mesh.device))
         self.model = self.trained.model
@@ -127,7 +127,7 @@ class Trainer:
         self.log: TrainingLog = SilentLog()
 
     def run(self, stop: StopRequest) -> bool:
-        """Train until the last step; return False if `stop` ended the run earlier, with everything saved.
+        """Train until the last step; return False if `stop` ended the run early, after saving a checkpoint.
 
         Raise `DivergedError` if the loss or gradient of too many steps in a row is not finite.
         """
@@ -136,7 +136,7 @@ class Trainer:
         return self.is_finished
 
     def turns(self, stop: StopRequest) -> Iterator[int]:
-        """Train as `run` does, and yield the number of steps made after each, so that other work may come between."""
+        """Train like `run`, but yield the number of completed steps after each step, so that runs can take turns."""
         self._open_log()
         try:
             if not self.is_finished:
@@ -165,7 +165,7 @@ class Trainer:
 
     @property
     def is_finished(self) -> bool:
-        """Return whether the last step is made, or evaluations have not become better for as long as they may."""
+        """Whether all steps are completed, or evaluations have not improved for `evaluation.patience`."""
         return self.progress.step >= self.config.steps or self.progress.is_settled(self.config.evaluation)
 
     def _run_steps(self, stop: StopRequest) -> Iterator[int]:
@@ -187,28 +187,28 @@ class Trainer:
             stopping = self._synchronise(completed)
             completed = []
             self._log_problems()
-            done, total = self.progress.step, self.config.steps
-            if self.held_out and (done % self.config.evaluation.every == 0 or done == total):
+            step, total = self.progress.step, self.config.steps
+            if self.held_out and (step % self.config.evaluation.every == 0 or step == total):
                 self._evaluate()
-            is_best = self.progress.best_step == done
-            if done % self.config.save_every == 0 or self.is_finished or stopping or is_best:
+            is_best = self.progress.best_step == step
+            if step % self.config.save_every == 0 or self.is_finished or stopping or is_best:
                 record = {
                     "progress": asdict(self.progress),
                     "config": self.config.to_dict(),
-                    "layout": [list(place) for place in self.optimizer.layout],
+                    "layout": [list(entry) for entry in self.optimizer.layout],
                     "data": self._fingerprint(),
                 }
-                self.checkpoints.save(done, self.outer_sync.gathered_state(), record)
+                self.checkpoints.save(step, self.outer_sync.gathered_state(), record)
             if is_best:
-                self.checkpoints.mark_best(done)
+                self.checkpoints.mark_best(step)
             if stopping and not self.is_finished:
                 self.checkpoints.finish()
-                self.log.event("stop", f"asked to end: saved after {done} steps; the same command goes on")
+                self.log.event("stop", f"stopped: saved after {step} steps; run the same command again to resume")
                 return
-            yield done
+            yield step
 
     def _make_step(self, batches: Iterator[TrainingBatch], stop: StopRequest) -> CompletedStep:
-        """Make one step together with the other ranks of this island."""
+        """Carry out one step together with the other ranks of this island."""
         start = time.perf_counter()
         step, config = self.progress.step, self.config
         data_seconds = 0.0
@@ -226,7 +226,7 @@ class Trainer:
             for name, values in self.micro_batch_step(batch, last=index == micro_batches[-1]).items():
                 terms.setdefault(name, []).append(values)
 
-        # Read only now, so that the CPU waits for the GPU once.
+        # Losses are read after all micro-batches, so that the CPU waits for the GPU once.
         losses, metrics = summed(terms)
         stats = StepStats(
             losses=losses,
@@ -243,7 +243,7 @@ class Trainer:
         return CompletedStep(step=step, stats=stats, report=report, seconds=time.perf_counter() - start)
 
     def _synchronise(self, completed: list[CompletedStep]) -> bool:
-        """Synchronise islands and log the steps since the last time; return whether any rank was asked to stop."""
+        """Synchronise islands and log the steps since the last time; return whether any rank must stop."""
         config = self.config
         completed, messages = self.outer_sync.synchronise(completed)
         for step in completed:
@@ -274,7 +274,7 @@ class Trainer:
         return any(step.stats.stop for step in completed)
 
     def _update(self, step: int, stats: StepStats) -> StepReport:
-        """Update the parameters alike on all ranks of an island, which have the same gradients and losses."""
+        """Update the parameters. All ranks of an island have the same gradients and losses, so their updates agree."""
         if not all(math.isfinite(value) for value in stats.losses.values()):
             self.optimizer.zero_gradients()
             return StepReport(gradient_norm=math.nan, clipped=0.0, skipped=True)
@@ -287,19 +287,19 @@ class Trainer:
             return
         self.progress.skipped += 1
         self.progress.skipped_in_a_row += 1
-        wrong = [name for name, value in stats.losses.items() if not math.isfinite(value)] or ["the gradient"]
+        not_finite = [name for name, value in stats.losses.items() if not math.isfinite(value)] or ["the gradient"]
         batch = ", ".join(stats.names)
         self.log.event(
             "skipped",
-            f"{', '.join(wrong)} not finite; parameters stay as they were (seed {self.config.seed}, chains {batch})",
+            f"{', '.join(not_finite)} not finite; parameters are not updated (seed {self.config.seed}, chains {batch})",
             step=step,
             chains=stats.names,
         )
         if self.progress.skipped_in_a_row >= self.config.max_skipped:
             raise DivergedError(
-                f"{self.progress.skipped_in_a_row} steps in a row, the last of them step {step} (seed "
-                f"{self.config.seed}, chains {batch}), had a loss or a gradient that is not finite; lower "
-                f"optimizer.learning_rate or look at these chains, and start again from an earlier checkpoint"
+                f"{self.progress.skipped_in_a_row} steps in a row, up to step {step} (seed {self.config.seed}, chains "
+                f"{batch}), had a loss or a gradient that is not finite; lower optimizer.learning_rate or check these "
+                f"chains, and start again from an earlier checkpoint"
             )
 
     def _write_weights(self, name: str) -> None:
@@ -312,35 +312,35 @@ class Trainer:
         )
 
     def _restored(self, first: RunProgress) -> tuple[RunProgress, list[str]]:
-        """Restore the newest intact checkpoint; return its progress or else `first`, and messages for the log."""
+        """Restore the newest intact checkpoint; return its progress, or `first` if none, and messages for the log."""
         state = self.outer_sync.empty_state()
         restored = self.checkpoints.restore(state)
         if restored is None:
             return first, []
         record, notes = restored.record, list(restored.damaged)
         require_same_run(self.files.directory, TrainingConfig.from_dict(record["config"]).record, self.config.record)
-        if json.loads(json.dumps([list(place) for place in self.optimizer.layout])) != record["layout"]:
+        if json.loads(json.dumps([list(entry) for entry in self.optimizer.layout])) != record["layout"]:
             raise ConfigError(
-                f"{self.files.directory}: the checkpoints were written with another layout of the parameters; go on "
+                f"{self.files.directory}: the checkpoints were written with another layout of the parameters; resume "
                 "with the version of helixfold that wrote them"
             )
         self.outer_sync.restore(state)
         notes.append(
-            f"going on after {restored.step} steps as {self.mesh.layout}"
+            f"resuming after {restored.step} steps as {self.mesh.layout}"
             if restored.step < self.config.steps
-            else f"all {restored.step} steps were made before; set more to go on"
+            else f"all {restored.step} steps are completed; set more steps to continue"
         )
         if record["data"] != self._fingerprint():
-            notes.append("the training set has changed since, so other examples are drawn than would have been")
+            notes.append("the training set has changed since the last run, so other examples are drawn")
         progress = RunProgress(**record["progress"])
         if progress.best_step is not None and self.checkpoints.best() != progress.best_step:
-            self.checkpoints.mark_best(progress.best_step)  # the run was killed between the save and the mark
+            self.checkpoints.mark_best(progress.best_step)  # The run was killed between the save and the mark.
         return progress, notes
 
     def _evaluate(self) -> None:
-        """Evaluate the averaged parameters on the held-out chains or complexes, each rank on some of them."""
+        """Evaluate the averaged parameters on the held-out chains or complexes, which are divided among the ranks."""
         config, step = self.config, self.progress.step
-        # Held-out chains may need all memory.
+        # Memory is freed first, because held-out chains may need all of it.
         self.micro_batch_step.clear()
         self.trained.release()
         with torch.device("meta"):
@@ -367,7 +367,7 @@ class Trainer:
                 self.files.plot_curves()
                 if is_best:
                     self._write_weights("best")
-            except InputError as error:  # a full disk is no reason to end the run
+            except InputError as error:  # A full disk must not end the run.
                 self.log.event("save", str(error), step=step - 1)
 
     def _fingerprint(self) -> str:
@@ -381,7 +381,7 @@ class Trainer:
 
 
 def _model(config: TrainingConfig, initial: Mapping[str, Tensor] | None) -> AlphaFold:
-    """Return a model with random parameters, of which `initial` replaces all or some."""
+    """Return a model with random parameters, all or some of which are replaced with `initial`."""
     model = AlphaFold(config.model)
     if initial is not None:
         model.load_state_dict(initial, strict=False)

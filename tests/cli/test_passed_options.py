@@ -324,7 +324,7 @@ def test_finetune_chooses_what_is_trained_by_its_arguments(record: Record, capsy
     sets, several = record(f"{module}finetune", 1), record(f"{module}finetune_jobs", 0)
     table = record("helixfold.training.finetune.task_command.finetune_task", 1)
     record(f"{module}settings_lines", ["steps=3"])
-    record(f"{module}forecast_of", ["2 GiB"])
+    record(f"{module}dry_run_lines", ["2 GiB"])
     assert run("finetune a -o out --seed 4") == 1
     assert sets == [((A, FinetuneOptions(output=OUT, seed=4), OUT), {})]
     assert run("finetune --jobs b -o out") == 0

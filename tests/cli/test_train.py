@@ -113,7 +113,7 @@ def test_a_directory_of_other_things_is_left_alone(
 ) -> None:
     (tmp_path / "thesis.txt").write_text("x")
     assert main(["train", str(store), "--output", str(tmp_path)]) == 2
-    assert "holds other files than those of a training run" in capsys.readouterr().err
+    assert "has files that are not from a training run" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 

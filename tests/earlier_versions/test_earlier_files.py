@@ -99,7 +99,7 @@ def test_a_training_run_goes_on(earlier: Path, capsys: pytest.CaptureFixture[str
     changed = {name: value for name, value in (stored | {"steps": 6}).items() if value != defaults[name]}
     settings = [word for name, value in changed.items() for word in ("--set", f"{name}={json.dumps(value)}")]
     assert main(["train", "peptides", "--held-out", "held_out.txt", "--output", "run", *settings]) == 0
-    assert "going on after 4 steps" in capsys.readouterr().err
+    assert "resuming after 4 steps" in capsys.readouterr().err
     steps = [json.loads(line) for line in (earlier / "run/log.jsonl").read_text().splitlines()]
     losses = [line["losses"]["total"] for line in steps if line["type"] == "step"]
     # The last two are what version 0.1 itself reached.

@@ -40,7 +40,7 @@ def test_effective_weights_give_deepminds_outputs_with_merged_ones(tmp_path: Pat
     state = load_weights(WEIGHTS, preset(NAME).model)
     base = FrozenParameters.of(state, demonstration_config(), WEIGHTS.name, torch.device("cpu"))
     trained = LowRankTrained(base, LOW_RANK, seed=0)
-    trained.numbers.load_state_dict(read_adapter(random_adapter(tmp_path)).tensors)
+    trained.matrices.load_state_dict(read_adapter(random_adapter(tmp_path)).tensors)
     trained.apply()
     check(trained.model)
     trained.release()

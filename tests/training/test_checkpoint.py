@@ -182,30 +182,30 @@ def test_at_least_one_checkpoint_is_kept(tmp_path: Path) -> None:
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated": (lambda path: os.truncate(largest(path, 30), 1000), "has 1000 bytes instead of"),
-    "a bit of the tensors": (lambda path: flip(largest(path, 30), 8 * 3000 + 5), "by its checksum"),
-    "a bit of their table": (lambda path: flip(largest(path, 30), 8 * 100), "by its checksum"),
+    "a bit of the tensors": (lambda path: flip(largest(path, 30), 8 * 3000 + 5), "since it was written (checksum)"),
+    "a bit of their table": (lambda path: flip(largest(path, 30), 8 * 100), "since it was written (checksum)"),
     "file missing": (lambda path: remove(largest(path, 30)), "is missing"),
     "index missing": (lambda path: remove(files(path, 30)[-1]), "is missing"),
     "manifest missing": (lambda path: remove(path / "step_00000030/manifest.json"), "has no manifest.json"),
-    "manifest empty": (lambda path: os.truncate(path / "step_00000030/manifest.json", 0), "not one that helixfold"),
+    "manifest empty": (lambda path: os.truncate(path / "step_00000030/manifest.json", 0), "not written by helixfold"),
     "manifest of another": (
         lambda path: shutil.copy(path / "step_00000020/manifest.json", path / "step_00000030/manifest.json"),
-        "says that it is of step 20",
+        "manifest is for step 20",
     ),
     "a digit of the record": (
         lambda path: (path / "step_00000030/manifest.json").write_text(
             (path / "step_00000030/manifest.json").read_text().replace('"loss": 10.0', '"loss": 11.0')
         ),
-        "manifest.json is not what was written",
+        "manifest.json has changed since it was written",
     ),
     "deep garbage": (
         lambda path: (path / "step_00000030/manifest.json").write_text("[" * 100_000),
-        "not one that helixfold",
+        "not written by helixfold",
     ),
-    "a list": (lambda path: (path / "step_00000030/manifest.json").write_text("[1, 2]"), "not one that helixfold"),
-    "binary": (lambda path: (path / "step_00000030/manifest.json").write_bytes(os.urandom(300)), "not one that"),
+    "a list": (lambda path: (path / "step_00000030/manifest.json").write_text("[1, 2]"), "not written by helixfold"),
+    "binary": (lambda path: (path / "step_00000030/manifest.json").write_bytes(os.urandom(300)), "not written by"),
     "empty directory": (lambda path: remove(*files(path, 30)), "has no manifest.json"),
-    "no directory": (lambda path: file_instead(path / "step_00000030"), "is no directory"),
+    "no directory": (lambda path: file_instead(path / "step_00000030"), "is not a directory"),
 }
 
 
@@ -217,7 +217,7 @@ def test_a_damaged_newest_falls_back_to_the_one_before_and_says_so(kind: str, tm
     found = restored(tmp_path)
     assert found.step == 20
     (sentence,) = found.damaged
-    assert sentence.startswith(f"the checkpoint of step 30 in {tmp_path} is damaged and was passed over: ")
+    assert sentence.startswith(f"the checkpoint of step 30 in {tmp_path} is damaged and was skipped: ")
     assert told in sentence
     assert "\n" not in sentence
     kept = sentence.rsplit(" ", 1)[1]
@@ -262,19 +262,17 @@ def test_a_run_never_starts_anew_beside_damaged_checkpoints(tmp_path: Path) -> N
     for step in (10, 20):
         largest(tmp_path, step).unlink()
     for _ in range(2):  # nothing is moved away, so a second start says the same
-        with pytest.raises(
-            InputError, match=r"none of the 2 checkpoints is whole \(of step 20: .* is missing\); bring"
-        ):
+        with pytest.raises(InputError, match=r"all 2 checkpoints are damaged \(step 20: .* is missing\); restore"):
             Checkpoints(tmp_path, mesh=ALONE).restore(blank())
 
 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda tensors: tensors.update(extra=torch.zeros(2)), "has no 'extra'; go on with the settings"),
-        (lambda tensors: tensors.pop("flags"), "has 'flags', which this run has not"),
+        (lambda tensors: tensors.update(extra=torch.zeros(2)), "has no 'extra'; resume with the settings"),
+        (lambda tensors: tensors.pop("flags"), "has 'flags', which this run does not have"),
         (lambda tensors: tensors.update(masters=torch.zeros(999)), r"has 'masters' of shape \(1000,\), this run has"),
-        (lambda tensors: tensors.update(updates=torch.tensor(1.0)), "has 'updates' in int64, this run in float32"),
+        (lambda tensors: tensors.update(updates=torch.tensor(1.0)), "has 'updates' in int64, but this run has float32"),
     ],
 )
 def test_state_of_another_model_is_refused_in_one_sentence(
@@ -297,7 +295,7 @@ def test_a_manifest_cannot_name_files_elsewhere(tmp_path: Path) -> None:
     manifest["checkpoint"]["files"]["../../secret"] = {"bytes": 1, "sha256": ""}
     manifest["sha256"] = checkpoint_files._manifest_sha256(manifest["checkpoint"])
     path.write_text(json.dumps(manifest))
-    with pytest.raises(InputError, match="names files elsewhere"):
+    with pytest.raises(InputError, match="lists files outside the checkpoint"):
         Checkpoints(tmp_path, mesh=ALONE).restore(blank())
 
 

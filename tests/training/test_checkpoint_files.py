@@ -161,7 +161,7 @@ def test_a_full_disk_keeps_the_last_good_one_and_the_next_save_tries_again(tiny_
         checkpoints.finish()
     assert checkpoints.problems() == [
         f"the checkpoint of step 3 could not be written to {tiny_disk} (No space left on device); "
-        "the newest there is of step 2"
+        "the newest checkpoint is from step 2"
     ]  # and nothing of step 4, which has been told
     assert checkpoints.problems() == []
     assert names(tiny_disk) == ["ballast", "step_00000001", "step_00000002"]

@@ -28,7 +28,7 @@ TINY, COMPLEXES = training_preset("tiny"), training_preset("tiny_multimer")
         (
             TINY,
             ["batch_size=8", "micro_batch=4", "optimizer.clipping=global", "example.fixed_shapes=false"],
-            "examples of different shapes do not stack",
+            "examples of different shapes cannot be stacked",
         ),
         (TINY, ["example.sampling.max_templates=99"], r"max_templates \(99\) must not exceed"),
         (
@@ -39,12 +39,12 @@ TINY, COMPLEXES = training_preset("tiny"), training_preset("tiny_multimer")
         (
             TINY,
             ["batch_size=4", "outer.islands=2", "outer.every=10", "steps=25", "save_every=10", "evaluation.every=10"],
-            "steps must be a multiple of that, got 25",
+            "steps must be a multiple of 10, got 25",
         ),
         (
             TINY,
             ["batch_size=4", "outer.islands=2", "outer.every=10", "steps=20", "save_every=15", "evaluation.every=10"],
-            "save_every must be a multiple of that, got 15",
+            "save_every must be a multiple of 10, got 15",
         ),
     ],
 )
@@ -68,5 +68,5 @@ def test_only_what_results_do_not_depend_on_may_change() -> None:
         require_same_run(Path("run"), TINY.record, changed.record)
     assert str(caught.value) == (
         f"run: begun before with other settings (optimizer.learning_rate {TINY.optimizer.learning_rate:g}, now 0.5; "
-        f"seed {TINY.seed}, now 5); repeat them, or give another --output"
+        f"seed {TINY.seed}, now 5); use the same settings, or pass another --output"
     )

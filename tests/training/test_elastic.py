@@ -29,7 +29,7 @@ def test_a_run_goes_on_in_any_layout_also_where_ranks_share_a_batch_unequally(st
     for ours, theirs in zip(divided.log(), alone.log(), strict=True):
         assert (ours.names, ours.clipped) == (theirs.names, theirs.clipped)
         assert ours.gradient_norm == pytest.approx(theirs.gradient_norm, rel=1e-4)
-    assert "going on after 2 steps as dp=1,bp=1,dap=2" in (divided.directory / "log.jsonl").read_text()
+    assert "resuming after 2 steps as dp=1,bp=1,dap=2" in (divided.directory / "log.jsonl").read_text()
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_twenty_kills_of_one_of_four_ranks_change_no_bit(store: Path, tmp_path: 
         assert launcher.wait(200) == 0, output.read_text()[-5000:]
     assert run.result() == calm.result()
     log = (run.directory / "log.jsonl").read_text()
-    print(f"20 kills, {log.count('going on after')} times it went on")
+    print(f"20 kills, {log.count('resuming after')} times it resumed")
 
 
 @pytest.mark.long

@@ -224,7 +224,7 @@ def test_chains_that_cannot_be_used_are_reported_and_left_out(model: AlphaFold) 
     store = small_store(damaged=frozenset({"chain1"}))
     found = scored(model, store, "chain0", "chain1", "chain2", report=said.append)
     assert [each.name for each in found] == ["chain0", "chain2"]
-    assert said == ["held-out chain chain1 is left out: the record of 'chain1' is damaged"]
+    assert said == ["held-out chain chain1 is skipped: the record of 'chain1' is damaged"]
     assert scored(model, Observed(store, every=0), "chain0", report=said.append) == ()
     assert "none of the C-alpha atoms" in said[1]
 
@@ -274,7 +274,7 @@ def test_no_name_leads_out_of_the_directory_and_no_disk_stops_a_run(model: Alpha
     (tmp_path / "file").touch()
     assert len(scored(model, store, "good", structures=tmp_path / "file" / "x", report=said.append)) == 1
     assert len(said) == 1
-    assert "good is not written" in said[0]
+    assert "cannot write the structure of held-out chain good" in said[0]
 
 
 def test_a_summary_is_of_means() -> None:

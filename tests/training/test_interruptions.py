@@ -82,7 +82,7 @@ def test_a_damaged_newest_checkpoint_costs_only_the_steps_since_the_one_before(
     assert run.result() == unbroken.runs[1].result()
     said = [line for line in (run.directory / "log.jsonl").read_text().splitlines() if '"restore"' in line]
     assert f"the checkpoint of step {newest} in" in said[0]
-    assert "is damaged and was passed over" in said[0]
+    assert "is damaged and was skipped" in said[0]
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_all_ranks_learn_of_the_first_ones_mistake(tmp_path: Path) -> None:
         with Ranks(2, tmp_path / "out.txt", function, tmp_path / "state") as processes:
             assert processes.finish() == [code] * 2, processes.printed()
     # Both write to one file, and one may write between the other's sentence and its end of line.
-    assert processes.printed().count("has no 'other'; go on with the settings") == 2
+    assert processes.printed().count("has no 'other'; resume with the settings") == 2
 
 
 @pytest.mark.long
@@ -156,4 +156,4 @@ def test_torchrun_starts_a_run_again_whose_rank_was_ended(
         os.kill(int(children[-1]), ended_by)
         assert launcher.wait(240) == 0, (tmp_path / "out.txt").read_text()
     assert run.result() == unbroken.runs[2].result()
-    assert "going on after" in (run.directory / "log.jsonl").read_text()
+    assert "resuming after" in (run.directory / "log.jsonl").read_text()

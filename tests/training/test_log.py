@@ -317,7 +317,7 @@ def test_a_disk_that_is_full_for_tensorboard_does_not_end_the_run(
                 os.dup2(full.fileno(), board._file.fileno())
         board.write(step, {"loss/total": 1.0})
     board.close()
-    said = "helixfold: TensorBoard's events cannot be written (No space left on device); log.jsonl has everything\n"
+    said = "helixfold: cannot write TensorBoard events (No space left on device); log.jsonl has everything\n"
     assert capsys.readouterr().err == said
     assert set(threading.enumerate()) <= threads
 

@@ -96,7 +96,7 @@ def test_a_run_settles_its_recompute_tells_it_and_goes_on_with_another(
     lines = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
     (told,) = [line["text"] for line in lines if line.get("kind") == "recompute"]
     assert told.startswith(
-        "recomputes evoformer none, extra_msa none, template none, structure none: predicted to take"
+        "recomputes evoformer none, extra_msa none, template none, structure none: estimated to take"
     )
     # On a smaller machine.
     monkeypatch.setattr(trainer, "memory_per_rank", lambda mesh: wanted - 1)

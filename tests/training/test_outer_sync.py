@@ -96,7 +96,7 @@ def test_islands_meet_and_a_killed_run_ends_as_the_unbroken_one(ranks: int, tmp_
         processes.kill(processes.processes)
     with Ranks(ranks, tmp_path / "again.txt", train, killed, STEPS) as processes:
         assert processes.finish() == [0] * ranks, processes.printed()
-    assert "going on after" in (killed / "log.jsonl").read_text()
+    assert "resuming after" in (killed / "log.jsonl").read_text()
     one, other = state(unbroken), state(killed)
     kept = {"outer_momentum", "outer_mean", "outer_variance", "outer_seen", "first_moment", "second_moment"}
     assert one.keys() == other.keys()

@@ -44,7 +44,7 @@ def test_a_run_that_began_on_a_gpu_goes_on_elsewhere_as_it_began(
     with pytest.raises(ConfigError, match="dtype bfloat16, now float32"):
         run_to(tmp_path, 5, dtype="float32")
     assert notes(tmp_path) == [
-        "computes in bfloat16, which suits NVIDIA H200; --set dtype=float32 at the start computes exact products",
+        "computes in bfloat16, which suits NVIDIA H200; start with --set dtype=float32 for full precision",
         "computes in bfloat16, in which the run began",
     ]
 

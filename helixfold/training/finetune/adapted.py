@@ -1,7 +1,4 @@
-"""Models that share frozen parameters and differ in what is trained: low-rank changes of weights, or the heads.
-
-The frozen parameters are those of the model that fine-tuning begins with.
-"""
+"""Models that share the frozen parameters of a base model and train low-rank changes of weights, or the heads."""
 
 import math
 import zlib
@@ -32,10 +29,10 @@ HEADS = "heads."
 
 @dataclass(kw_only=True)
 class FrozenParameters:
-    """Parameters of one model on one device that any number of adapted models share, in float32.
+    """Float32 parameters of a base model on one device, which all adapted models share.
 
-    `name` is that of their file, and `began_with` says in a sentence what of it they are, with the listing that
-    `config.json` has if some are new. A copy of a parameter in another dtype is made once.
+    `name` is the name of their file. If some parameters are new, `began_with` is a sentence on which ones, and
+    `listing` lists them for `config.json`. Each parameter is copied to another dtype at most once.
     """
 
     config: ModelConfig
@@ -50,7 +47,7 @@ class FrozenParameters:
     def of(
         cls, state: Mapping[str, Tensor], config: ModelConfig, name: str, device: torch.device
     ) -> "FrozenParameters":
-        """Move a state dict in CPU memory to a device; from now on nobody may change it."""
+        """Move a state dict from CPU memory to a device. The caller must not change it afterwards."""
         return cls(
             config=config,
             state={each: tensor.detach().to(device) for each, tensor in state.items()},
@@ -59,12 +56,12 @@ class FrozenParameters:
         )
 
     def dtype_of(self, name: str, dtype: torch.dtype) -> torch.dtype:
-        """Return the dtype in which a model computes with a parameter whose trunk has `dtype`."""
+        """Return the dtype in which a model whose trunk has `dtype` computes with this parameter."""
         is_rounded = dtype != torch.float32 and name.split(".", maxsplit=1)[0] not in IN_FLOAT32
         return dtype if is_rounded else self.state[name].dtype
 
     def in_dtype(self, name: str, dtype: torch.dtype) -> Tensor:
-        """Return a parameter in the dtype in which a model computes with it whose trunk has `dtype`."""
+        """Return a parameter in the dtype in which a model whose trunk has `dtype` computes with it."""
         if self.dtype_of(name, dtype) == self.state[name].dtype:
             return self.state[name]
         if name not in self._rounded:
@@ -72,7 +69,7 @@ class FrozenParameters:
         return self._rounded[name]
 
     def model(self, changed: Mapping[str, Tensor] = MappingProxyType({})) -> AlphaFold:
-        """Return a model of its own whose parameters are these but for changed ones, which takes no memory for them."""
+        """Return a new model that shares these parameters without copying them, except for the `changed` ones."""
         with torch.device("meta"):
             model = AlphaFold(self.config)
         model.load_state_dict({**self.state, **changed}, assign=True)
@@ -80,55 +77,55 @@ class FrozenParameters:
 
 
 class LowRankTrained:
-    """Training of low-rank changes of some weights of a model with frozen parameters.
+    """Training of low-rank changes (LoRA) of some weights of a model with frozen parameters.
 
-    `apply` makes the weights W + scale B A outside of the model and puts them where its operators look for theirs. They
-    are no parameters: autograd carries their gradients on to A and B at the end of the backward pass and frees them. So
+    `apply` computes the effective weights W + scale B A and stores them in place of the model's weights. They are not
+    `nn.Parameter`s: autograd propagates their gradients to A and B at the end of the backward pass and frees them. So
     only A and B have gradients, moments and averages.
     """
 
     def __init__(self, base: FrozenParameters, config: LowRankConfig, *, seed: int) -> None:
-        """Begin with A drawn as PyTorch draws linear maps, from the seed and the name of each map, and B zero."""
+        """Initialise A like PyTorch's linear layers, seeded by the seed and the layer's name, and B with zeros."""
         self.model, self.base, self.config = base.model(), base, config
-        self.numbers = nn.Module()
+        self.matrices = nn.Module()  # A and B (and the magnitudes of DoRA) under the names of their layers
         shapes = {name: tuple(tensor.shape) for name, tensor in base.state.items()}
         self._maps = config.matching_maps(shapes)
         self._changed = [f"{name}.weight" for name in self._maps]
         for name in self._maps:
-            _add(self.numbers, name, _first_values(base.state[f"{name}.weight"], config, seed, name))
+            _add(self.matrices, name, _first_values(base.state[f"{name}.weight"], config, seed, name))
         self._dtype = torch.float32
 
     def optimizer(self, config: OptimizerConfig, dtype: torch.dtype, *, averages: bool) -> FlatOptimizer:
-        """Return a new optimizer of A and B, which stay float32; frozen ones of the trunk are rounded to `dtype`."""
+        """Return a new optimizer of A and B, which stay float32; the trunk's frozen parameters are cast to `dtype`."""
         self._dtype = dtype
         _place_frozen(self.model, self.base, [name for name in self.base.state if name not in self._changed], dtype)
-        return FlatOptimizer(self.numbers, config, keep_float32=(), averages=averages)
+        return FlatOptimizer(self.matrices, config, keep_float32=(), averages=averages)
 
     def apply(self) -> None:
-        """Make the effective weights from the present A and B, with the autograd graph that leads back to them."""
+        """Compute the effective weights from the current A and B, with the autograd graph that leads back to them."""
         for name in self._maps:
-            numbers = dict(self.numbers.get_submodule(name).named_parameters(recurse=False))
+            matrices = dict(self.matrices.get_submodule(name).named_parameters(recurse=False))
             weight = effective_weight(
                 self.base.state[f"{name}.weight"],
-                numbers[LORA_A],
-                numbers[LORA_B],
+                matrices[LORA_A],
+                matrices[LORA_B],
                 self.config.scale,
-                numbers.get(MAGNITUDE),
+                matrices.get(MAGNITUDE),
             )
-            # Not an `nn.Parameter`, at which the graph would end. PyTorch's `functional_call` does the same.
+            # An `nn.Parameter` would end the graph here. PyTorch's `functional_call` also stores plain tensors.
             _place(self.model, f"{name}.weight", weight.to(self.base.dtype_of(f"{name}.weight", self._dtype)))
 
     def release(self) -> None:
-        """Give the model the frozen weights again, in place of the effective ones."""
+        """Replace the model's effective weights with the frozen ones, which frees their memory."""
         _place_frozen(self.model, self.base, self._changed, torch.float32)
 
     def state(self, numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the state dict of the merged model, in float32."""
+        """Return the float32 state dict of the model with these values of A and B merged into its weights."""
         return {**self.base.state, **changed_parameters(self.base.state, numbers, self.config)}
 
 
 class HeadsTrained:
-    """Training of the parameters of the heads of a model whose other parameters are frozen."""
+    """Training of the heads of a model; all other parameters are frozen."""
 
     def __init__(self, base: FrozenParameters) -> None:
         self.model, self.base = base.model(), base
@@ -137,7 +134,7 @@ class HeadsTrained:
                 _place(self.model, name, nn.Parameter(tensor.clone()))
 
     def optimizer(self, config: OptimizerConfig, dtype: torch.dtype, *, averages: bool) -> FlatOptimizer:
-        """Return a new optimizer of the heads; the trunk's frozen parameters are rounded to `dtype`."""
+        """Return a new optimizer of the heads; the trunk's frozen parameters are cast to `dtype`."""
         _place_frozen(self.model, self.base, [name for name in self.base.state if not name.startswith(HEADS)], dtype)
         return FlatOptimizer(self.model, config, averages=averages)
 
@@ -145,18 +142,18 @@ class HeadsTrained:
         """Do nothing: the optimizer changes the heads in place."""
 
     def release(self) -> None:
-        """Do nothing: there is nothing to free."""
+        """Do nothing: `apply` allocates no memory."""
 
     def state(self, numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the state dict with other heads, in float32."""
+        """Return the float32 state dict with these values of the heads' parameters."""
         return {**self.base.state, **{name: numbers[name] for name in self.base.state if name.startswith(HEADS)}}
 
 
 def _first_values(weight: Tensor, config: LowRankConfig, seed: int, name: str) -> dict[str, Tensor]:
     outputs, inputs = weight.shape
-    # PyTorch's generator on a CPU takes 32 bits of a seed.
+    # PyTorch's CPU generator uses 32 bits of a seed.
     generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))
-    # As Hu et al.'s program: the distribution of `nn.Linear`, uniform with a variance of 1 / (3 inputs).
+    # Hu et al.'s program draws A like the weights of `nn.Linear`: uniform with a variance of 1 / (3 inputs).
     limit = 1 / math.sqrt(inputs)
     a = torch.empty(config.rank, inputs).uniform_(-limit, limit, generator=generator)
     values = {LORA_A: a.to(weight), LORA_B: weight.new_zeros(outputs, config.rank)}
@@ -166,8 +163,8 @@ def _first_values(weight: Tensor, config: LowRankConfig, seed: int, name: str) -
 
 
 def _place(model: nn.Module, name: str, value: Tensor) -> None:
-    path, _, own = name.rpartition(".")
-    model.get_submodule(path)._parameters[own] = value  # type: ignore[assignment]
+    path, _, parameter = name.rpartition(".")
+    model.get_submodule(path)._parameters[parameter] = value  # type: ignore[assignment]
 
 
 def _place_frozen(model: nn.Module, base: FrozenParameters, names: Sequence[str], dtype: torch.dtype) -> None:
@@ -176,7 +173,7 @@ def _place_frozen(model: nn.Module, base: FrozenParameters, names: Sequence[str]
 
 
 def _add(root: nn.Module, path: str, values: Mapping[str, Tensor]) -> None:
-    """Add parameters to the module at a path below `root`, which is made where it is missing."""
+    """Add parameters to the module at a path below `root`, creating modules that are missing."""
     module = root
     for part in path.split("."):
         if part not in module._modules:
@@ -187,38 +184,40 @@ def _add(root: nn.Module, path: str, values: Mapping[str, Tensor]) -> None:
 
 
 def adapter_names(kind: str, names: Sequence[str]) -> list[str]:
-    """Return which of an optimizer's averages belong into the file of an adapter."""
+    """Return the names of the averaged parameters that an adapter file of this kind ("lora" or "heads") holds."""
     return [name for name in names if kind == "lora" or name.startswith(HEADS)]
 
 
 def base_file(model: str | None, weights: Path | None) -> tuple[Preset, Path]:
-    """Return the preset and the parameter file that `helixfold predict` would take for these options.
+    """Return the preset and the parameter file that `helixfold predict` would use for these options.
 
-    Raise `InputError` if they name no parameters, or several models.
+    Raise `InputError` if they select no parameters, or several models.
     """
-    found = find_parameters([] if model is None else [model], weights)
-    if len(found) > 1:
-        names = ", ".join(preset.name for preset, _ in found)
+    models = find_parameters([] if model is None else [model], weights)
+    if len(models) > 1:
+        names = ", ".join(preset.name for preset, _ in models)
         raise InputError(f"{weights} has several models ({names}); choose one with --model")
-    ((preset, path),) = found
+    ((preset, path),) = models
     if path is None:
-        raise InputError(f"the model '{preset.name}' has random parameters; name trained ones with --weights")
+        raise InputError(f"the model '{preset.name}' has random parameters; pass trained ones with --weights")
     return preset, path
 
 
 def load_base(
     preset: Preset, path: Path, device: torch.device, *, new: Sequence[str] = (), adapter: str = "full", seed: int = 0
 ) -> FrozenParameters:
-    """Read the parameters of a model. Raise `InputError` if the file is damaged or of another model.
+    """Read the parameters of the base model of a fine-tuning.
 
-    `new` are patterns of parameters that begin with the network's own values, as drawn with the seed; see
-    `initial_weights`. Raise `InputError` too if the `adapter` does not train these.
+    `new` are patterns of parameters that start from the network's own initial values, drawn with the seed; see
+    `initial_weights`. Raise `InputError` if the file is damaged or of another model, or if the `adapter` does not train
+    the new parameters.
     """
     if not new:
         return FrozenParameters.of(load_weights(path, preset.model), preset.model, path.name, device)
     initial = initial_weights(path, preset.model, new)
-    if left := [name for name in (*initial.new, *initial.reshaped) if adapter not in ("full", name.split(".")[0])]:
-        raise InputError(f"--adapter {adapter} does not train the new parameter {left[0]}; pass --adapter full")
+    frozen = [name for name in (*initial.new, *initial.reshaped) if adapter not in ("full", name.split(".")[0])]
+    if frozen:
+        raise InputError(f"--adapter {adapter} does not train the new parameter {frozen[0]}; pass --adapter full")
     torch.manual_seed(seed)
     state = {**AlphaFold(preset.model).state_dict(), **initial.state}
     base = FrozenParameters.of(state, preset.model, path.name, device)

@@ -1,4 +1,4 @@
-"""Choose one's own predictions as a training set for self-distillation (AlphaFold 2, Suppl. Sec. 1.3)."""
+"""Select confident predictions as a training set for self-distillation (AlphaFold 2, Suppl. Sec. 1.3)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,54 +21,57 @@ _STRUCTURES, _ALIGNMENTS = "structures", "alignments"
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """The best prediction of a finished target, and why it is left out, if it is."""
+    """The best prediction of a finished target, and the reason if it is left out of the training set."""
 
     name: str
     directory: Path
     structure: Path
     plddt: float  # mean over the residues, 0 to 100
     sequence: str
-    reason: str = ""
+    reason: str = ""  # empty if the prediction is selected
 
 
 @dataclass(frozen=True, kw_only=True)
 class SelectedPredictions:
-    """Predictions that were chosen, as files that a training set is made of; `alignments` is None if there are none."""
+    """Directories with the structures and alignments of selected predictions, and the counts.
+
+    `alignments` is None if no prediction has any.
+    """
 
     structures: Path
     alignments: Path | None
-    taken: int
+    selected: int
     left_out: int
 
 
 def select_predictions(predictions: Path, output: Path, min_plddt: float) -> SelectedPredictions:
     """Copy the best structure and the alignments of confident targets of `helixfold predict` into `output`/selected.
 
-    Single chains are taken whose mean pLDDT is at least `min_plddt`, and of similar sequences (MMseqs2 at 40 %
-    identity; identical ones without that program) the most confident one. Residues below a pLDDT of 50 do not count in
-    the loss (`example.min_confidence`). `selected.tsv` says which were taken, and why others were not. Raise
-    `InputError` if none is.
+    Targets must be single chains with a mean pLDDT of at least `min_plddt`. Of similar sequences (40 % identity by
+    MMseqs2, or identical without that program), only the most confident one is selected. Residues below a pLDDT of 50
+    do not count in the loss (`example.min_confidence`). `selected.tsv` lists all targets, with the reasons for those
+    left out. Raise `InputError` if no target is selected.
     """
     if not 0 <= min_plddt <= 100:
         raise InputError(f"--min-plddt must be from 0 to 100, got {min_plddt:g}")
     with os_errors_as_input_errors(predictions, "cannot be listed"):
         folders = sorted(path for path in predictions.iterdir() if path.is_dir())
     candidates = [candidate for folder in folders if (candidate := _candidate(folder, min_plddt)) is not None]
-    candidates = _thinned(candidates)
-    taken = [each for each in candidates if not each.reason]
-    if not taken:
+    candidates = _without_similar(candidates)
+    selected = [each for each in candidates if not each.reason]
+    if not selected:
         raise InputError.at(
             predictions,
-            f"of {len(candidates)} finished targets none is a chain alone with a mean pLDDT of {min_plddt:g} or more",
+            f"none of {len(candidates)} finished targets is a single chain with a mean pLDDT of {min_plddt:g} or more",
         )
-    place = output / SELECTED_DIRECTORY
-    aligned = [_copied(each, place) for each in taken]
-    _write_table(place / SELECTED_FILE, candidates)
+    directory = output / SELECTED_DIRECTORY
+    has_alignments = [_copy(each, directory) for each in selected]
+    _write_table(directory / SELECTED_FILE, candidates)
     return SelectedPredictions(
-        structures=place / _STRUCTURES,
-        alignments=place / _ALIGNMENTS if any(aligned) else None,
-        taken=len(taken),
-        left_out=len(candidates) - len(taken),
+        structures=directory / _STRUCTURES,
+        alignments=directory / _ALIGNMENTS if any(has_alignments) else None,
+        selected=len(selected),
+        left_out=len(candidates) - len(selected),
     )
 
 
@@ -78,16 +81,16 @@ def _candidate(folder: Path, min_plddt: float) -> Candidate | None:
         best = JsonObject.read(RANKING.path(folder)).list_of("order", str)[0]
     except (InputError, IndexError):
         return None
-    found, structure = read_finished(folder, best), best_structure(folder)
-    if found is None or structure is None:
+    prediction, structure = read_finished(folder, best), best_structure(folder)
+    if prediction is None or structure is None:
         return None
     candidate = Candidate(
         name=folder.name,
         directory=folder,
         structure=structure,
-        plddt=float(found.plddt.mean()),
+        plddt=float(prediction.plddt.mean()),
         sequence="",
-        reason=_reason(found, min_plddt),
+        reason=_reason(prediction, min_plddt),
     )
     if candidate.reason:
         return candidate
@@ -97,17 +100,17 @@ def _candidate(folder: Path, min_plddt: float) -> Candidate | None:
     return replace(candidate, sequence=chains[0].sequence)
 
 
-def _reason(found: Prediction, min_plddt: float) -> str:
-    if len(found.chain_ids) > 1:
-        return f"it has {len(found.chain_ids)} chains"
-    if any(note.startswith("UNTRAINED") for note in found.notes):
+def _reason(prediction: Prediction, min_plddt: float) -> str:
+    if len(prediction.chain_ids) > 1:
+        return f"it has {len(prediction.chain_ids)} chains"
+    if any(note.startswith("UNTRAINED") for note in prediction.notes):
         return "its model has random parameters"
-    mean = float(found.plddt.mean())
+    mean = float(prediction.plddt.mean())
     return "" if mean >= min_plddt else f"its mean pLDDT is {mean:.1f}"
 
 
-def _thinned(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Leave out all but the most confident one of similar sequences."""
+def _without_similar(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Leave out all but the most confident of similar sequences."""
     sequences = {each.name: each.sequence for each in candidates if not each.reason}
     if not sequences:
         return list(candidates)
@@ -116,29 +119,29 @@ def _thinned(candidates: Sequence[Candidate]) -> list[Candidate]:
     for each in sorted(candidates, key=lambda one: (-one.plddt, one.name)):
         if not each.reason:
             best.setdefault(clusters[each.name], each)
-    kept = {each.name for each in best.values()}
+    best_names = {each.name for each in best.values()}
     return [
         each
-        if each.reason or each.name in kept
+        if each.reason or each.name in best_names
         else replace(each, reason=f"{best[clusters[each.name]].name} is similar and more confident")
         for each in candidates
     ]
 
 
-def _copied(candidate: Candidate, place: Path) -> bool:
-    """Copy a target's structure and alignments; return whether it has any."""
+def _copy(candidate: Candidate, directory: Path) -> bool:
+    """Copy a target's structure and alignments; return whether it has alignments."""
     source = candidate.structure
-    chain = f"{candidate.name}_A"  # as chains of files with one chain are called that are named after it
-    structures, alignments = place / _STRUCTURES, place / _ALIGNMENTS / chain
-    with os_errors_as_input_errors(place, "cannot be written"):
+    chain = f"{candidate.name}_A"  # The feature store expects this name of the single chain of a file.
+    structures, alignments = directory / _STRUCTURES, directory / _ALIGNMENTS / chain
+    with os_errors_as_input_errors(directory, "cannot be written"):
         structures.mkdir(parents=True, exist_ok=True)
         write_file(structures / f"{chain}{source.suffix}", source.read_bytes())
         results = SEARCHES.path(candidate.directory)
-        found = search_results(results).alignments if results.is_dir() else ()
-        for file in found:
+        files = search_results(results).alignments if results.is_dir() else ()
+        for file in files:
             alignments.mkdir(parents=True, exist_ok=True)
             write_file(alignments / file.path.name, file.path.read_bytes())
-    return bool(found)
+    return bool(files)
 
 
 def _write_table(path: Path, candidates: Sequence[Candidate]) -> None:

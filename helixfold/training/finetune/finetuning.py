@@ -1,4 +1,4 @@
-"""One fine-tuning in its directory: held-out scores before, the training, and the adapter with its page at the end."""
+"""Run one fine-tuning in its directory: score held-out targets, train, and write the adapter and its page."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -33,16 +33,16 @@ from helixfold.training.trainer import Trainer
 from helixfold.weights.adapters import AdapterCard, read_adapter, save_adapter
 
 ADAPTER_FILE = "adapter.safetensors"
-# Facts on a run that are digests or lists of names; all others are options.
+# These facts about a run are digests or lists of names; all others are options.
 _DIGESTS = frozenset({"base", "table", "held_out"})
-_KEPT = ("name", "residues", *TargetScores.SCORES)
+_BEFORE_FIELDS = ("name", "residues", *TargetScores.SCORES)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """Plan of a fine-tuning: its data, its settings and the directory of its run.
+    """Definition of a fine-tuning: its data, settings and output directory.
 
-    `deadline` is in seconds from the beginning of several fine-tunings, and None for one that has time.
+    `deadline` is in seconds from the start of a set of fine-tunings; None means no deadline.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Task:
 
 
 class Finetuning:
-    """One fine-tuning on one rank of a mesh; another one of the same directory resumes it."""
+    """One fine-tuning on one rank of a mesh; a new object for the same directory resumes it."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Finetuning:
     ) -> None:
         """Prepare the run. Raise `InputError` for wrong input, or if the run began with other settings.
 
-        `descends_from` names the packaged model that the base is or descends from.
+        `descends_from` names the packaged model from which the base model descends, which may be itself.
         """
         self.task, self.base, self.mesh, self.stop = task, base, mesh, stop
         self.store = FeatureStore.open(task.training_set)
@@ -80,7 +80,7 @@ class Finetuning:
         )
         if mesh.is_first:
             self.files.check()
-            facts = {**trained_numbers(task.config, base), "held_out": list(self.held_out)}
+            facts = {**adapter_facts(task.config, base), "held_out": list(self.held_out)}
             require_same_finetuning(task.output, facts, task.config.run)
         self.trainer = Trainer(
             task.config.run,
@@ -98,7 +98,7 @@ class Finetuning:
         )
 
     def turns(self) -> Iterator[int]:
-        """Train until the end or a request to stop, and yield the number of steps made after each.
+        """Train until the end or a request to stop, and yield the number of completed steps after each step.
 
         At the end, write the result.
         """
@@ -111,11 +111,11 @@ class Finetuning:
 
     @property
     def is_finished(self) -> bool:
-        """Return whether the training has come to its end."""
+        """Whether the training has ended."""
         return self.trainer.is_finished
 
     def release(self) -> None:
-        """Free what only a running step needs, so that another fine-tuning may have the memory."""
+        """Free memory that is needed only during a step, so that another fine-tuning can use it."""
         self.trainer.trained.release()
 
     def _trained(self) -> Trained | None:
@@ -126,11 +126,11 @@ class Finetuning:
 
     @cached_property
     def _facts(self) -> dict[str, Any]:
-        """The facts on the run that its `config.json` has beside the settings of the training."""
+        """The facts about the run that `config.json` records in addition to the training settings."""
         entries = sorted((entry.name, entry.key) for entry in self.store.entries)
         chains = "\n".join(f"{name}\t{key}" for name, key in entries)
         return {
-            **trained_numbers(self.task.config, self.base),
+            **adapter_facts(self.task.config, self.base),
             "base_file": self.base.name,
             **({} if self.base.listing is None else {"began_with": self.base.listing}),
             "training_set": {
@@ -168,7 +168,7 @@ class Finetuning:
         save_adapter(path, {name: averages[name] for name in names}, self._card({}))
 
     def _score_before(self) -> None:
-        """Score the held-out targets with the base's parameters, unless the run did so before."""
+        """Score the held-out targets with the base model, unless the run has done so before."""
         path = self.files.directory / BEFORE_FILE
         if not self.held_out or self.mesh.broadcast(path.is_file()):
             return
@@ -178,13 +178,14 @@ class Finetuning:
         if self.mesh.is_first:
             for text in reports:
                 print_message(text)
-            write_file(path, to_json({"chains": [{name: getattr(chain, name) for name in _KEPT} for chain in chains]}))
+            scores = [{name: getattr(chain, name) for name in _BEFORE_FIELDS} for chain in chains]
+            write_file(path, to_json({"chains": scores}))
 
     def _finish(self) -> None:
         history, progress = read_log(self.files.directory / LOG_FILE), self.trainer.progress
-        # Heads change no structure, so that lDDT does not tell which of their values are better.
+        # Heads do not change the structure, so lDDT cannot show which step is best.
         best_step = None if self.task.config.adapter == "heads" else progress.best_step
-        judged = [record for record in history.evaluations if best_step in (None, record.step + 1)]
+        evaluations = [record for record in history.evaluations if best_step in (None, record.step + 1)]
         result = FinetuningResult(
             name=self.task.name,
             adapter=self.task.config.adapter,
@@ -193,13 +194,13 @@ class Finetuning:
             steps=progress.step,
             best_step=best_step,
             skipped=progress.skipped,
-            targets=self._targets(judged[-1]) if judged else (),
+            targets=self._targets(evaluations[-1]) if evaluations else (),
         )
-        chosen = self.files.directory / "weights" / ("last.safetensors" if best_step is None else "best.safetensors")
-        output = chosen
+        weights = self.files.directory / "weights" / ("last.safetensors" if best_step is None else "best.safetensors")
+        output = weights
         if self.task.config.adapter != "full":
             output = self.files.directory / ADAPTER_FILE
-            save_adapter(output, read_adapter(chosen).tensors, self._card(result.means()))
+            save_adapter(output, read_adapter(weights).tensors, self._card(result.means()))
         write_result(self.files.directory, result, output, self._facts)
 
     def _targets(self, after: EvaluationRecord) -> tuple[TargetScores, ...]:
@@ -217,32 +218,32 @@ class Finetuning:
         )
 
 
-def require_same_finetuning(directory: Path, facts: Mapping[str, Any], given: TrainingConfig) -> None:
-    """Raise `ConfigError` if the run in the directory has other data, goals or settings.
+def require_same_finetuning(directory: Path, facts: Mapping[str, Any], config: TrainingConfig) -> None:
+    """Raise `ConfigError` if the run in the directory has other data, another adapter or other settings.
 
-    `facts` that `config.json` records must equal it; `given` are the settings of the training.
+    `facts` are compared with the entries of `config.json` by the same names, and `config` with its training settings.
     """
     try:
         stored = JsonObject.read(directory / CONFIG_FILE).content
     except ValueError:
-        return  # it has not begun yet
+        return  # The run has not begun yet.
     before = TrainingConfig.from_dict(stored.get("config", {}))
-    # What is chosen for the device stays as it was.
-    now = replace(given, dtype=before.dtype) if given.dtype == AUTO else given
-    known = facts.keys() & stored  # earlier versions wrote less
+    # A dtype that was chosen for the device stays the same.
+    now = replace(config, dtype=before.dtype) if config.dtype == AUTO else config
+    recorded = facts.keys() & stored  # Earlier versions recorded fewer facts.
     require_same_run(
         directory,
         *(
             RunRecord(
-                inputs={name: values[name] for name in known & _DIGESTS},
-                options={**config.record.options, **{name: values[name] for name in known - _DIGESTS}},
+                inputs={name: values[name] for name in recorded & _DIGESTS},
+                options={**settings.record.options, **{name: values[name] for name in recorded - _DIGESTS}},
             )
-            for config, values in ((before, stored), (now, facts))
+            for settings, values in ((before, stored), (now, facts))
         ),
     )
 
 
-def trained_numbers(config: FinetuneConfig, base: FrozenParameters) -> dict[str, Any]:
-    """Return what of which parameters a fine-tuning changes, as `config.json` has it."""
+def adapter_facts(config: FinetuneConfig, base: FrozenParameters) -> dict[str, Any]:
+    """Return the kind of adapter, its low-rank settings and the base model's digest, as `config.json` records them."""
     low_rank = config.low_rank.to_dict() if config.adapter == "lora" else None
     return {"adapter": config.adapter, "low_rank": low_rank, "base": base.sha256}

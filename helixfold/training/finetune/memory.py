@@ -1,4 +1,4 @@
-"""Estimate of the memory of fine-tunings that share frozen parameters and take turns."""
+"""Estimate the memory of fine-tunings that share frozen parameters and take turns."""
 
 import math
 from collections.abc import Sequence
@@ -20,104 +20,101 @@ from helixfold.training.finetune.settings import FinetuneConfig
 from helixfold.weights.load import model_shapes
 from helixfold.weights.low_rank import LORA_A, LORA_B, MAGNITUDE
 
-_FLOAT = 4
+_FLOAT = 4  # bytes
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunMemory:
-    """Bytes of one fine-tuning: `numbers` of what is trained, its gradients, moments and averages, which stay between
-    its turns; `effective` weights with their gradients and the `passes`, which only a running step has.
+    """Memory of one fine-tuning in bytes: its state, which is always in memory, and what a step needs in addition."""
 
-    `optimizer` is the part of `numbers` beyond the values themselves: gradients, moments, and moving averages.
-    """
-
-    numbers: int
-    optimizer: int
-    effective: int
-    passes: int
+    state: int  # trained parameters and their gradients, moments and averages
+    optimizer: int  # part of `state`: gradients, moments and averages
+    effective: int  # effective weights of LoRA and their gradients, during a step
+    activations: int  # forward and backward pass, during a step
 
     @property
-    def running(self) -> int:
-        """Return the bytes that a running step takes beside `numbers`, with a reserve for the estimate's error."""
-        return self.effective + int(RESERVE * self.passes)
+    def step(self) -> int:
+        """Bytes that a step needs in addition to `state`, with a reserve for the estimate's error."""
+        return self.effective + int(RESERVE * self.activations)
 
 
 def parameter_bytes(model: ModelConfig, dtype: torch.dtype = torch.float32) -> int:
-    """Return the bytes of the frozen parameters that fine-tunings share, with a copy in the dtype of the trunk."""
+    """Return the bytes of the frozen parameters that fine-tunings share, with a copy in the trunk's dtype."""
     count = sum(math.prod(shape) for shape in model_shapes(model).values())
     return count * (_FLOAT + (dtype.itemsize if dtype != torch.float32 else 0))
 
 
 def run_memory(config: FinetuneConfig, properties: DeviceProperties, layout: Layout = ALONE) -> RunMemory:
-    """Return the memory of a fine-tuning on a card whose settings of recompute are settled."""
+    """Estimate the memory of a fine-tuning on a device; its checkpoint policies must not be "auto"."""
     dtype = dtype_on(config.run.dtype, properties)
-    values, optimizer = number_bytes(config, dtype)
+    values, optimizer = state_bytes(config, dtype)
     work = workload(config.run, properties, layout, state=0, trained=_with_gradients(config))
     return RunMemory(
-        numbers=values + optimizer,
+        state=values + optimizer,
         optimizer=optimizer,
         effective=_effective(config, dtype),
-        passes=estimate(work, Device(properties=properties, memory=0)).peak,
+        activations=estimate(work, Device(properties=properties, memory=0)).peak,
     )
 
 
 def _effective(config: FinetuneConfig, dtype: torch.dtype) -> int:
-    """Return the bytes of weights that are computed from low-rank changes, and of their gradients.
+    """Return the bytes of the effective weights, which are computed from low-rank changes, and of their gradients.
 
-    Gradients of all effective weights are there at once: autograd carries them on to A and B last, since it made these
-    weights first. The product B A is there together with the weights that it is added to.
+    The gradients of all effective weights are in memory at once, because autograd propagates them to A and B last. The
+    product B A is in memory together with the weight that it is added to.
     """
     shapes = model_shapes(config.run.model)
     changed = [math.prod(shapes[name]) for name in _with_gradients(config) or ()] if config.adapter == "lora" else []
     return 2 * sum(changed) * dtype.itemsize + max(changed, default=0) * 2 * _FLOAT
 
 
-def number_bytes(config: FinetuneConfig, dtype: torch.dtype) -> tuple[int, int]:
-    """Return the bytes of what is trained, and those of its gradients, moments and averages (`FlatOptimizer`).
+def state_bytes(config: FinetuneConfig, dtype: torch.dtype) -> tuple[int, int]:
+    """Return the bytes of the trained parameters, and of the other buffers of `FlatOptimizer`.
 
-    They are both moments, the average, the sum of gradients and, for some settings, the gradient of a micro-batch.
+    These buffers are both moments, the average, the sum of gradients and, for some settings, the gradient of a
+    micro-batch.
     """
-    numbers = sum(-(-math.prod(shape) // LINE) * LINE for shape in _trained_shapes(config).values())
-    rounded = config.adapter == "full" and dtype != torch.float32
-    by_sample = config.run.optimizer.clipping == "sample"
-    of_micro_batch = (dtype.itemsize if rounded else _FLOAT) if by_sample or rounded else 0
-    return numbers * (_FLOAT + (dtype.itemsize if rounded else 0)), numbers * (4 * _FLOAT + of_micro_batch)
+    count = sum(-(-math.prod(shape) // LINE) * LINE for shape in _trained_shapes(config).values())
+    is_rounded = config.adapter == "full" and dtype != torch.float32
+    clips_samples = config.run.optimizer.clipping == "sample"
+    micro_batch_itemsize = (dtype.itemsize if is_rounded else _FLOAT) if clips_samples or is_rounded else 0
+    return count * (_FLOAT + (dtype.itemsize if is_rounded else 0)), count * (4 * _FLOAT + micro_batch_itemsize)
 
 
 def with_settled_memory(
     config: FinetuneConfig, properties: DeviceProperties, memory: int, layout: Layout = ALONE
 ) -> FinetuneConfig:
-    """Replace every "auto" of recompute by the fastest policy with which the run fits alone into `memory` bytes.
+    """Replace every "auto" in `recompute` with the fastest checkpoint policy that fits into `memory` bytes.
 
-    Raise `ConfigError` if no policy fits.
+    The run is assumed to be the only one on the device. Raise `ConfigError` if no policy fits.
     """
     if config.run.recompute.is_settled:
         return config
     dtype = dtype_on(config.run.dtype, properties)
     shared = 0 if config.adapter == "full" else parameter_bytes(config.run.model, dtype)
-    state = shared + sum(number_bytes(config, dtype)) + _effective(config, dtype)
+    state = shared + sum(state_bytes(config, dtype)) + _effective(config, dtype)
     work = workload(config.run, properties, layout, state=state, trained=_with_gradients(config))
     recompute = estimate(work, Device(properties=properties, memory=memory)).settled()
     return replace(config, run=replace(config.run, recompute=recompute))
 
 
 def fitting(waiting: Sequence[RunMemory], running: Sequence[RunMemory], shared: int, memory: int) -> int:
-    """Return how many of the `waiting` fine-tunings, in their order, fit into `memory` bytes beside the `running` ones.
+    """Return how many of the `waiting` fine-tunings, in order, fit into `memory` bytes together with `running` ones.
 
-    All share `shared` bytes, and only one makes a step at a time.
+    All of them share `shared` bytes of frozen parameters, and only one runs a step at a time.
     """
     for count in range(len(waiting), 0, -1):
         together = [*running, *waiting[:count]]
-        if shared + sum(each.numbers for each in together) + max(each.running for each in together) <= memory:
+        if shared + sum(each.state for each in together) + max(each.step for each in together) <= memory:
             return count
     return 0
 
 
 @cache
 def _with_gradients(config: FinetuneConfig) -> frozenset[str] | None:
-    """Return the names of the parameters of the model that have gradients, None for all of them.
+    """Return the names of the model's parameters that have gradients; None means all of them.
 
-    Low-rank changes have those of the weights that they change.
+    For low-rank changes, these are the weights that they change.
     """
     if config.adapter == "lora":
         return frozenset(f"{name}.weight" for name in config.low_rank.matching_maps(model_shapes(config.run.model)))

@@ -18,7 +18,7 @@ _NAMES = {"lddt_ca": "CA-lDDT", "tm_score": "TM-score", "plddt": "pLDDT"}
 
 @dataclass(frozen=True, kw_only=True)
 class TargetScores:
-    """Scores of a held-out target by the parameters before and after: CA-lDDT and TM-score to 1, pLDDT to 100."""
+    """Scores of a held-out target before and after fine-tuning: CA-lDDT and TM-score up to 1, pLDDT up to 100."""
 
     SCORES: ClassVar = ("lddt_ca", "tm_score", "plddt")
 
@@ -30,7 +30,7 @@ class TargetScores:
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuningResult:
-    """Result of a fine-tuning that has ended. `best_step` is that whose parameters were kept, None: the last."""
+    """Result of a finished fine-tuning. `best_step` is the step whose parameters were kept; None means the last."""
 
     name: str
     adapter: str
@@ -48,21 +48,21 @@ class FinetuningResult:
         return intervals.mean([target.after[score] - target.before[score] for target in self.targets])
 
     def means(self) -> dict[str, Any]:
-        """Return the means before and after, and the change with its interval, of each score; empty without targets."""
-        found: dict[str, Any] = {}
+        """Return each score's means before and after, and its change with an interval; empty without targets."""
+        scores: dict[str, Any] = {}
         for score in TargetScores.SCORES if self.targets else ():
             change = self.change(score)
             assert change is not None
-            found[score] = {
+            scores[score] = {
                 "before": round(intervals.mean([target.before[score] for target in self.targets]).value, 4),
                 "after": round(intervals.mean([target.after[score] for target in self.targets]).value, 4),
                 "change": change.to_dict(),
             }
-        return {"targets": len(self.targets), **found} if found else {}
+        return {"targets": len(self.targets), **scores} if scores else {}
 
 
 def read_result(directory: Path) -> FinetuningResult | None:
-    """Return the result of the fine-tuning in a directory; None if it has not ended, or its file is damaged."""
+    """Read the result of the fine-tuning in a directory; return None if it has not ended or its file is damaged."""
     try:
         content = read_json(directory / RESULT_FILE, "")["result"]
         targets = tuple(TargetScores(**target) for target in content["targets"])
@@ -72,9 +72,9 @@ def read_result(directory: Path) -> FinetuningResult | None:
 
 
 def write_result(directory: Path, result: FinetuningResult, output: Path, facts: Mapping[str, Any]) -> None:
-    """Write the page of a fine-tuning, and then the result, by which it counts as ended.
+    """Write the page of a fine-tuning and then its result file, which marks it as finished.
 
-    `output` is the file of its parameters, and `facts` are those of `config.json`.
+    `output` is its parameter file, and `facts` are the facts that `config.json` records.
     """
     targets = sorted(result.targets, key=lambda each: each.before["lddt_ca"] - each.after["lddt_ca"])
     change = result.change("lddt_ca")

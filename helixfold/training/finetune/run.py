@@ -1,6 +1,6 @@
 """Run one fine-tuning, or several that take turns, from options to an exit code, and write their table and page.
 
-The schedule of turns says who begins, who is next, and who has ended; each turn is one step.
+The schedule starts fine-tunings as memory permits and chooses which one runs the next step.
 """
 
 import gc
@@ -30,7 +30,7 @@ from helixfold.runtime.standard_streams import print_note, print_summary
 from helixfold.training.checkpoint_files import checkpoint_steps
 from helixfold.training.estimate import memory_per_rank
 from helixfold.training.finetune.adapted import FrozenParameters, base_file, load_base
-from helixfold.training.finetune.finetuning import Finetuning, Task, require_same_finetuning, trained_numbers
+from helixfold.training.finetune.finetuning import Finetuning, Task, adapter_facts, require_same_finetuning
 from helixfold.training.finetune.jobs import config_of, read_tasks
 from helixfold.training.finetune.memory import RunMemory, fitting, parameter_bytes, run_memory, with_settled_memory
 from helixfold.training.finetune.options import FinetuneOptions
@@ -44,125 +44,126 @@ from helixfold.training.trainer import DivergedError
 from helixfold.weights import demonstration
 
 Turns = Literal["steps", "deadline"]
-# How a fine-tuning stands: it waits for memory, takes turns, has come to its end, has had too many losses that are not
-# finite, cannot go on for another reason, or was stopped and can be resumed.
+# States of a fine-tuning: it waits for memory, takes turns, has finished, had too many losses that are not finite,
+# failed for another reason, or was stopped and can be resumed.
 State = Literal["waiting", "running", "finished", "diverged", "failed", "stopped"]
 
 
 @dataclass(kw_only=True)
-class Place:
-    """A fine-tuning's place in the schedule. `begin` makes the run, once there is memory for it."""
+class ScheduledRun:
+    """A fine-tuning in a schedule, with its state and progress. `begin` creates the run once there is memory for it."""
 
     name: str
     begin: Callable[[], Finetuning]
     memory: RunMemory
-    steps: int  # that it is to make in all
-    deadline: float | None = None  # seconds from the beginning
+    steps: int  # total steps of the fine-tuning
+    deadline: float | None = None  # seconds from the start of the schedule
     state: State = "waiting"
-    made: int = 0  # steps since the schedule began
-    share: int = 0  # what it is compared by with others: `made`, from what those had that were there when it began
-    done: int = 0  # steps in all
-    seconds: float = 0.0  # of its own steps
-    run: Finetuning | None = None
+    new_steps: int = 0  # completed since the schedule started
+    share: int = 0  # turns taken, by which runs are compared; a run begins with the smallest share of the running ones
+    completed: int = 0  # steps, with those of earlier commands
+    seconds: float = 0.0  # time of its own steps
+    finetuning: Finetuning | None = None
     turns: Iterator[int] | None = None
 
     def slack(self, now: float) -> float:
-        """Return the seconds that would be left before its deadline if all turns were its own from `now` on."""
+        """Return the seconds that would be left before the deadline if this run took all turns from `now` on."""
         if self.deadline is None:
             return float("inf")
-        a_step = self.seconds / self.made if self.made else 0.0
-        return self.deadline - now - a_step * (self.steps - self.done)
+        step_seconds = self.seconds / self.new_steps if self.new_steps else 0.0
+        return self.deadline - now - step_seconds * (self.steps - self.completed)
 
 
 @dataclass(kw_only=True)
 class Schedule:
-    """Fine-tunings that take turns on one device, as many at once as fit into `memory` bytes, `shared` by all of them.
+    """Fine-tunings that take turns on one device, one step at a time.
 
-    What a run computes does not depend on the others, so neither does its result on the order of turns.
+    As many are in progress as fit into `memory` bytes, of which frozen parameters take `shared`. The result of a run
+    does not depend on the other runs or on the order of turns.
     """
 
-    places: Sequence[Place]
+    runs: Sequence[ScheduledRun]
     shared: int
     memory: int
-    run: Run  # of which a step is one of a fine-tuning
+    progress: Run  # counts the steps of all fine-tunings, and records failures
     turns: Turns = "steps"
     clock: Callable[[], float] = time.monotonic
-    most_at_once: int = 0  # fine-tunings that were under way at the same time
-    _began: float = field(default=0.0)
+    max_concurrent: int = 0  # largest number of fine-tunings that were in progress at the same time
+    _start: float = field(default=0.0)
 
     def carry_out(self, is_stopped: Callable[[], bool] = lambda: False) -> None:
-        """Take turns until all have ended. Once `is_stopped`, each run under way saves in its next turn and stops."""
-        self._began = self.clock()
+        """Take turns until all runs have ended. After a stop request, each started run saves at its turn and stops."""
+        self._start = self.clock()
         while True:
             if not is_stopped():
-                self._admit()
-            running = [place for place in self.places if place.state == "running"]
-            self.most_at_once = max(self.most_at_once, len(running))
+                self._begin_waiting()
+            running = [run for run in self.runs if run.state == "running"]
+            self.max_concurrent = max(self.max_concurrent, len(running))
             if not running:
                 break
             self._turn(self._next(running))
-        for place in self.places:
-            if place.state == "waiting":
-                place.state = "stopped"
+        for run in self.runs:
+            if run.state == "waiting":
+                run.state = "stopped"
 
-    def _admit(self) -> None:
-        """Begin those that wait, in their order, as far as there is memory."""
-        waiting = [place for place in self.places if place.state == "waiting"]
-        running = [place for place in self.places if place.state == "running"]
-        beside = [place.memory for place in running]
-        count = fitting([place.memory for place in waiting], beside, self.shared, self.memory)
-        share = min((place.share for place in running), default=0)
+    def _begin_waiting(self) -> None:
+        """Begin waiting runs, in order, as far as memory permits."""
+        waiting = [run for run in self.runs if run.state == "waiting"]
+        running = [run for run in self.runs if run.state == "running"]
+        running_memory = [run.memory for run in running]
+        count = fitting([run.memory for run in waiting], running_memory, self.shared, self.memory)
+        share = min((run.share for run in running), default=0)
         if not count and not running and waiting:
-            # Alone it has been settled to fit; it is for the device to refuse it.
+            # Its checkpoint policy was chosen to fit without other runs, so it is tried despite the estimate.
             count = 1
-        for place in waiting[:count]:
-            with self.run.item(place.name, place.steps, continues=True):
-                place.run = place.begin()
-                place.turns = place.run.turns()
-                place.state, place.share = "running", share
-                print_note(f"{place.name}: begins")
-            if place.name in self.run.failures:
-                self._end(place, "failed")
+        for run in waiting[:count]:
+            with self.progress.item(run.name, run.steps, continues=True):
+                run.finetuning = run.begin()
+                run.turns = run.finetuning.turns()
+                run.state, run.share = "running", share
+                print_note(f"{run.name}: begins")
+            if run.name in self.progress.failures:
+                self._end(run, "failed")
 
-    def _next(self, running: Sequence[Place]) -> Place:
+    def _next(self, running: Sequence[ScheduledRun]) -> ScheduledRun:
         if self.turns == "deadline":
-            now = self.clock() - self._began
-            return min(running, key=lambda place: (place.slack(now), place.share))
-        return min(running, key=lambda place: place.share)
+            now = self.clock() - self._start
+            return min(running, key=lambda run: (run.slack(now), run.share))
+        return min(running, key=lambda run: run.share)
 
-    def _turn(self, place: Place) -> None:
-        assert place.turns is not None
-        assert place.run is not None
+    def _turn(self, run: ScheduledRun) -> None:
+        assert run.turns is not None
+        assert run.finetuning is not None
         start = self.clock()
         state: State = "failed"
-        with self.run.item(place.name, place.steps - place.done, continues=True):
+        with self.progress.item(run.name, run.steps - run.completed, continues=True):
             try:
-                done = next(place.turns)
-                self.run.skip(done - place.done - 1)  # steps of an earlier run
-                self.run.report(place.name, f"step {done}")
-                place.done, place.made, place.share = done, place.made + 1, place.share + 1
-                if place.run.is_finished:
-                    next(place.turns)  # writes its result and ends, so that its memory is free at once
-                place.run.release()
+                completed = next(run.turns)
+                self.progress.skip(completed - run.completed - 1)  # steps of an earlier command
+                self.progress.report(run.name, f"step {completed}")
+                run.completed, run.new_steps, run.share = completed, run.new_steps + 1, run.share + 1
+                if run.finetuning.is_finished:
+                    next(run.turns)  # Writes its result and ends, so that its memory is freed now.
+                run.finetuning.release()
             except StopIteration:
-                self._end(place, "finished" if place.run.is_finished else "stopped")
+                self._end(run, "finished" if run.finetuning.is_finished else "stopped")
             except DivergedError:
                 state = "diverged"
                 raise
-        if place.name in self.run.failures:
-            self._end(place, state)
-        place.seconds += self.clock() - start
+        if run.name in self.progress.failures:
+            self._end(run, state)
+        run.seconds += self.clock() - start
 
-    def _end(self, place: Place, state: State) -> None:
-        """Take a run off the schedule and drop it, so that its memory is free for the next one."""
-        place.state = state
-        place.turns = place.run = None
-        gc.collect()  # a run's parts refer to each other
-        if place.name not in self.run.failures:
-            print_note(f"{place.name}: {state} after {place.done} steps")
+    def _end(self, run: ScheduledRun, state: State) -> None:
+        """Remove a run from the schedule and free its memory for the next one."""
+        run.state = state
+        run.turns = run.finetuning = None
+        gc.collect()  # The objects of a run refer to each other.
+        if run.name not in self.progress.failures:
+            print_note(f"{run.name}: {state} after {run.completed} steps")
         if state == "finished":
-            self.run.skip(place.steps - place.done)
-            self.run.report(place.name, state, 0)
+            self.progress.skip(run.steps - run.completed)
+            self.progress.report(run.name, state, 0)
 
 
 TABLE_FILE = "finetuning.tsv"
@@ -172,10 +173,10 @@ _COLUMNS = (
 )
 
 
-def write_overview(tasks: Sequence[Task], places: Sequence[Place], run: Run) -> None:
-    """Write `finetuning.tsv` and `finetuning.html` of all fine-tunings of a file into the output directory."""
-    output = run.output
-    by_name = {place.name: place for place in places}
+def write_overview(tasks: Sequence[Task], runs: Sequence[ScheduledRun], progress: Run) -> None:
+    """Write `finetuning.tsv` and `finetuning.html`, which cover all fine-tunings, into the output directory."""
+    output = progress.output
+    by_name = {run.name: run for run in runs}
     results = {task.name: read_result(task.output) for task in tasks}
     rows = [_row(task, by_name.get(task.name), results[task.name]) for task in tasks]
     lines = ["\t".join(_COLUMNS), *("\t".join(row) for row in rows)]
@@ -194,7 +195,7 @@ def write_overview(tasks: Sequence[Task], places: Sequence[Place], run: Run) -> 
         figures={
             f"of {counted(len(tasks), 'fine-tuning')} finished": str(states.count("finished")),
             "diverged or failed": str(sum(state in ("diverged", "failed") for state in states)),
-            "of their steps": duration(sum(place.seconds for place in places)),
+            "of their steps": duration(sum(run.seconds for run in runs)),
         },
         tables=[
             PageTable(title="Fine-tunings", columns=[name.replace("_", " ") for name in _COLUMNS], rows=rows),
@@ -203,19 +204,19 @@ def write_overview(tasks: Sequence[Task], places: Sequence[Place], run: Run) -> 
                 columns=["name", "change"],
                 rows=changes,
             ),
-            PageTable(title="What ended", columns=["name", "reason"], rows=[*run.failures.items()]),
+            PageTable(title="Failures", columns=["name", "reason"], rows=[*progress.failures.items()]),
         ],
         picture=compared_curves(histories) if histories else None,
     )
 
 
-def _row(task: Task, place: Place | None, result: FinetuningResult | None) -> list[str]:
-    state = "finished" if place is None or (result is not None and place.state == "finished") else place.state
+def _row(task: Task, run: ScheduledRun | None, result: FinetuningResult | None) -> list[str]:
+    state = "finished" if run is None or (result is not None and run.state == "finished") else run.state
     scores = ["", "", ""]
     if result is not None and result.targets:
         means = result.means()["lddt_ca"]
         scores = [f"{means['before']:.4f}", f"{means['after']:.4f}", f"{means['change']['mean']:+.4f}"]
-    steps = result.steps if result is not None else 0 if place is None else place.done
+    steps = result.steps if result is not None else 0 if run is None else run.completed
     return [
         task.name,
         task.config.adapter,
@@ -224,7 +225,7 @@ def _row(task: Task, place: Place | None, result: FinetuningResult | None) -> li
         "" if result is None or result.best_step is None else str(result.best_step),
         "" if result is None else str(len(result.targets)),
         *scores,
-        "" if place is None else f"{place.seconds:.1f}",
+        "" if run is None else f"{run.seconds:.1f}",
     ]
 
 
@@ -241,34 +242,33 @@ def settings_lines(options: FinetuneOptions) -> list[str]:
     return [f"{name}={value}" for name, value in config_of(preset, vars(options)).flat().items()]
 
 
-def forecast_of(options: FinetuneOptions) -> list[str]:
-    """Return the lines of a dry run: what takes memory in a fine-tuning with these options."""
+def dry_run_lines(options: FinetuneOptions) -> list[str]:
+    """Return the lines of a dry run: the estimated memory of a fine-tuning with these options."""
     preset, _ = base_file(options.model, options.weights)
     device = pick_device(options.device)
     memory = options.memory or available_memory(device)
-    return forecast_lines(config_of(preset, vars(options)), properties_of(device), memory)
+    return _memory_lines(config_of(preset, vars(options)), properties_of(device), memory)
 
 
-def forecast_lines(config: FinetuneConfig, properties: DeviceProperties, memory: int) -> list[str]:
-    """Return what takes how much memory in a fine-tuning on a card."""
+def _memory_lines(config: FinetuneConfig, properties: DeviceProperties, memory: int) -> list[str]:
     config = with_settled_memory(config, properties, memory)
-    found, dtype = run_memory(config, properties), dtype_on(config.run.dtype, properties)
+    needs, dtype = run_memory(config, properties), dtype_on(config.run.dtype, properties)
     shared = 0 if config.adapter == "full" else parameter_bytes(config.run.model, dtype)
-    everything = run_memory(replace(config, adapter="full"), properties)
+    full = run_memory(replace(config, adapter="full"), properties)
     return [
         f"frozen parameters     {gib(shared)}",
-        f"trained numbers       {found.numbers / 2**20:,.1f} MiB, of which gradients, moments and averages "
-        f"{found.optimizer / 2**20:,.1f} MiB ({found.optimizer / everything.optimizer:.2%} of those of all parameters)",
-        f"effective weights     {found.effective / 2**20:,.1f} MiB",
-        f"a step, forward and backward, {config.run.recompute}: {gib(found.passes)}",
-        f"in all                {gib(shared + found.numbers + found.effective + found.passes)} of {gib(memory)}",
+        f"trained parameters    {needs.state / 2**20:,.1f} MiB, of which gradients, moments and averages "
+        f"{needs.optimizer / 2**20:,.1f} MiB ({needs.optimizer / full.optimizer:.2%} of a full fine-tuning)",
+        f"effective weights     {needs.effective / 2**20:,.1f} MiB",
+        f"a step, forward and backward, {config.run.recompute}: {gib(needs.activations)}",
+        f"total                 {gib(shared + needs.state + needs.effective + needs.activations)} of {gib(memory)}",
     ]
 
 
 def finetune(training_set: Path, options: FinetuneOptions, output: Path) -> int:
-    """Carry out one fine-tuning, or resume it, and return an exit code as `helixfold train` does.
+    """Run or resume one fine-tuning, and return an exit code like `helixfold train`.
 
-    Under `torchrun` every process calls this. Raise `InputError` for wrong input, before anything is written.
+    Under `torchrun` every process calls this function. Raise `InputError` for wrong input, before anything is written.
     """
     require("train", "biotite", "lmdb", "tensorboard", action="helixfold finetune")
     limit_threads()
@@ -302,7 +302,7 @@ def finetune(training_set: Path, options: FinetuneOptions, output: Path) -> int:
             if not run.is_finished:
                 return stop.exit_code
             if mesh.is_first:
-                _tell(output)
+                _print_result(output)
             return 0
 
     return exit_code_of(work)
@@ -319,14 +319,17 @@ def begin(
     memory: int | None = None,
     progress: bool = True,
 ) -> Finetuning:
-    """Return a fine-tuning whose dtype and settings of recompute suit the devices, for `memory` or what is free."""
+    """Return a fine-tuning with its dtype and checkpoint policies chosen for the devices.
+
+    The policies fit into `memory` bytes, by default the free memory.
+    """
     run = with_settled_dtype(task.config.run, mesh, task.output / "checkpoints", print_message)
     config = replace(task.config, run=run)
     if not run.recompute.is_settled:
-        there = memory_per_rank(mesh) if memory is None else memory
-        # What is free now does not have the frozen parameters, which are there already.
-        there += 0 if memory is not None else parameter_bytes(run.model)
-        config = with_settled_memory(config, properties_of(mesh.device), there, mesh.layout)
+        if memory is None:
+            # The estimate counts the frozen parameters, which are no longer in the free memory.
+            memory = memory_per_rank(mesh) + parameter_bytes(run.model)
+        config = with_settled_memory(config, properties_of(mesh.device), memory, mesh.layout)
     return Finetuning(
         replace(task, config=config),
         base,
@@ -339,10 +342,10 @@ def begin(
 
 
 def finetune_jobs(jobs: Path, options: FinetuneOptions, output: Path) -> int:
-    """Carry out the fine-tunings in a file, which take turns on one device; resume those that were begun.
+    """Run or resume the fine-tunings in a file, which take turns on one device.
 
-    Return 0 if all have ended well, 1 if one diverged or failed, and after a signal that stopped them its exit code.
-    Raise `InputError` for wrong input, before anything is written.
+    Return 0 if all finished, 1 if one diverged or failed, and the exit code of a signal that stopped them. Raise
+    `InputError` for wrong input, before anything is written.
     """
     require("train", "biotite", "lmdb", "tensorboard", action="helixfold finetune")
     limit_threads()
@@ -352,10 +355,10 @@ def finetune_jobs(jobs: Path, options: FinetuneOptions, output: Path) -> int:
     mesh, properties = Mesh.alone(device), properties_of(device)
     memory = options.memory or available_memory(device)
     base = load_base(preset, path, device)
-    begun = [task for task in tasks if not _has_result(task, base)]
+    unfinished = [task for task in tasks if not _has_result(task, base)]
     with StopRequest().handling_signals() as stop:
-        places = [
-            Place(
+        runs = [
+            ScheduledRun(
                 name=task.name,
                 begin=lambda task=task: begin(  # type: ignore[misc]
                     task, base, mesh, path, stop, workers=options.workers, memory=memory, progress=False
@@ -364,40 +367,40 @@ def finetune_jobs(jobs: Path, options: FinetuneOptions, output: Path) -> int:
                 steps=task.config.run.steps,
                 deadline=task.deadline,
             )
-            for task in begun
+            for task in unfinished
         ]
         dtype = max(
             (dtype_on(task.config.run.dtype, properties) for task in tasks), key=lambda each: each == torch.bfloat16
         )
-        with driven(output, "step", sum(place.steps for place in places), options.progress) as run:
+        with driven(output, "step", sum(run.steps for run in runs), options.progress) as progress:
             schedule = Schedule(
-                places=places,
+                runs=runs,
                 shared=parameter_bytes(preset.model, dtype),
                 memory=memory,
-                run=run,
+                progress=progress,
                 turns=options.schedule,
             )
             try:
                 schedule.carry_out(stop.is_requested)
             finally:
-                write_overview(tasks, places, run)
+                write_overview(tasks, runs, progress)
         print_summary(f"all fine-tunings on one page: {output / PAGE_FILE}")
-        return run.exit_code or (stop.exit_code if any(place.state == "stopped" for place in places) else 0)
+        return progress.exit_code or (stop.exit_code if any(run.state == "stopped" for run in runs) else 0)
 
 
 def _has_result(task: Task, base: FrozenParameters) -> bool:
-    """Return whether a fine-tuning has ended before. Raise `ConfigError` if it had other settings."""
+    """Return whether a fine-tuning has already finished. Raise `ConfigError` if it had other settings."""
     result = read_result(task.output)
     if result is None:
         return False
-    require_same_finetuning(task.output, trained_numbers(task.config, base), task.config.run)
+    require_same_finetuning(task.output, adapter_facts(task.config, base), task.config.run)
     progress = RunProgress(step=result.steps, best_step=result.best_step)
     return result.steps >= task.config.run.steps or progress.is_settled(task.config.run.evaluation)
 
 
-def _tell(output: Path) -> None:
+def _print_result(output: Path) -> None:
     result = read_result(output)
     assert result is not None
     change = result.change("lddt_ca")
-    changed = "" if change is None else f", CA-lDDT of {len(result.targets)} held-out targets {signed(change)}"
-    print_summary(f"{result.name}: {result.steps} steps{changed} -> {output / PAGE_FILE}")
+    score = "" if change is None else f", CA-lDDT of {len(result.targets)} held-out targets {signed(change)}"
+    print_summary(f"{result.name}: {result.steps} steps{score} -> {output / PAGE_FILE}")

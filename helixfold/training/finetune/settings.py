@@ -1,9 +1,9 @@
-"""Settings of fine-tuning runs, which begin with the parameters of a trained model.
+"""Settings of fine-tuning runs, which start from the parameters of a trained model.
 
-Learning rates of published fine-tunings differ by what is trained. All parameters: 2.5e-5, as of Motmaen et al. 2023
-(PNAS 120, e2216697120), who trained AlphaFold's on crops of 190 residues, one example a step. LoRA: ten times that,
-which serves low-rank changes best across models (Schulman et al. 2025, "LoRA Without Regret"). Heads alone: 1e-3, as in
-AlphaFold's first stage, for they are a few layers.
+Learning rates follow published fine-tunings and depend on what is trained. All parameters: 2.5e-5, as in Motmaen et al.
+2023 (PNAS 120, e2216697120), who trained AlphaFold on crops of 190 residues with one example per step. LoRA: ten times
+that, which works best for low-rank changes across models (Schulman et al. 2025, "LoRA Without Regret"). Heads only:
+1e-3, as in AlphaFold's first stage, because they are a few layers.
 """
 
 from dataclasses import dataclass, replace
@@ -21,15 +21,16 @@ from helixfold.weights.low_rank import LowRankConfig
 
 AdapterKind = Literal["lora", "full", "heads"]
 LEARNING_RATES: dict[AdapterKind, float] = {"lora": 2.5e-4, "full": 2.5e-5, "heads": 1e-3}
-# As short as covers the domains of most families; memory grows with the square of a crop.
+# Residues: enough for the domains of most families. Memory grows with the square of the crop.
 _CROP = 256
-# Enough for the recycling embedder to see its own predictions, at two thirds of the time of four passes.
-_MOST_PASSES = 4
+# With a number drawn from 1 to 4, the recycling embedder sees the model's own predictions. Training takes two thirds of
+# the time that it would take with four every time.
+_MAX_ITERATIONS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneConfig(Config):
-    """Settings of one fine-tuning: what is trained, and the training run. `low_rank` is of "lora" alone."""
+    """Settings of one fine-tuning: what is trained, and the training run. `low_rank` is used with "lora" only."""
 
     adapter: AdapterKind = "lora"
     low_rank: LowRankConfig
@@ -38,19 +39,19 @@ class FinetuneConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.run.optimizer.method != "adam" and self.adapter == "lora":
-            raise ConfigError("low-rank matrices are trained by Adam; set run.optimizer.method=adam")
+            raise ConfigError("low-rank matrices are trained with Adam; set run.optimizer.method=adam")
         if self.run.outer.islands > 1:
-            raise ConfigError("fine-tuning has one island; set run.outer.islands=1")
+            raise ConfigError("fine-tuning does not support several islands; set run.outer.islands=1")
 
 
 def finetuning(preset: Preset, adapter: AdapterKind, low_rank: LowRankConfig | None = None) -> FinetuneConfig:
-    """Return the usual settings for fine-tuning a model: published ones where there are any.
+    """Return the default settings for fine-tuning a model, which are published settings where possible.
 
-    Losses, batches of clamped FAPE and recycling are AlphaFold's, but violations have a small weight: in its
-    fine-tuning they come last, when structures are right already. Evaluations of held-out chains end the run once five
-    in a row are no better.
+    Losses, clamping of FAPE and recycling are AlphaFold's. The violation loss has a small weight, because AlphaFold
+    adds it at the end of training, when structures are already good. The run ends after five evaluations of held-out
+    chains in a row without a new best score.
     """
-    passes = min(preset.num_recycles + 1, _MOST_PASSES)
+    iterations = min(preset.num_recycles + 1, _MAX_ITERATIONS)
     sampling = preset.sampling
     if not sampling.target_as_extra:
         sampling = replace(sampling, target_as_extra=True)
@@ -64,7 +65,7 @@ def finetuning(preset: Preset, adapter: AdapterKind, low_rank: LowRankConfig | N
                 crop_size=_CROP,
                 sampling=sampling,
                 block_deletion=BlockDeletion(blocks=0),
-                max_passes=passes,
+                max_passes=iterations,
                 spatial_crop_probability=0.5 if preset.model.method == "multimer" else 0.0,
                 fixed_shapes=False,
             ),
@@ -75,10 +76,10 @@ def finetuning(preset: Preset, adapter: AdapterKind, low_rank: LowRankConfig | N
             recompute=RecomputeConfig.everywhere("auto"),
             evaluation=EvaluationConfig(
                 every=50,
-                num_recycles=passes - 1,
+                num_recycles=iterations - 1,
                 max_residues=_CROP,
                 structures=0,
-                # Heads change no structure and so no lDDT.
+                # Heads do not change the structure, so lDDT stays the same.
                 patience=None if adapter == "heads" else 5,
             ),
             batch_size=4,

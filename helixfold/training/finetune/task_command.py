@@ -1,7 +1,7 @@
-"""Fine-tune a network with the head of a task, for `helixfold finetune --table`: training, scores and page.
+"""Learn a value of whole targets from a table (`helixfold finetune --table`): training, scores and page.
 
-The head is trained with and without low-rank changes of the network. A training that is killed and resumed ends with
-the same bits.
+A head is fitted to the frozen network, and with LoRA also trained together with low-rank changes of the network. A run
+that is killed and resumed gives bitwise the same result.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ from helixfold.results.writing import to_json, write_file
 from helixfold.runtime.standard_streams import print_note, print_summary
 from helixfold.training.checkpoint import Checkpoints
 from helixfold.training.finetune.adapted import FrozenParameters, LowRankTrained, base_file, load_base
-from helixfold.training.finetune.finetuning import ADAPTER_FILE, require_same_finetuning, trained_numbers
+from helixfold.training.finetune.finetuning import ADAPTER_FILE, adapter_facts, require_same_finetuning
 from helixfold.training.finetune.jobs import config_of
 from helixfold.training.finetune.memory import with_settled_memory
 from helixfold.training.finetune.options import FinetuneOptions, TaskOptions
@@ -60,21 +60,22 @@ from helixfold.training.stopping import StopRequest
 from helixfold.weights.adapters import AdapterCard, changed_parameters, save_adapter
 from helixfold.weights.tensor_file import open_tensors, read_tensors, write_tensors
 
-# What of the network a head reads: the error between chains, the residues' representations, or those of pairs.
+# Input of a head: the predicted error between chains, the single representation, or the pair representation.
 HeadInput = Literal["pae", "single", "pair"]
-# Units of 10 Angstrom, in which Motmaen et al. 2023 give the slope and the midpoint of their logistic function of the
-# error between chains (peptide and MHC of class I).
+# Motmaen et al. 2023 give the slope and midpoint of their logistic function of the error between chains (peptide and
+# MHC of class I) in units of 10 Å.
 _ERROR_UNIT, SLOPE, MIDPOINT = 10.0, -7.9, 0.804
-# Strengths of the penalty that are tried, per row; the held-out parts of the rows to learn from decide.
+# Penalty strengths per row, among which cross-validation on the training rows chooses.
 _PENALTIES = (1.0, 0.1, 0.01, 0.001)
 _FOLDS, _ITERATIONS = 5, 200
 
 
-def summary(model: AlphaFold, folded: Folded, chains: Int[Tensor, " r"], reads: HeadInput) -> Float[Tensor, " f"]:
-    """Return the numbers of one target from which a head predicts; `chains` numbers the chain of each residue.
+def head_features(model: AlphaFold, folded: Folded, chains: Int[Tensor, " r"], reads: HeadInput) -> Float[Tensor, " f"]:
+    """Return the input features of a head for one folded target; `chains` is the chain index of each residue.
 
-    "pae" is the mean predicted error between residues of different chains, in units of 10 Angstrom. "single" and "pair"
-    are mean and standard deviation of each channel, of pairs between chains where there are several.
+    For "pae", this is the mean predicted error between residues of different chains, in units of 10 Å. For "single"
+    and "pair", it is the mean and standard deviation of each channel of the representation, over pairs of different
+    chains if there are several. Raise `InputError` for "pae" if the model does not predict aligned errors.
     """
     if reads == "single":
         return _moments(folded.representations.single[0].float())
@@ -84,7 +85,7 @@ def summary(model: AlphaFold, folded: Folded, chains: Int[Tensor, " r"], reads: 
     if reads == "pair":
         return _moments(pair[0].float()[pairs])
     if model.heads.aligned_error is None:
-        raise InputError("this model does not predict aligned errors; take one with _ptm, or --head single or pair")
+        raise InputError("this model does not predict aligned errors; use one with _ptm, or --head single or pair")
     error, _ = predicted_aligned_error(model.heads.aligned_error(pair))
     return error[0][pairs].mean()[None] / _ERROR_UNIT
 
@@ -94,7 +95,7 @@ def _moments(values: Float[Tensor, "n c"]) -> Float[Tensor, " f"]:
 
 
 class LinearHead(nn.Module):
-    """Linear map of standardised numbers to a value, or to the logit of a class."""
+    """Linear map from standardised features to a value, or to the logit of a class."""
 
     mean: Tensor
     deviation: Tensor
@@ -106,13 +107,13 @@ class LinearHead(nn.Module):
         self.weight = nn.Parameter(torch.zeros(inputs))
         self.bias = nn.Parameter(torch.zeros(1))
 
-    def forward(self, numbers: Float[Tensor, "*n f"]) -> Float[Tensor, "*n"]:
+    def forward(self, features: Float[Tensor, "*n f"]) -> Float[Tensor, "*n"]:
         """Return the value or the logit of each target."""
-        return (((numbers - self.mean) / self.deviation) * self.weight).sum(-1) + self.bias[0]
+        return (((features - self.mean) / self.deviation) * self.weight).sum(-1) + self.bias[0]
 
 
 def published_binder_head() -> LinearHead:
-    """Return Motmaen et al.'s logistic function of the error between chains, with which fine-tuning begins."""
+    """Return Motmaen et al.'s logistic function of the predicted error between chains as a head."""
     head = LinearHead(1)
     with torch.no_grad():
         head.weight.fill_(SLOPE)
@@ -120,47 +121,46 @@ def published_binder_head() -> LinearHead:
     return head
 
 
-def fit(numbers: Float[Tensor, "n f"], values: Float[Tensor, " n"], kind: TaskKind, seed: int = 0) -> LinearHead:
-    """Fit a linear (regression) or logistic head with a penalty on the squares of its weights.
-
-    The penalty is that with the least loss on the fifths of the targets that a fit has not seen.
-    """
+def fit(features: Float[Tensor, "n f"], values: Float[Tensor, " n"], kind: TaskKind, seed: int = 0) -> LinearHead:
+    """Fit a linear (regression) or logistic head with an L2 penalty, chosen by five-fold cross-validation."""
     order = torch.randperm(len(values), generator=torch.Generator().manual_seed(seed))
     parts = [part for part in order.tensor_split(min(_FOLDS, len(values))) if len(part)]
 
-    def unseen_loss(penalty: float) -> float:
+    def validation_loss(penalty: float) -> float:
         total = 0.0
         for part in parts:
             others = torch.ones(len(values), dtype=torch.bool)
             others[part] = False
-            head = _fitted(numbers[others], values[others], kind, penalty)
+            head = _fit_with_penalty(features[others], values[others], kind, penalty)
             with torch.no_grad():
-                total += float(loss_of(head(numbers[part]), values[part], kind)) * len(part)
+                total += float(loss_of(head(features[part]), values[part], kind)) * len(part)
         return total
 
-    best = min(_PENALTIES, key=unseen_loss)
-    return _fitted(numbers, values, kind, best)
+    best = min(_PENALTIES, key=validation_loss)
+    return _fit_with_penalty(features, values, kind, best)
 
 
 def loss_of(predicted: Float[Tensor, " n"], values: Float[Tensor, " n"], kind: TaskKind) -> Float[Tensor, ""]:
-    """Return the mean loss: the cross entropy of a class, or half the square of an error."""
+    """Return the mean loss: half the squared error for regression, otherwise the cross entropy of the logits."""
     if kind == "regression":
         return 0.5 * (predicted - values).square().mean()
     return nn.functional.binary_cross_entropy_with_logits(predicted, values)
 
 
-def _fitted(numbers: Float[Tensor, "n f"], values: Float[Tensor, " n"], kind: TaskKind, penalty: float) -> LinearHead:
-    head = LinearHead(numbers.shape[1]).double()
-    numbers, values = numbers.double(), values.double()
+def _fit_with_penalty(
+    features: Float[Tensor, "n f"], values: Float[Tensor, " n"], kind: TaskKind, penalty: float
+) -> LinearHead:
+    head = LinearHead(features.shape[1]).double()
+    features, values = features.double(), values.double()
     scale = values.std(correction=0).clamp(min=1e-12) if kind == "regression" else values.new_ones(())
     centre = values.mean() if kind == "regression" else values.new_zeros(())
-    head.mean.copy_(numbers.mean(0))
-    head.deviation.copy_(numbers.std(0, correction=0).clamp(min=1e-6))
+    head.mean.copy_(features.mean(0))
+    head.deviation.copy_(features.std(0, correction=0).clamp(min=1e-6))
     optimizer = torch.optim.LBFGS(head.parameters(), max_iter=_ITERATIONS, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        loss = loss_of(head(numbers), (values - centre) / scale, kind) + penalty * head.weight.square().sum()
+        loss = loss_of(head(features), (values - centre) / scale, kind) + penalty * head.weight.square().sum()
         loss.backward()
         return loss
 
@@ -171,14 +171,14 @@ def _fitted(numbers: Float[Tensor, "n f"], values: Float[Tensor, " n"], kind: Ta
     return head.float()
 
 
-def stacked(numbers: Sequence[Tensor]) -> Float[Tensor, "n f"]:
-    """Return the numbers of several targets as the rows of one tensor."""
-    return torch.stack([each.detach().cpu().float() for each in numbers])
+def stack_features(features: Sequence[Tensor]) -> Float[Tensor, "n f"]:
+    """Stack the features of several targets as the rows of one float32 tensor on the CPU."""
+    return torch.stack([each.detach().cpu().float() for each in features])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A task to learn: rows of a table with their inputs, the input of the head, and how the network is trained."""
+    """A task to learn: the rows of a table with their network inputs, the kind of head input, and the settings."""
 
     kind: TaskKind
     reads: HeadInput
@@ -188,28 +188,28 @@ class Task:
     config: FinetuneConfig
 
     def of(self, *splits: str) -> list[int]:
-        """Return the numbers of the rows of these splits."""
-        return [number for number, row in enumerate(self.rows) if row.split in splits]
+        """Return the indices of the rows that belong to these splits."""
+        return [index for index, row in enumerate(self.rows) if row.split in splits]
 
     def digest(self) -> str:
-        """Return the SHA-256 of what is learnt from: the rows, and what the network reads of each."""
+        """Return the SHA-256 of the rows and their network inputs."""
         digest = hashlib.sha256()
-        for row, given in zip(self.rows, self.inputs, strict=True):
+        for row, inputs in zip(self.rows, self.inputs, strict=True):
             digest.update(f"{row.name}\t{row.sequence}\t{row.value}\t{row.split}\n".encode())
-            for field in fields(given.features):
-                if isinstance(array := getattr(given.features, field.name), np.ndarray):
+            for field in fields(inputs.features):
+                if isinstance(array := getattr(inputs.features, field.name), np.ndarray):
                     digest.update(f"{field.name} {array.dtype} {array.shape}\n".encode())
                     digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
 
-    def values(self, numbers: Sequence[int]) -> Float[Tensor, " n"]:
-        """Return the values of rows that have one."""
-        return torch.tensor([self.rows[number].value for number in numbers], dtype=torch.float32)
+    def values(self, indices: Sequence[int]) -> Float[Tensor, " n"]:
+        """Return the values of the rows at these indices, which must have values."""
+        return torch.tensor([self.rows[index].value for index in indices], dtype=torch.float32)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskScores:
-    """How well held-out rows are predicted, with 95 % intervals: AUC of classes, Spearman's correlation of values."""
+    """Scores of predictions for held-out rows, with 95 % intervals: AUC of classes, or Spearman correlation."""
 
     auc: Estimate | None
     spearman: Estimate | None
@@ -223,90 +223,94 @@ class TaskScores:
 
     @property
     def deciding(self) -> Estimate | None:
-        """Return the score of the kind of task."""
+        """The score of this kind of task; None if it is not defined."""
         return self.auc or self.spearman
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearntTask:
-    """A head, what it predicts for every row, and its scores on held-out rows."""
+    """A trained head, its predictions for all rows (probabilities or values), and its scores on held-out rows."""
 
     head: LinearHead
     predicted: Float[np.ndarray, " n"]
     scores: TaskScores
 
 
-def head_inputs(task: Task, model: AlphaFold, device: torch.device, label: str) -> Float[Tensor, "n f"]:
-    """Return what a head reads of every row, by a network that is not trained further."""
+def all_features(task: Task, model: AlphaFold, device: torch.device, label: str) -> Float[Tensor, "n f"]:
+    """Fold all rows with a network in evaluation mode and return their head features; `label` is for the bar."""
     model.eval()
     with torch.no_grad():
         bar = tqdm(range(len(task.rows)), desc=label, unit="target", disable=None)
-        return stacked([head_input(task, number, model, Slabs(), device, position=0) for number in bar])
+        return stack_features([fold_features(task, index, model, Slabs(), device, position=0) for index in bar])
 
 
-def with_frozen_network(task: Task, numbers: Float[Tensor, "n f"]) -> LearntTask:
-    """Fit a head to the rows to learn from, given what it reads of all rows."""
+def with_frozen_network(task: Task, features: Float[Tensor, "n f"]) -> LearntTask:
+    """Fit a head to the training rows and predict all rows, from the features that the frozen network gives."""
     train = task.of("train")
-    head = fit(numbers[train], task.values(train), task.kind, task.config.run.seed)
-    return judged(task, head, numbers)
+    head = fit(features[train], task.values(train), task.kind, task.config.run.seed)
+    return predict_and_score(task, head, features)
 
 
 def with_adapted_network(
     task: Task, base: FrozenParameters, head: LinearHead, changes: Mapping[str, Tensor], device: torch.device
 ) -> LearntTask:
-    """Return what a head predicts from a network with low-rank changes of the frozen parameters."""
+    """Predict all rows with a trained head on a network with low-rank `changes` of the frozen parameters."""
     model = base.model(changed_parameters(base.state, changes, task.config.low_rank))
-    return judged(task, head, head_inputs(task, model, device, "adapted network"))
+    return predict_and_score(task, head, all_features(task, model, device, "adapted network"))
 
 
 def save_head(path: Path, head: LinearHead, task: Task, scores: TaskScores) -> None:
-    """Write a head as safetensors, with what it reads and how well it did."""
+    """Write a head as safetensors, with the kind of its input and its scores as metadata."""
     about = {"kind": task.kind, "reads": task.reads, "model": task.preset.name, "scores": json.dumps(asdict(scores))}
     write_tensors(path, head.state_dict(), {"format": "helixfold task head", "version": "1", **about})
 
 
-def judged(task: Task, head: LinearHead, numbers: Float[Tensor, "n f"]) -> LearntTask:
-    """Return what a head predicts for every row from what it reads of each, and its scores on held-out rows."""
+def predict_and_score(task: Task, head: LinearHead, features: Float[Tensor, "n f"]) -> LearntTask:
+    """Predict all rows with a head from their features, and score the held-out rows."""
     with torch.no_grad():
-        predicted = head(numbers).numpy().astype(np.float64)
+        outputs = head(features).numpy().astype(np.float64)
     test = task.of("test")
-    scores = TaskScores.of(predicted[test].tolist(), task.values(test).tolist(), task.kind)
-    shown = 1 / (1 + np.exp(-predicted)) if task.kind != "regression" else predicted
-    return LearntTask(head=head, predicted=shown, scores=scores)
+    scores = TaskScores.of(outputs[test].tolist(), task.values(test).tolist(), task.kind)
+    predicted = 1 / (1 + np.exp(-outputs)) if task.kind != "regression" else outputs
+    return LearntTask(head=head, predicted=predicted, scores=scores)
 
 
-def head_input(
-    task: Task, number: int, model: AlphaFold, run: Executor, device: torch.device, *, position: int, part: int = 0
+def fold_features(
+    task: Task, index: int, model: AlphaFold, run: Executor, device: torch.device, *, position: int, part: int = 0
 ) -> Float[Tensor, " f"]:
-    """Return what a head reads of a row after all passes, of which the last has gradients where they are enabled."""
-    given, dtype = task.inputs[number], dtype_on(task.config.run.dtype, properties_of(device))
-    passes = task.config.run.example.max_passes
+    """Fold the row at an index and return its head features.
+
+    The last recycling iteration has gradients where they are enabled. `position` and `part` seed the sampling of the
+    input: 0, or one plus the training step, and the index of the row in its batch.
+    """
+    inputs, dtype = task.inputs[index], dtype_on(task.config.run.dtype, properties_of(device))
+    iterations = task.config.run.example.max_passes
     seed = task.config.run.seed
-    draws = (draw(given, task.preset, [seed, position, part, cycle]) for cycle in range(passes))
-    ensembles = ([batch_of([sample], task.preset, device)] for sample in draws)
-    previous = model.recycle(run, islice(ensembles, passes - 1), dtype)
+    samples = (draw(inputs, task.preset, [seed, position, part, iteration]) for iteration in range(iterations))
+    ensembles = ([batch_of([sample], task.preset, device)] for sample in samples)
+    previous = model.recycle(run, islice(ensembles, iterations - 1), dtype)
     folded = model.fold(run, next(ensembles), previous, dtype)
-    return summary(model, folded, torch.from_numpy(given.chain_index).to(device), task.reads)
+    return head_features(model, folded, torch.from_numpy(inputs.chain_index).to(device), task.reads)
 
 
 _HEAD = "task_head"
 
 
 class TaskTraining:
-    """Training of a head and of low-rank changes of the network that it reads, one step after another.
+    """Training of a head together with low-rank changes of the network whose output it reads.
 
-    Another one of the same directory goes on from the newest checkpoint that is whole. A step depends on the state
-    before it, the settings and the table alone.
+    A new object for the same directory resumes from the newest intact checkpoint. A step depends only on the state
+    before it, the settings and the table.
     """
 
     def __init__(self, task: Task, base: FrozenParameters, fitted: LinearHead, mesh: Mesh, checkpoints: Path) -> None:
-        """Prepare the training of a head that was fitted to the frozen network."""
+        """Prepare the training, which starts from a head that was fitted to the frozen network."""
         self.task, self.mesh = task, mesh
         config = task.config.run
         self.trained = LowRankTrained(base, task.config.low_rank, seed=config.seed)
         self.head = LinearHead(len(fitted.weight)).to(mesh.device)
         self.head.load_state_dict(fitted.state_dict())
-        self.trained.numbers.add_module(_HEAD, self.head)
+        self.trained.matrices.add_module(_HEAD, self.head)
         dtype = dtype_on(config.dtype, properties_of(mesh.device))
         self.optimizer = self.trained.optimizer(config.optimizer, dtype, averages=True)
         self.checkpoints = Checkpoints(checkpoints, keep=config.keep, mesh=mesh)
@@ -317,10 +321,10 @@ class TaskTraining:
             self.step, self.skipped_in_a_row = restored.step, int(restored.record["skipped_in_a_row"])
             for text in restored.damaged:
                 print_message(text)
-            print_note(f"going on after {self.step} steps")
+            print_note(f"resuming after {self.step} steps")
 
     def run(self, stop: StopRequest) -> bool:
-        """Make the steps that are left; return False if `stop` ended them earlier, with everything saved.
+        """Run the remaining steps; return False if `stop` ended them early, after saving a checkpoint.
 
         Raise `InputError` if the loss or gradient of too many steps in a row is not finite.
         """
@@ -345,35 +349,35 @@ class TaskTraining:
     def averages(self) -> tuple[LinearHead, dict[str, Tensor]]:
         """Return the head and the low-rank changes by name, as moving averages over the steps."""
         averages: Mapping[str, Tensor] = self.optimizer.averaged()
-        own = {name: tensor for name, tensor in averages.items() if name.startswith(f"{_HEAD}.")}
+        of_head = {name: tensor for name, tensor in averages.items() if name.startswith(f"{_HEAD}.")}
         head = LinearHead(len(self.head.weight))
         head.load_state_dict(
-            {**self.head.state_dict(), **{name.removeprefix(f"{_HEAD}."): tensor for name, tensor in own.items()}}
+            {**self.head.state_dict(), **{name.removeprefix(f"{_HEAD}."): tensor for name, tensor in of_head.items()}}
         )
-        return head, {name: tensor for name, tensor in averages.items() if name not in own}
+        return head, {name: tensor for name, tensor in averages.items() if name not in of_head}
 
     def _make_step(self) -> None:
         task, config = self.task, self.task.config.run
         run = parallelize(self.trained.model.train(), self.mesh, config.recompute)
         rows = task.of("train")
         rng = random_stream(config.seed, StreamUse.DROPOUT, self.step, 0)
-        chosen = rng.choice(rows, min(config.batch_size, len(rows)), replace=False)
-        for part, number in enumerate(chosen):
+        batch = rng.choice(rows, min(config.batch_size, len(rows)), replace=False)
+        for part, index in enumerate(batch):
             torch.manual_seed(int(rng.integers(2**62)))
             self.trained.apply()
-            numbers = head_input(
-                task, int(number), self.trained.model, run, self.mesh.device, position=1 + self.step, part=part
+            features = fold_features(
+                task, int(index), self.trained.model, run, self.mesh.device, position=1 + self.step, part=part
             )
-            value = task.values([int(number)]).to(self.mesh.device)
-            self.optimizer.backward(loss_of(self.head(numbers[None]), value, task.kind))
-            self.optimizer.collect(last=part == len(chosen) - 1)
-        report = self.optimizer.step(config.optimizer.rate(self.step), micro_batches=len(chosen))
+            value = task.values([int(index)]).to(self.mesh.device)
+            self.optimizer.backward(loss_of(self.head(features[None]), value, task.kind))
+            self.optimizer.collect(last=part == len(batch) - 1)
+        report = self.optimizer.step(config.optimizer.rate(self.step), micro_batches=len(batch))
         self.step += 1
         self.skipped_in_a_row = self.skipped_in_a_row + 1 if report.skipped else 0
         if self.skipped_in_a_row >= config.max_skipped:
             raise InputError(
                 f"{self.skipped_in_a_row} steps in a row had a loss or gradient that is not finite; lower "
-                "--learning-rate and name another directory"
+                "--learning-rate and pass another --output"
             )
 
 
@@ -381,7 +385,7 @@ _COLORS = ("#0072B2", "#D55E00", "#009E73")
 
 
 def write_task_page(path: Path, title: str, task: Task, learnt: Mapping[str, LearntTask]) -> None:
-    """Write the page of a task, which was learnt in one or several ways."""
+    """Write the page of a task; `learnt` has the results of each way of learning, by name."""
     score = "AUC" if task.kind != "regression" else "Spearman correlation"
     test = task.of("test")
     write_finetuning_page(
@@ -405,8 +409,8 @@ def write_task_page(path: Path, title: str, task: Task, learnt: Mapping[str, Lea
                 columns=["Name", "Split", "Value", *learnt],
                 rows=[
                     [row.name, row.split, "" if row.value is None else f"{row.value:g}"]
-                    + [f"{each.predicted[number]:.3g}" for each in learnt.values()]
-                    for number, row in enumerate(task.rows)
+                    + [f"{each.predicted[index]:.3g}" for each in learnt.values()]
+                    for index, row in enumerate(task.rows)
                 ],
             ),
         ],
@@ -416,9 +420,9 @@ def write_task_page(path: Path, title: str, task: Task, learnt: Mapping[str, Lea
 
 
 def _picture(task: Task, learnt: Mapping[str, LearntTask], test: list[int]) -> bytes:
-    """Draw ROC curves of classes, or predicted against true values."""
+    """Draw ROC curves for classes, or predicted against true values."""
     figure = new_figure(5.2, 4.6)
-    axes, true = figure.subplots(), np.array([task.rows[number].value or 0.0 for number in test])
+    axes, true = figure.subplots(), np.array([task.rows[index].value or 0.0 for index in test])
     for (name, each), color in zip(learnt.items(), _COLORS, strict=False):
         predicted = each.predicted[test]
         if task.kind == "regression":
@@ -440,29 +444,29 @@ def _cells(score: Estimate | None) -> list[str]:
 
 
 HEAD_FILE, TABLE_FILE, RESULT_FILE = "task_head.safetensors", "predictions.tsv", "task.json"
-# What a head reads of each row by the frozen network, beside the checkpoints.
+# File of the features that the frozen network gives, next to the checkpoints.
 _FROZEN_FILE, _FORMAT, _VERSION = "frozen_network.safetensors", "helixfold task numbers", "1"
-# Steps of the head and the network together, unless they are given.
+# Default steps of training the head and the network together.
 _STEPS = 200
 
 
 def finetune_task(table: Path, options: FinetuneOptions, output: Path) -> int:
-    """Learn what the table says, with a head on the frozen network and, for lora, one that changes the network, too.
+    """Learn the values in a table with a head on the frozen network and, for lora, also with an adapted network.
 
-    The same command again goes on where it was killed. Return 0 at the end, and after a signal that stopped the
-    training its exit code. Raise `InputError` for wrong input, before anything is written.
+    Repeating the command resumes a killed run. Return 0 at the end, and the exit code of a signal that stopped the
+    training. Raise `InputError` for wrong input, before anything is written.
     """
     limit_threads()
     rows = read_table(table, options.task)
     if options.adapter == "full":
-        raise InputError("--table takes --adapter lora, or heads for a head on the frozen network alone")
+        raise InputError("--table needs --adapter lora, or --adapter heads for a head on the frozen network only")
     preset, path = base_file(options.model, options.weights)
     mesh = Mesh.alone(pick_device(options.device))
     files = RunFiles(directory=output, name=preset.name)
     task = _task(table, rows, options, preset, _config(preset, options, mesh, files))
     base = load_base(preset, path, mesh.device)
     facts = {
-        **trained_numbers(task.config, base),
+        **adapter_facts(task.config, base),
         "base_file": base.name,
         "task": task.kind,
         "head": task.reads,
@@ -470,22 +474,22 @@ def finetune_task(table: Path, options: FinetuneOptions, output: Path) -> int:
     }
     files.check()
     require_same_finetuning(output, facts, task.config.run)
-    if not _has_ended(output / RESULT_FILE, task):
+    if not _is_finished(output / RESULT_FILE, task):
         with os_errors_as_input_errors(output, "cannot be written"):
             files.checkpoints.mkdir(parents=True, exist_ok=True)
         with only_run(output), StopRequest().handling_signals() as stop, unmoved_directory(output):
             files.write_config(task.config.run, facts)
             if not _learn(task, base, mesh, files, stop):
                 return stop.exit_code
-    _tell(task, output)
+    _print_scores(task, output)
     return 0
 
 
-def _has_ended(path: Path, task: Task) -> bool:
-    """Return whether a run has come to its end before, with as many steps as are asked for now."""
+def _is_finished(path: Path, task: Task) -> bool:
+    """Return whether an earlier run has finished, with at least the number of steps of this one."""
     try:
         return int(read_json(path, "")["steps"]) >= _steps(task.config)
-    except (ValueError, KeyError, TypeError, OverflowError):  # OverflowError: an infinite number
+    except (ValueError, KeyError, TypeError, OverflowError):  # OverflowError: the number is infinite.
         return False
 
 
@@ -494,22 +498,22 @@ def _steps(config: FinetuneConfig) -> int:
 
 
 def _config(preset: Preset, options: FinetuneOptions, mesh: Mesh, files: RunFiles) -> FinetuneConfig:
-    """Return the settings of a task, of which those are settled that depend on the device."""
+    """Return the settings of a task, with dtype and checkpoint policies chosen for the device."""
     config = config_of(preset, {**vars(options), "steps": options.steps or _STEPS})
     config = replace(config, run=with_settled_dtype(config.run, mesh, files.checkpoints, print_message))
     return with_settled_memory(config, properties_of(mesh.device), available_memory(mesh.device))
 
 
-def _task(table: Path, rows: Sequence[TaskRow], what: TaskOptions, preset: Preset, config: FinetuneConfig) -> Task:
-    reads = what.head or ("pae" if what.task == "binder" else "single")
-    inputs = _inputs(table, what, preset)
-    return Task(kind=what.task, reads=reads, rows=rows, inputs=inputs, preset=preset, config=config)
+def _task(table: Path, rows: Sequence[TaskRow], options: TaskOptions, preset: Preset, config: FinetuneConfig) -> Task:
+    reads = options.head or ("pae" if options.task == "binder" else "single")
+    inputs = _inputs(table, options, preset)
+    return Task(kind=options.task, reads=reads, rows=rows, inputs=inputs, preset=preset, config=config)
 
 
 def _learn(task: Task, base: FrozenParameters, mesh: Mesh, files: RunFiles, stop: StopRequest) -> bool:
-    """Learn the task in each way, and write the results; return False if `stop` ended the training earlier."""
-    numbers = _frozen_numbers(task, base, mesh.device, files.checkpoints / _FROZEN_FILE)
-    learnt = {"frozen network": with_frozen_network(task, numbers)}
+    """Learn the task in each way and write the results; return False if `stop` ended the training early."""
+    features = _frozen_features(task, base, mesh.device, files.checkpoints / _FROZEN_FILE)
+    learnt = {"frozen network": with_frozen_network(task, features)}
     changes: dict[str, Tensor] = {}
     if task.config.adapter == "lora":
         training = TaskTraining(task, base, learnt["frozen network"].head, mesh, files.checkpoints)
@@ -518,27 +522,27 @@ def _learn(task: Task, base: FrozenParameters, mesh: Mesh, files: RunFiles, stop
         head, changes = training.averages()
         learnt["adapted network"] = with_adapted_network(task, base, head, changes, mesh.device)
     if task.reads == "pae":
-        learnt["published function of the error"] = judged(task, published_binder_head(), numbers)
+        learnt["published function of the error"] = predict_and_score(task, published_binder_head(), features)
     with os_errors_as_input_errors(files.directory, "cannot be written"):
         _write(files.directory, task, base, learnt, changes)
     return True
 
 
-def _frozen_numbers(task: Task, base: FrozenParameters, device: torch.device, path: Path) -> Float[Tensor, "n f"]:
-    """Return what a head reads of each row by the frozen network, which is kept in a file for a run that goes on."""
+def _frozen_features(task: Task, base: FrozenParameters, device: torch.device, path: Path) -> Float[Tensor, "n f"]:
+    """Return the head features of all rows from the frozen network, using a file so that a resumed run is faster."""
     if path.is_file():
-        with open_tensors(path, _FORMAT, _VERSION, "is of another program; delete it") as file:
+        with open_tensors(path, _FORMAT, _VERSION, "was written by another program; delete it") as file:
             return read_tensors(path, file)["numbers"]
-    numbers = head_inputs(task, base.model(), device, "frozen network")
-    write_tensors(path, {"numbers": numbers}, {"format": _FORMAT, "version": _VERSION})
-    return numbers
+    features = all_features(task, base.model(), device, "frozen network")
+    write_tensors(path, {"numbers": features}, {"format": _FORMAT, "version": _VERSION})
+    return features
 
 
-def _inputs(table: Path, what: TaskOptions, preset: Preset) -> list[ModelInput]:
-    """Return what the network reads of each row, with the alignments of the option."""
+def _inputs(table: Path, options: TaskOptions, preset: Preset) -> list[ModelInput]:
+    """Return the network's input for each row, with the alignments of `--msa`."""
     delimiter = "\t" if table.name.lower().removesuffix(".gz").endswith(".tsv") else ","
     targets = [target_of(read) for read in read_table_targets(table, delimiter, "name")]
-    return [model_input(target_features(target), preset) for target in with_search_files(targets, what.msa, ())]
+    return [model_input(target_features(target), preset) for target in with_search_files(targets, options.msa, ())]
 
 
 def _write(
@@ -558,30 +562,30 @@ def _write(
         save_adapter(output / ADAPTER_FILE, changes, card)
     save_head(output / HEAD_FILE, best.head, task, best.scores)
     write_file(output / TABLE_FILE, _table(task, learnt).encode())
-    scores = {each: asdict(found.scores) for each, found in learnt.items()}
+    scores = {each: asdict(result.scores) for each, result in learnt.items()}
     content = {"task": task.kind, "reads": task.reads, "steps": _steps(task.config), "scores": scores}
     write_task_page(output / PAGE_FILE, output.resolve().name, task, learnt)
-    # Last: by it the run counts as ended.
+    # This file comes last, because it marks the run as finished.
     write_file(output / RESULT_FILE, to_json(content, indent=1))
 
 
 def _table(task: Task, learnt: Mapping[str, LearntTask]) -> str:
-    """Return the predictions of all rows as a table, those of each way to learn in a column."""
+    """Return the predictions for all rows as a table with one column for each way of learning."""
     header = ["name", "split", "value", *(name.replace(" ", "_") for name in learnt)]
     lines = ["\t".join(header)]
-    for number, row in enumerate(task.rows):
+    for index, row in enumerate(task.rows):
         value = "" if row.value is None else f"{row.value:g}"
-        predicted = (f"{float(np.round(each.predicted[number], 6)):g}" for each in learnt.values())
+        predicted = (f"{float(np.round(each.predicted[index], 6)):g}" for each in learnt.values())
         lines.append("\t".join([row.name, row.split, value, *predicted]))
     return "".join(f"{line}\n" for line in lines)
 
 
-def _tell(task: Task, output: Path) -> None:
-    """Print the scores of a run that has ended."""
+def _print_scores(task: Task, output: Path) -> None:
+    """Print the scores of a finished run."""
     measure = "Spearman correlation" if task.kind == "regression" else "AUC"
     name = "spearman" if task.kind == "regression" else "auc"
     for way, scores in read_json(output / RESULT_FILE, "delete it, and start the run again")["scores"].items():
         score = None if scores[name] is None else Estimate(**scores[name])
-        shown = "is not defined" if score is None else f"{score.value:.3f} ({score.low:.3f} to {score.high:.3f})"
-        print_summary(f"{way}: {measure} of held-out rows {shown}")
+        text = "is not defined" if score is None else f"{score.value:.3f} ({score.low:.3f} to {score.high:.3f})"
+        print_summary(f"{way}: {measure} of held-out rows {text}")
     print_summary(f"-> {output / PAGE_FILE}")

@@ -1,4 +1,4 @@
-"""Tables of sequences with a value that is to be learnt: a class, an affinity, a change of stability."""
+"""Read tables of sequences with a value to learn, such as a class, an affinity or a change of stability."""
 
 import math
 from collections.abc import Sequence
@@ -17,38 +17,39 @@ _SPLITS: dict[str, Split] = {"": "train", "train": "train", "test": "test", "hel
 
 @dataclass(frozen=True, kw_only=True)
 class TaskRow:
-    """A row of a table: a target, whose chains stand between colons, its value, and what it is for."""
+    """A row of a table: a target, its value, and the split it belongs to."""
 
     name: str
-    sequence: str
-    value: float | None  # 0 or 1 for a class; None: to be predicted
+    sequence: str  # of all chains, with colons between them
+    value: float | None  # 0 or 1 for a class; None if it is to be predicted
     split: Split
 
 
 def read_table(path: Path, kind: TaskKind) -> list[TaskRow]:
-    """Read a table (.csv, .tsv) with the columns name, sequence, value and perhaps split: train, test or predict.
+    """Read a table (.csv, .tsv) with the columns name, sequence, value and optionally split (train, test or predict).
 
-    Rows of the split test are held out; without the column, every fifth row is. A row to predict needs no value. Raise
-    `InputError` for a row that cannot be used, or if there is nothing to learn from or to judge by.
+    Rows of the split test are held out; without the column, every fifth row is. Rows to predict need no value. Raise
+    `InputError` for an unusable row, or if there are too few different values to train on or to test.
     """
     delimiter = "\t" if path.name.lower().removesuffix(".gz").endswith(".tsv") else ","
     rows: list[TaskRow] = []
     lines: dict[str, int] = {}
-    for number, (line, cells) in enumerate(read_rows(path, ("name", "sequence", "value"), delimiter)):
+    for index, (line, cells) in enumerate(read_rows(path, ("name", "sequence", "value"), delimiter)):
         name = cells["name"].strip()
         if not name or name in lines:
             problem = "has no name" if not name else f"'{printable(name)}' is also in line {lines[name]}"
             raise InputError.at(path, f"{problem}; give each row its own name", line=line)
         lines[name] = line
-        split = cells.get("split", "test" if number % 5 == 4 else "train").strip().lower()
+        split = cells.get("split", "test" if index % 5 == 4 else "train").strip().lower()
         if split not in _SPLITS:
             raise InputError.at(path, f"split must be train, test or predict, got '{printable(split)}'", line=line)
         sequence = "".join(cells["sequence"].split()).upper()
         if kind == "binder" and ":" not in sequence:
-            raise InputError.at(path, "a binder is told by two chains or more, with a colon between them", line=line)
-        used_for = _SPLITS[split]
-        value = None if used_for == "predict" else _value(path, line, cells["value"].strip(), kind)
-        rows.append(TaskRow(name=name, sequence=sequence, value=value, split=used_for))
+            problem = "a binder needs two or more chains; write their sequences with a colon between them"
+            raise InputError.at(path, problem, line=line)
+        kind_of_split = _SPLITS[split]
+        value = None if kind_of_split == "predict" else _value(path, line, cells["value"].strip(), kind)
+        rows.append(TaskRow(name=name, sequence=sequence, value=value, split=kind_of_split))
     _require_learnable(path, rows)
     return rows
 
@@ -69,8 +70,8 @@ def _value(path: Path, line: int, text: str, kind: TaskKind) -> float:
 
 def _require_learnable(path: Path, rows: Sequence[TaskRow]) -> None:
     for split, what in (("train", "to learn from"), ("test", "held out")):
-        some = [row.value for row in rows if row.split == split]
-        if len(some) < 2:
-            raise InputError.at(path, f"has {len(some)} rows {what}, and at least 2 are needed")
-        if len(set(some)) == 1:
-            raise InputError.at(path, f"all rows {what} have the value {some[0]:g}, so there is nothing to learn")
+        values = [row.value for row in rows if row.split == split]
+        if len(values) < 2:
+            raise InputError.at(path, f"has {len(values)} rows {what}; at least 2 are needed")
+        if len(set(values)) == 1:
+            raise InputError.at(path, f"all rows {what} have the value {values[0]:g}, so there is nothing to learn")

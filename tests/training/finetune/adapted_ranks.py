@@ -34,7 +34,7 @@ def adapted(config: LowRankConfig, dtype: torch.dtype, order: OuterProductPositi
     frozen = FrozenParameters.of(base.state_dict(), base.config, "base", torch.device("cpu"))
     trained = LowRankTrained(frozen, config, seed=0)
     generator = torch.Generator().manual_seed(1)
-    for name, parameter in trained.numbers.named_parameters():
+    for name, parameter in trained.matrices.named_parameters():
         if name.endswith(LORA_B):
             parameter.data.copy_(0.05 * torch.randn(parameter.shape, generator=generator))
         if name.endswith(MAGNITUDE):
@@ -56,7 +56,7 @@ def learn(model: AlphaFold, run: Executor, parts: Iterable[int], dtype: torch.dt
 
 def by_the_chain_rule(trained: LowRankTrained, parts: Sequence[int], dtype: torch.dtype) -> dict[str, Tensor]:
     """Gradients of A, B and lengths from those of W + scale B A, which are the parameters of an ordinary model."""
-    numbers = {name: parameter.detach() for name, parameter in trained.numbers.named_parameters()}
+    numbers = {name: parameter.detach() for name, parameter in trained.matrices.named_parameters()}
     model = AlphaFold(trained.base.config).to(dtype).train()
     model.load_state_dict(trained.state(numbers))
     learn(model, Whole(), parts, dtype).backward()
@@ -87,7 +87,7 @@ def worst(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
 def gradients(trained: LowRankTrained) -> dict[str, Tensor]:
     return {
         name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        for name, parameter in trained.numbers.named_parameters()
+        for name, parameter in trained.matrices.named_parameters()
     }
 
 

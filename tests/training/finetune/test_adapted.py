@@ -64,7 +64,7 @@ def test_merged_parameters_compute_what_the_adapted_model_does(variant: str) -> 
     trained = adapted(VARIANTS[variant], torch.float32)
     trained.apply()
     merged = AlphaFold(trained.base.config)
-    merged.load_state_dict(trained.state(dict(trained.numbers.named_parameters())))
+    merged.load_state_dict(trained.state(dict(trained.matrices.named_parameters())))
     changed = [relative_error(one, two) for one, two in zip(outputs(merged), outputs(tiny_model()), strict=True)]
     assert min(changed) > 1e-3
     for found, expected in zip(outputs(merged), outputs(trained.model), strict=True):
@@ -108,18 +108,18 @@ def test_only_the_numbers_have_gradients_moments_and_averages() -> None:
     trained = adapted(LOW_RANK, torch.float32)
     optimizer = trained.optimizer(OptimizerConfig(), torch.float32, averages=True)
     run = parallelize(trained.model.train(), Mesh.alone(), RecomputeConfig.everywhere("none"))
-    before = {name: parameter.clone() for name, parameter in trained.numbers.named_parameters()}
+    before = {name: parameter.clone() for name, parameter in trained.matrices.named_parameters()}
     trained.apply()
     optimizer.backward(learn(trained.model, run, [0], torch.float32))
     optimizer.collect()
     optimizer.step(1e-3, micro_batches=1)
     trained.release()
     assert all(parameter.grad is None and not parameter.requires_grad for parameter in trained.model.parameters())
-    count = sum(parameter.numel() for parameter in trained.numbers.parameters())
+    count = sum(parameter.numel() for parameter in trained.matrices.parameters())
     padded = len(optimizer.tensors()["master"])
     assert count <= padded < 1.5 * count
     assert all(len(tensor) <= padded for tensor in optimizer.tensors().values() if tensor.ndim)
-    now = dict(trained.numbers.named_parameters())
+    now = dict(trained.matrices.named_parameters())
     assert sum(not torch.equal(now[name], tensor) for name, tensor in before.items()) > 0.9 * len(before)
     base = tiny_model().state_dict()
     assert all(torch.equal(tensor, base[name]) for name, tensor in trained.model.state_dict().items())
@@ -139,7 +139,7 @@ def test_models_share_the_frozen_parameters_in_memory() -> None:
     assert one.model.single.weight.dtype == torch.bfloat16
     assert all(tensor.dtype == torch.bfloat16 for tensor in one.model.input_embedder.state_dict().values())
     assert one.model.structure_module.transition.linear_1.weight.dtype == torch.float32
-    assert not torch.equal(*(next(trained.numbers.parameters()) for trained in (one, two)))
+    assert not torch.equal(*(next(trained.matrices.parameters()) for trained in (one, two)))
 
 
 def test_heads_are_trained_alone() -> None:
@@ -160,7 +160,7 @@ def test_heads_are_trained_alone() -> None:
 
 def test_a_begins_as_pytorchs_linear_maps_do_and_b_is_zero() -> None:
     base = frozen(tiny_model())
-    numbers = dict(LowRankTrained(base, replace(LOW_RANK, rank=64), seed=0).numbers.named_parameters())
+    numbers = dict(LowRankTrained(base, replace(LOW_RANK, rank=64), seed=0).matrices.named_parameters())
     for name, tensor in numbers.items():
         if name.endswith(LORA_B):
             assert not tensor.any()

@@ -41,7 +41,7 @@ def test_of_equal_chains_the_most_confident_is_taken(
 
     monkeypatch.setattr(distillation, "read_finished", read)
     selected = distillation.select_predictions(predictions, tmp_path, 0)
-    assert (selected.taken, selected.left_out) == (2, 2)
+    assert (selected.selected, selected.left_out) == (2, 2)
     rows = [line.split("\t") for line in (tmp_path / "selected/selected.tsv").read_text().splitlines()[1:]]
     reasons = {name: reason for name, _, _, reason in rows}
     assert reasons == {kept: "", left: f"{kept} is similar and more confident", "two": "", "pair": "it has 2 chains"}

@@ -152,9 +152,9 @@ def test_heads_or_all_parameters_may_be_trained(
     found = read_result(output)
     assert found is not None
     # No evaluation says which heads are best, so the last ones are taken.
-    judged = {record.step + 1: record for record in read_log(output / LOG_FILE).evaluations}[found.best_step or 4]
+    evaluation = {record.step + 1: record for record in read_log(output / LOG_FILE).evaluations}[found.best_step or 4]
     assert (found.best_step is None) == (adapter == "heads")
-    for target, chain in zip(found.targets, judged.chains, strict=True):
+    for target, chain in zip(found.targets, evaluation.chains, strict=True):
         assert target.after == {name: chain[name] for name in TargetScores.SCORES}
     base = load_weights(weights, MODEL)
     if adapter == "full":
@@ -225,7 +225,7 @@ def test_wrong_input_is_one_sentence_and_writes_nothing(
     for command, message in (
         (["--output", str(output)], "pass exactly one of a training set"),
         ([str(store)], "pass --output"),
-        ([str(store), "--output", str(output), "--model", "tiny"], "has random parameters; name trained ones"),
+        ([str(store), "--output", str(output), "--model", "tiny"], "has random parameters; pass trained ones"),
         (words(store, weights, output, "--targets=nothing*"), "no linear map has a name like"),
         (words(store, weights, output, "--rank=0"), "--rank: must be a whole number from 1 to"),
         (words(store, weights, output, "--set=stepz=2"), "unknown setting 'stepz'"),
@@ -248,7 +248,7 @@ def test_settings_and_the_forecast_are_shown_without_a_run(weights: Path, capsys
     assert main(["finetune", "--weights", str(weights), "--show-settings", "--adapter", "heads"]) == 0
     assert "run.evaluation.patience=None\n" in capsys.readouterr().out
     assert main(["finetune", "--weights", str(weights), "--dry-run", "--set=example.crop_size=16"]) == 0
-    assert "of those of all parameters" in capsys.readouterr().out
+    assert "of a full fine-tuning" in capsys.readouterr().out
 
 
 def test_a_changed_network_starts_from_the_file_and_what_is_named_is_new(

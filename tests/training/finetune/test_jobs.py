@@ -194,9 +194,9 @@ def test_twenty_kills(weights: Path, jobs: Path, unbroken: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "names no fine-tuning; write a table"),
+        ("", "has no fine-tunings; write a table"),
         ("[job", "not a TOML file of fine-tunings"),
-        ('[[job]]\nname = "a"', "job 'a' must name its training_set"),
+        ('[[job]]\nname = "a"', "job 'a' has no training_set"),
         ('[[job]]\ntraining_set = "s"', "job 1: must have a name"),
         ('[[job]]\nname = "a/b"\ntraining_set = "s"', "job 1: "),
         ('[[job]]\nname = "a"\ntraining_set = "s"\nrang = 3', "job 'a': unknown rang; it can hold training_set,"),

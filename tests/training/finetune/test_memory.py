@@ -13,7 +13,7 @@ from helixfold.optim.flat import FlatOptimizer
 from helixfold.optim.trained import AllParameters, Trained
 from helixfold.training.estimate import parameter_count
 from helixfold.training.finetune.adapted import FrozenParameters, HeadsTrained, LowRankTrained
-from helixfold.training.finetune.memory import number_bytes, parameter_bytes, run_memory
+from helixfold.training.finetune.memory import parameter_bytes, run_memory, state_bytes
 from helixfold.training.finetune.settings import AdapterKind, finetuning
 from helixfold.weights.low_rank import LowRankConfig
 from helixfold.weights.untrained import untrained_model
@@ -40,7 +40,7 @@ def test_the_optimizer_holds_what_is_counted(adapter: AdapterKind, clipping: str
     if adapter != "full":
         trained = LowRankTrained(base, config.low_rank, seed=0) if adapter == "lora" else HeadsTrained(base)
     optimizer = trained.optimizer(config.run.optimizer, torch.float32, averages=True)
-    values, others = number_bytes(config, torch.float32)
+    values, others = state_bytes(config, torch.float32)
     assert values == optimizer.tensors()["master"].untyped_storage().nbytes()
     assert others == held_bytes(optimizer)
 
@@ -48,7 +48,7 @@ def test_the_optimizer_holds_what_is_counted(adapter: AdapterKind, clipping: str
 def test_adapters_of_the_published_model_take_a_fiftieth_of_the_optimizer_of_all_parameters() -> None:
     chosen = preset("model_1_ptm")
     (lora, own), (full, everything) = (
-        number_bytes(finetuning(chosen, adapter), torch.float32) for adapter in ("lora", "full")
+        state_bytes(finetuning(chosen, adapter), torch.float32) for adapter in ("lora", "full")
     )
     assert own / everything <= 0.02
     assert lora < 6 * 2**20
@@ -57,15 +57,15 @@ def test_adapters_of_the_published_model_take_a_fiftieth_of_the_optimizer_of_all
 
 
 def test_what_comes_before_all_that_is_trained_keeps_nothing_for_a_backward_pass() -> None:
-    passes = {}
+    activations = {}
     for adapter in ("heads", "lora", "full"):
         config = finetuning(PRESET, adapter)  # type: ignore[arg-type]
         config = replace(config, run=replace(config.run, recompute=RecomputeConfig.everywhere("none")))
-        passes[adapter] = run_memory(config, DEVICE_MODELS["cpu"]).passes
-    assert passes["heads"] < passes["lora"] < passes["full"]
+        activations[adapter] = run_memory(config, DEVICE_MODELS["cpu"]).activations
+    assert activations["heads"] < activations["lora"] < activations["full"]
     config = finetuning(PRESET, "lora", LowRankConfig(targets="*"))
     config = replace(config, run=replace(config.run, recompute=RecomputeConfig.everywhere("none")))
-    assert run_memory(config, DEVICE_MODELS["cpu"]).passes > passes["lora"]
+    assert run_memory(config, DEVICE_MODELS["cpu"]).activations > activations["lora"]
 
 
 def test_frozen_blocks_take_no_memory_beyond_the_first_ones() -> None:
@@ -75,6 +75,6 @@ def test_frozen_blocks_take_no_memory_beyond_the_first_ones() -> None:
             model = replace(PRESET.model, evoformer=replace(PRESET.model.evoformer, blocks=blocks))
             config = finetuning(replace(PRESET, model=model), adapter)  # type: ignore[arg-type]
             config = replace(config, run=replace(config.run, recompute=RecomputeConfig.everywhere("none")))
-            found[adapter, blocks] = run_memory(config, DEVICE_MODELS["cpu"]).passes
+            found[adapter, blocks] = run_memory(config, DEVICE_MODELS["cpu"]).activations
     assert found["heads", 2] == found["heads", 6]
     assert found["lora", 2] < found["lora", 6]

@@ -12,12 +12,12 @@ from helixfold.results.driver import Run
 from helixfold.runtime.standard_streams import restored_verbosity, set_verbosity
 from helixfold.training.finetune.finetuning import Finetuning
 from helixfold.training.finetune.memory import RunMemory, fitting
-from helixfold.training.finetune.run import Place, Schedule
+from helixfold.training.finetune.run import Schedule, ScheduledRun
 from helixfold.training.trainer import DivergedError
 
 
-def memory(numbers: int, passes: int = 100) -> RunMemory:
-    return RunMemory(numbers=numbers, optimizer=0, effective=0, passes=passes)
+def memory(state: int, activations: int = 100) -> RunMemory:
+    return RunMemory(state=state, optimizer=0, effective=0, activations=activations)
 
 
 @dataclass
@@ -58,22 +58,22 @@ def schedule(
 ) -> tuple[Schedule, list[str]]:
     """A schedule of runs, each of so many steps and bytes, and what will happen in it."""
     log, clock = list[str](), [0.0]
-    places = [
-        Place(
+    scheduled = [
+        ScheduledRun(
             name=name,
             begin=lambda name=name, steps=steps: cast(  # type: ignore[misc]
                 Finetuning,
                 Fake(name, steps, log, clock, (errors or {}).get(name), stops if stops is not None else []),
             ),
-            memory=memory(numbers),
+            memory=memory(state),
             steps=steps,
             deadline=(deadlines or {}).get(name),
         )
-        for name, (steps, numbers) in runs.items()
+        for name, (steps, state) in runs.items()
     ]
     made = Schedule(
-        places=places,
-        run=Run(Path("/dev/null"), "step", sum(place.steps for place in places)),
+        runs=scheduled,
+        progress=Run(Path("/dev/null"), "step", sum(run.steps for run in scheduled)),
         shared=1000,
         memory=available,
         turns=turns,  # type: ignore[arg-type]
@@ -91,10 +91,8 @@ def test_turns_go_round_and_a_run_is_released_after_each() -> None:
     made.carry_out()
     assert order(log) == "abcabcac"
     assert log[:4] == ["a", "-", "b", "-"]
-    assert made.most_at_once == 3
-    assert all(
-        (place.state, place.made, place.seconds) == ("finished", place.steps, place.steps) for place in made.places
-    )
+    assert made.max_concurrent == 3
+    assert all((run.state, run.new_steps, run.seconds) == ("finished", run.steps, run.steps) for run in made.runs)
 
 
 def test_memory_decides_how_many_run_at_once_and_the_next_begins_when_one_ends() -> None:
@@ -102,8 +100,8 @@ def test_memory_decides_how_many_run_at_once_and_the_next_begins_when_one_ends()
     made, log = schedule({"a": (3, 100), "b": (1, 100), "c": (2, 100)}, 1000 + 110 + 250)
     made.carry_out()
     assert order(log) == "abacac"
-    assert made.most_at_once == 2
-    assert [place.state for place in made.places] == ["finished"] * 3
+    assert made.max_concurrent == 2
+    assert [run.state for run in made.runs] == ["finished"] * 3
 
 
 def test_what_fits_counts_the_largest_step_once_and_all_numbers() -> None:
@@ -120,11 +118,11 @@ def test_one_that_diverges_or_fails_ends_alone_and_frees_its_place() -> None:
     made, log = schedule({"a": (9, 100), "b": (9, 100), "c": (2, 100)}, 1000 + 110 + 200, errors=errors)
     made.carry_out()
     assert order(log) == "ababcc"
-    assert {place.name: place.state for place in made.places} == {"a": "diverged", "b": "failed", "c": "finished"}
-    assert made.run.failures == {"a": "DivergedError: 10 steps in a row", "b": "a damaged record"}
+    assert {run.name: run.state for run in made.runs} == {"a": "diverged", "b": "failed", "c": "finished"}
+    assert made.progress.failures == {"a": "DivergedError: 10 steps in a row", "b": "a damaged record"}
     # Steps that a failed one does not make are not waited for.
-    assert made.run.done == made.run.total == 20
-    assert all(place.run is None and place.turns is None for place in made.places)
+    assert made.progress.done == made.progress.total == 20
+    assert all(run.finetuning is None and run.turns is None for run in made.runs)
 
 
 def test_jobs_are_named_when_they_begin_and_end_except_with_quiet(capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,19 +154,19 @@ def test_by_deadline_the_one_with_least_time_to_spare_is_next() -> None:
 
 def test_steps_of_earlier_schedules_took_no_seconds_of_this_one() -> None:
     """A step takes 30 s: two were made in 60 s, and 4 before. 4 more take 120 of the 140 s that are left."""
-    place = Place(
+    run = ScheduledRun(
         name="a",
         begin=lambda: cast(Finetuning, None),
         memory=memory(1),
         steps=10,
         deadline=200.0,
-        made=2,
-        done=6,
+        new_steps=2,
+        completed=6,
         seconds=60.0,
     )
-    assert place.slack(60.0) == 20.0
-    assert replace(place, made=0, seconds=0.0).slack(60.0) == 140.0
-    assert replace(place, deadline=None).slack(60.0) == float("inf")
+    assert run.slack(60.0) == 20.0
+    assert replace(run, new_steps=0, seconds=0.0).slack(60.0) == 140.0
+    assert replace(run, deadline=None).slack(60.0) == float("inf")
 
 
 def test_asked_to_stop_all_that_run_save_and_none_begins() -> None:
@@ -182,4 +180,4 @@ def test_asked_to_stop_all_that_run_save_and_none_begins() -> None:
 
     made.carry_out(is_stopped)
     assert order(log) == "aba"
-    assert [place.state for place in made.places] == ["stopped"] * 3
+    assert [run.state for run in made.runs] == ["stopped"] * 3

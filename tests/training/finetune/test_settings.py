@@ -13,7 +13,7 @@ from data_pipeline.io.errors import InputError
 from helixfold.model.presets import preset, tiny, tiny_multimer
 from helixfold.ops.constants import LINE
 from helixfold.training.finetune.jobs import config_of, read_tasks
-from helixfold.training.finetune.memory import number_bytes, parameter_bytes
+from helixfold.training.finetune.memory import parameter_bytes, state_bytes
 from helixfold.training.finetune.options import FinetuneOptions
 from helixfold.training.finetune.settings import FinetuneConfig, finetuning
 from helixfold.training.finetune.task_table import TaskRow, read_table
@@ -43,9 +43,9 @@ def test_recycling_is_the_models_up_to_four_iterations(recycles: int, passes: in
 
 def test_what_cannot_be_trained_is_refused() -> None:
     config = finetuning(tiny(), "lora")
-    with pytest.raises(ConfigError, match="low-rank matrices are trained by Adam"):
+    with pytest.raises(ConfigError, match="low-rank matrices are trained with Adam"):
         replace(config, run=config.run.with_settings(["optimizer.method=muon"]))
-    with pytest.raises(ConfigError, match="fine-tuning has one island"):
+    with pytest.raises(ConfigError, match="fine-tuning does not support several islands"):
         replace(config, run=config.run.with_settings(["outer.islands=2", "outer.every=50"]))
 
 
@@ -87,15 +87,15 @@ def test_jobs_have_their_own_values_and_those_of_all(tmp_path: Path) -> None:
     assert (second.config.adapter, second.config.run.seed, second.config.run.steps) == ("heads", 4, 9)
     job = '[[job]]\nname = "a"\ntraining_set = "b"\n'
     for text, message in (
-        ("", "names no fine-tuning"),
+        ("", "has no fine-tunings"),
         (f"{job}{job}", "two jobs have the name 'a'"),
         (f"{job}steps = true", "job 'a': steps cannot be True"),
         (f"{job}decomposed = 1", "job 'a': decomposed cannot be 1"),
-        (f"{job}deadline = 0", "deadline is a number of seconds greater than 0, got 0"),
+        (f"{job}deadline = 0", "deadline must be a number of seconds greater than 0, got 0"),
         (f"{job}speed = 1", "job 'a': unknown speed; it can hold training_set,"),
         (f'{job}adapter = "x"', "adapter must be one of lora, full, heads"),
         (f"{job}settings = [1]", "settings cannot be"),
-        ('[[job]]\nname = "a"', "job 'a' must name its training_set"),
+        ('[[job]]\nname = "a"', "job 'a' has no training_set"),
         ('[[job]]\ntraining_set = "b"', "job 1: must have a name"),
         (f"more = 1\n{job}", "unknown more; it can hold defaults, job"),
     ):
@@ -117,7 +117,7 @@ def test_numbers_of_an_adapter_are_counted(decomposed: bool) -> None:
     assert count
     clipped = config.run.optimizer.clipping == "sample"
     for dtype in (torch.float32, torch.bfloat16):
-        assert number_bytes(config, dtype) == (4 * count, 4 * count * (5 if clipped else 4))
+        assert state_bytes(config, dtype) == (4 * count, 4 * count * (5 if clipped else 4))
 
 
 def test_parameters_have_a_copy_in_the_dtype_of_the_trunk() -> None:

@@ -36,11 +36,11 @@ from helixfold.training.finetune.settings import finetuning
 from helixfold.training.finetune.task_command import (
     Task,
     TaskTraining,
+    all_features,
     fit,
-    head_inputs,
+    head_features,
     loss_of,
     published_binder_head,
-    summary,
     with_frozen_network,
 )
 from helixfold.training.finetune.task_table import TaskRow, read_table
@@ -93,7 +93,7 @@ def labelled(once: Path) -> list[tuple[str, str, float]]:
         given = model_input(target_features(target), preset)
         with torch.no_grad():
             folded = model.fold(Slabs(), [batch_of([draw(given, preset, [0])], preset)])
-            error = float(summary(model, folded, torch.from_numpy(given.chain_index), "pae"))
+            error = float(head_features(model, folded, torch.from_numpy(given.chain_index), "pae"))
         found.append((f"t{number}", chains, error))
     middle = float(np.median([error for *_, error in found]))
     return [(name, chains, float(error < middle)) for name, chains, error in found]
@@ -169,7 +169,7 @@ def test_a_killed_task_goes_on_to_the_same_bits(weights: Path, tmp_path: Path) -
             assert not (output / "task.json").exists()
         with Ranks(1, tmp_path / "out.txt", finetune, command) as processes:
             assert processes.finish() == [0], processes.printed()
-    assert "going on after " in (tmp_path / "out.txt").read_text()
+    assert "resuming after " in (tmp_path / "out.txt").read_text()
     assert files_of(tmp_path / "killed/task") == files_of(tmp_path / "unbroken/task")
 
 
@@ -190,7 +190,7 @@ def test_a_task_that_is_stopped_goes_on_and_one_that_ended_is_not_learnt_again(
     assert not (output / "task.json").exists()
     assert main(command) == 0
     first, before = capsys.readouterr(), files_of(output)
-    assert "going on after 1 steps" in first.err
+    assert "resuming after 1 steps" in first.err
     unbroken = tmp_path / "unbroken" / output.name
     assert main([*command[:-4], "--output", str(unbroken), *command[-2:]]) == 0
     assert files_of(unbroken) == before
@@ -283,9 +283,9 @@ def test_what_heads_read_of_a_complex_is_between_its_chains() -> None:
     model = cast(AlphaFold, None)
     between = torch.cat([pair[0, :2, 2:].reshape(-1, 3), pair[0, 2:, :2].reshape(-1, 3)])
     for chains, read in (([0, 0, 1, 1, 1], between), ([0] * 5, pair.reshape(-1, 3))):
-        found = summary(model, folded, torch.tensor(chains), "pair")
+        found = head_features(model, folded, torch.tensor(chains), "pair")
         torch.testing.assert_close(found, torch.cat([read.mean(0), read.std(0, correction=0)]))
-    found = summary(model, folded, torch.zeros(5, dtype=torch.int64), "single")
+    found = head_features(model, folded, torch.zeros(5, dtype=torch.int64), "single")
     torch.testing.assert_close(found, torch.cat([pair[0, 0].mean(0), pair[0, 0].std(0, correction=0)]))
 
 
@@ -304,7 +304,7 @@ def test_a_head_reads_the_last_of_all_recycling_iterations(weights: Path) -> Non
             folded = model.fold(Slabs(), [batch], previous)
         config = finetuning(replace(PRESET, num_recycles=count), "heads")
         task = Task(kind="regression", reads="single", rows=[row], inputs=[given], preset=PRESET, config=config)
-        (found,) = head_inputs(task, model, torch.device("cpu"), "network")
+        (found,) = all_features(task, model, torch.device("cpu"), "network")
         single = folded.representations.single[0]
         expected = torch.cat([single.mean(0), single.std(0, correction=0)])
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
@@ -329,7 +329,7 @@ def test_the_published_function_falls_with_the_error() -> None:
         ("name,sequence,value\na,MK,2\n", "classification", "value must be one of 0, 1, false"),
         ("name,sequence,value\na,MK,1\na,MK,1\n", "classification", "'a' is also in line 2"),
         ("name,sequence,value\n,MK,1\n", "classification", "has no name"),
-        ("name,sequence,value\na,MK,1\n", "binder", "two chains or more"),
+        ("name,sequence,value\na,MK,1\n", "binder", "two or more chains"),
         ("name,sequence,value,split\na,MK,1,some\n", "regression", "split must be train, test or predict"),
         ("name,sequence,value,split\na,MK,1,train\nb,MK,2,train\n", "regression", "has 0 rows held out"),
         (
