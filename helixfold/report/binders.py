@@ -1,4 +1,4 @@
-"""Write the table, the sequences and the page of binders that were designed from end to end."""
+"""Write the tables, sequences and page of designed binders (`helixfold design binders`)."""
 
 import base64
 import io
@@ -19,7 +19,7 @@ from helixfold.results.file_table import DESIGNS_PAGE, DESIGNS_SEQUENCES, DESIGN
 from helixfold.results.text_tables import rounded, tab_separated
 from helixfold.results.writing import write_file
 
-# BindCraft's values of a design, in its order, without those that only PyRosetta computes.
+# BindCraft's measurements of a design, in its order, except measurements that only PyRosetta computes.
 _VALUES = (
     *("pLDDT", "pTM", "i_pTM", "pAE", "i_pAE", "ipSAE", "i_pLDDT", "ss_pLDDT", "Unrelaxed_Clashes", "Relaxed_Clashes"),
     *("Surface_Hydrophobicity", "ShapeComplementarity", "dSASA", "Interface_SASA_%", "Interface_Hydrophobicity"),
@@ -28,12 +28,12 @@ _VALUES = (
     *("Binder_Helix%", "Binder_BetaSheet%", "Binder_Loop%", "InterfaceAAs", "Hotspot_RMSD", "Target_RMSD"),
     *("Binder_pLDDT", "Binder_pTM", "Binder_pAE", "Binder_RMSD"),
 )
-_MOST_MAPS = 100  # on a page
+_MAX_MAPS = 100  # on a page
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrajectoryLine:
-    """A trajectory of a binder: its draws, why it ended ("" if it did not), and what came of its sequences."""
+    """A line of the table of trajectories: the settings of a trajectory, its losses, and its number of sequences."""
 
     design: str
     target: str
@@ -41,20 +41,23 @@ class TrajectoryLine:
     number: int
     length: int
     helicity: float
-    ended: str
+    ended: str  # why it ended early; "" if it did not
     sequences: int
-    accepted: int
+    accepted: int  # number of accepted sequences
     loss_by_step: Sequence[float]
 
     @property
     def path(self) -> str:
-        """Return the points of the line of losses in a picture of 100 by 24."""
+        """The points of the curve of losses in a picture of 100 by 24."""
         return line_of(self.loss_by_step)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BinderLine:
-    """A sequence of a binder; `values` has BindCraft's labels, such as Average_i_pTM, and `unmet` missed thresholds."""
+    """A line of the table of binders: one sequence with its measurements.
+
+    `values` has BindCraft's labels as keys, such as Average_i_pTM; `unmet` names the thresholds that are missed.
+    """
 
     design: str
     directory: str
@@ -65,7 +68,7 @@ class BinderLine:
     helicity: float
     hotspots: str
     sequence: str
-    interface: Sequence[int]  # places in the binder, from 0
+    interface: Sequence[int]  # residue indices in the binder, from 0
     score: float
     recovery: float
     accepted: bool
@@ -76,12 +79,12 @@ class BinderLine:
 
     @property
     def path(self) -> str:
-        """Return the points of the line of its trajectory's losses in a picture of 100 by 24."""
+        """The points of the curve of the trajectory's losses in a picture of 100 by 24."""
         return line_of(self.loss_by_step)
 
     @property
     def pae_picture(self) -> str:
-        """Return a PNG picture of the predicted aligned errors in base64, empty if there are none."""
+        """A PNG picture of the predicted aligned errors in base64; empty if there are none."""
         if not self.pae:
             return ""
         from matplotlib.image import imsave  # noqa: PLC0415 (takes long to load)
@@ -92,7 +95,7 @@ class BinderLine:
 
 
 def ranked(lines: Sequence[BinderLine], rank_by: str) -> list[BinderLine]:
-    """Return accepted binders, the largest mean of a value first, and then the rejected ones in their order."""
+    """Return the accepted binders, sorted by the mean of `rank_by`, the largest first, and then the other binders."""
     accepted = [line for line in lines if line.accepted]
     order = sorted(accepted, key=lambda line: (-(line.values.get(f"Average_{rank_by}") or 0.0), line.design))
     return [*order, *(line for line in lines if not line.accepted)]
@@ -123,7 +126,7 @@ def write_binders(
         scripts=("banner.js", "index.js"),
         version=__version__,
         title=output.resolve().name,
-        accepted=accepted[:_MOST_MAPS],
+        accepted=accepted[:_MAX_MAPS],
         rejected=order[len(accepted) :],
         trajectories=trajectories,
         reasons=reasons.most_common(),
@@ -136,9 +139,9 @@ def write_binders(
 
 
 def table(order: Sequence[BinderLine]) -> str:
-    """Return the table of binders as tab-separated text with BindCraft's names of columns, and NA for what is unknown.
+    """Return the table of binders as tab-separated text, with BindCraft's column names and NA for unknown values.
 
-    `order` has the accepted binders first, by rank; the column Unmet has the thresholds that a rejected one misses.
+    `order` has the accepted binders first, by rank. The column Unmet has the thresholds that a rejected binder misses.
     """
     count = max((int(name.split("_")[0]) for line in order for name in line.values if name[0].isdigit()), default=0)
     values = [f"{model}_{name}" for name in _VALUES for model in ("Average", *range(1, count + 1))]
@@ -149,7 +152,7 @@ def table(order: Sequence[BinderLine]) -> str:
     rows = [
         [
             *(rank if line.accepted else None, line.design, line.protocol, line.length, line.seed, line.helicity),
-            *(line.hotspots or None, line.sequence, ",".join(str(place + 1) for place in line.interface) or None),
+            *(line.hotspots or None, line.sequence, ",".join(str(index + 1) for index in line.interface) or None),
             *(line.score, line.recovery, *(_text(line.values.get(name)) for name in values)),
             ",".join(line.unmet) or None,
         ]
@@ -159,7 +162,7 @@ def table(order: Sequence[BinderLine]) -> str:
 
 
 def _text(value: Any) -> Any:
-    """Return a value; of counts by amino acid, those that there are."""
+    """Return a value for the table; counts by amino acid become text, without zeros."""
     if isinstance(value, Mapping):
         return ",".join(f"{letter}:{count:g}" for letter, count in value.items() if count) or None
     return value

@@ -1,4 +1,4 @@
-"""Write `designs.tsv`, `designs.fasta` and `designs.html`: designs, ranked by what another model says of them."""
+"""Write `designs.tsv`, `designs.fasta` and `designs.html`: designs, ranked by their check with another model."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -11,31 +11,31 @@ from helixfold.results.file_table import DESIGNS_PAGE, DESIGNS_SEQUENCES, DESIGN
 from helixfold.results.text_tables import rounded, tab_separated
 from helixfold.results.writing import write_file
 
-_WIDTH, _HEIGHT = 100, 24  # of the picture of losses
+_WIDTH, _HEIGHT = 100, 24  # of the curve of losses
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckLine:
-    """The check of a design by another model, in the table."""
+    """Columns of the table for the check of a design by another model."""
 
     model: str
     plddt: float
     tm_score: float  # to the structure of the design
-    rmsd: float  # Angstrom
+    rmsd: float  # Å
     iptm: float | None
     known_tm_score: float | None
     agreement: float  # pLDDT times TM-score, 0 to 1
-    # Of sequences that nobody designed: the design in another order, and random residues.
+    # Scores of two controls: the shuffled sequence of the design, and random residues.
     plddt_shuffled: float
     tm_score_shuffled: float
     plddt_random: float
     tm_score_random: float
-    beats_controls: str  # yes if its pLDDT and its TM-score are above those of both, else no
+    beats_controls: str  # "yes" if pLDDT and TM-score are higher than for both controls, else "no"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DesignLine:
-    """A design in the table; `check` is None if no other model has folded it again."""
+    """A line of the table of designs; `check` is None if no other model has checked the design."""
 
     target: str
     directory: str  # of its files, in the output directory
@@ -54,26 +54,26 @@ class DesignLine:
 
     @property
     def sequence(self) -> str:
-        """Return the sequences of all chains with colons between."""
+        """The sequences of all chains, separated by colons."""
         return ":".join(self.sequences.values())
 
     @property
     def path(self) -> str:
-        """Return the points of the line of losses in a picture of 100 by 24, the largest loss on top."""
+        """The points of the curve of losses in a picture of 100 by 24, with the largest loss on top."""
         return line_of(self.loss_by_step)
 
 
 def line_of(losses: Sequence[float]) -> str:
-    """Return the points of a line of losses in a picture of 100 by 24, the largest loss on top."""
-    least, most = min(losses), max(losses)
-    height, steps = most - least or 1.0, max(1, len(losses) - 1)
+    """Return the points of a curve of losses in an SVG picture of 100 by 24, with the largest loss on top."""
+    low, high = min(losses), max(losses)
+    height, steps = high - low or 1.0, max(1, len(losses) - 1)
     return " ".join(
-        f"{_WIDTH * number / steps:.1f},{_HEIGHT * (most - loss) / height:.1f}" for number, loss in enumerate(losses)
+        f"{_WIDTH * step / steps:.1f},{_HEIGHT * (high - loss) / height:.1f}" for step, loss in enumerate(losses)
     )
 
 
 def write_designs(output: Path, lines: Iterable[DesignLine], failures: Mapping[str, str]) -> None:
-    """Write the table, the sequences and the page of designs; `failures` has the reasons of targets that failed."""
+    """Write the table, sequences and page of designs; `failures` has the reasons of failed targets."""
     order = ranked(lines)
     write_file(DESIGNS_TABLE.path(output), table(order))
     records = (f">{line.directory}_{line.number}\n{line.sequence}\n" for line in order)
@@ -95,7 +95,7 @@ def write_designs(output: Path, lines: Iterable[DesignLine], failures: Mapping[s
 
 
 def ranked(lines: Iterable[DesignLine]) -> list[DesignLine]:
-    """Return designs with those first that another model agrees with most, then by loss."""
+    """Sort designs by their agreement with another model, the best first, and then by loss."""
     return sorted(
         lines,
         key=lambda line: (1 if line.check is None else -line.check.agreement, line.loss, line.target, line.number),
@@ -103,7 +103,7 @@ def ranked(lines: Iterable[DesignLine]) -> list[DesignLine]:
 
 
 def table(lines: Sequence[DesignLine]) -> str:
-    """Return the table as tab-separated text, with NA for what is not known; `ranked` gives the order."""
+    """Return the table of designs, sorted by `ranked`, as tab-separated text with NA for unknown values."""
     losses = list(dict.fromkeys(name for line in lines for name in line.losses))
     checks = [each.name for each in fields(CheckLine) if each.name != "agreement"]
     names = (

@@ -1,6 +1,6 @@
-"""Write the page and the tables of an ensemble: many predictions of one target, grouped into conformations.
+"""Write the page and tables of an ensemble: many predictions of one target, grouped into conformations.
 
-They are made from the files in the target's directory, whichever run made them.
+Predictions are read from the target's directory and may come from several runs.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ from helixfold.folding.prediction import CONFIDENCE_BANDS
 from helixfold.report.files import TargetFiles, read_order, read_target, structures_of
 from helixfold.report.page import VIEWER, VIEWER_LICENCE, asset, packed, packed_asset, page
 from helixfold.report.provenance import made_by
-from helixfold.report.structures import MOST_BYTES, Superposer, alphas_of
+from helixfold.report.structures import MAX_BYTES, Superposer, alphas_of
 from helixfold.report.tables import band_of, headed, mark_of, notes_of
 from helixfold.report.target_page import Blobs, chains_in
 from helixfold.results.file_table import ENSEMBLE_PAGE, ENSEMBLE_TABLE, FLUCTUATIONS_TABLE, REPORT
@@ -39,20 +39,20 @@ from helixfold.results.prediction import best_structure
 from helixfold.results.text_tables import rounded, tab_separated
 from helixfold.results.writing import write_file
 
-# Samples of which all pairs are compared: as many as take some seconds, and at most so many.
-_MOST_COMPARED = 200
-_MOST_WORK = 1_500_000  # pairs times residues
+# All pairs of some samples are compared. These limits of samples and work keep that within some seconds.
+_MAX_COMPARED = 200
+_MAX_WORK = 1_500_000  # pairs times residues
 _CA: Final = ATOM_ORDER["CA"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One prediction of an ensemble: what it was made from, and its confidence."""
+    """One prediction of an ensemble: its model, seed, alignment, confidence and structure."""
 
     name: str
     model: str
     seed: int | None
-    alignment: str  # the variant of the alignment, "all" for the whole one
+    alignment: str  # variant of the alignment; "all" for the whole alignment
     mean_plddt: float
     ptm: float | None
     structure: Path  # PDB or mmCIF
@@ -60,7 +60,7 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceScores:
-    """The scores of all samples against a structure; the TM-score is normalised by its residues."""
+    """Scores of all samples against a reference structure; TM-scores are normalised by its number of residues."""
 
     name: str
     residues: int
@@ -69,59 +69,61 @@ class ReferenceScores:
 
 @dataclass(frozen=True, kw_only=True)
 class Ensemble:
-    """Samples of one target, the best first, and how they compare.
+    """Samples of one target, the best first, with their conformations and comparisons.
 
-    All pairs of the samples `compared` have a TM-score in `tm_scores`, in that order; every other sample has the
-    conformation of the representative that it is most like. `refused` tells why a reference is not compared.
+    `tm_scores` has the TM-scores of all pairs of the samples `compared`, in that order. Every other sample is assigned
+    to the conformation of the most similar representative. `refused` has the names of references that cannot be
+    compared, with the reasons.
     """
 
     samples: Sequence[Sample]
     to_best: PairScores
     references: Sequence[ReferenceScores]
     refused: Sequence[tuple[str, str]]
-    compared: Int[np.ndarray, " m"]  # like ones side by side
+    compared: Int[np.ndarray, " m"]  # indices of samples, with similar ones next to each other
     tm_scores: Float[np.ndarray, "m m"]
-    conformation: Int[np.ndarray, " n"]  # from 0, the largest
-    representatives: Int[np.ndarray, " k"]  # of each conformation, the sample that is most like the others
-    rmsf: Float[np.ndarray, " r"]  # Angstrom; NaN for residues without a C-alpha atom, which are unknown ones
+    conformation: Int[np.ndarray, " n"]  # of each sample, from 0, which is the largest
+    representatives: Int[np.ndarray, " k"]  # for each conformation, the sample that is most similar to the others
+    rmsf: Float[np.ndarray, " r"]  # Å; NaN for unknown residues, which have no C-alpha atom
 
     def members(self, conformation: int) -> Int[np.ndarray, " n"]:
-        """Return the samples of a conformation, the best first."""
+        """Return the indices of a conformation's samples, the best first."""
         return np.flatnonzero(self.conformation == conformation)
 
 
 def read_ensemble(target: TargetFiles, references: Sequence[Path] = ()) -> Ensemble:
-    """Read the structures of a target's predictions and compare them; raise `InputError` for damaged files."""
+    """Read and compare the structures of a target's predictions. Raise `InputError` for damaged files."""
     samples = read_samples(target)
     has_alpha = _with_alphas(samples[0].structure, len(target.best.plddt))
     length = int(has_alpha.sum())
     points = np.empty((len(samples), length, 3), np.float32)
-    for number, sample in enumerate(samples):
-        found = alphas_of(sample.structure, read_file(sample.structure, MOST_BYTES))
-        if len(found) != length:
-            raise InputError.at(sample.structure, f"{len(found)} C-alpha atoms, not {length}; fold the target again")
-        points[number] = found
+    for index, sample in enumerate(samples):
+        alphas = alphas_of(sample.structure, read_file(sample.structure, MAX_BYTES))
+        if len(alphas) != length:
+            problem = f"it has {len(alphas)} C-alpha atoms; expected {length}; fold the target again"
+            raise InputError.at(sample.structure, problem)
+        points[index] = alphas
     compared = np.unique(np.linspace(0, len(samples) - 1, _count_compared(len(samples), length)).round().astype(int))
     scores = tm_map(points[compared])
     labels, order = conformations(scores)
-    groups = [np.flatnonzero(labels == number) for number in range(labels.max() + 1)]
+    groups = [np.flatnonzero(labels == label) for label in range(labels.max() + 1)]
     representatives = np.array([compared[group[medoid(scores[np.ix_(group, group)])]] for group in groups])
     conformation = np.full(len(samples), -1)
     conformation[compared] = labels
     if len(rest := np.flatnonzero(conformation < 0)):
         conformation[rest] = nearest(points[rest], points[representatives])[0]
-    # The largest with all samples is first, as it need not be with those that were compared.
+    # Conformations are sorted again, because the largest of the compared samples need not be the largest of all.
     by_size = np.argsort(-np.bincount(conformation), kind="stable")
     conformation = np.argsort(by_size)[conformation]
     representatives = representatives[by_size]
     order = order[np.argsort(conformation[compared[order]], kind="stable")]
-    scored, refused = _references(samples[0].structure, points, has_alpha, references)
+    reference_scores, refused = _references(samples[0].structure, points, has_alpha, references)
     rmsf = np.full(len(has_alpha), np.nan)
     rmsf[has_alpha] = fluctuations(points)
     return Ensemble(
         samples=samples,
         to_best=scores_to(points, points[0]),
-        references=scored,
+        references=reference_scores,
         refused=refused,
         compared=compared[order],
         tm_scores=scores[np.ix_(order, order)],
@@ -132,56 +134,56 @@ def read_ensemble(target: TargetFiles, references: Sequence[Path] = ()) -> Ensem
 
 
 def _with_alphas(structure: Path, length: int) -> Bool[np.ndarray, " r"]:
-    """Return which of the target's residues have a C-alpha atom: unknown ones have none, in any of its structures."""
+    """Return which of the target's residues have a C-alpha atom; unknown residues have none in any structure."""
     chains = read_structure(structure).chains
     has_alpha = np.concatenate([chain.atom_mask[:, _CA] > 0 for chain in chains])
     if len(has_alpha) != length:
-        raise InputError.at(structure, f"{len(has_alpha)} residues, not {length}; fold the target again")
+        raise InputError.at(structure, f"it has {len(has_alpha)} residues; expected {length}; fold the target again")
     return has_alpha
 
 
 def read_samples(target: TargetFiles) -> list[Sample]:
-    """Return the predictions of a target with what each was made from; raise `InputError` if a structure is missing."""
-    found = []
+    """Return the predictions of a target as samples. Raise `InputError` if a structure is missing."""
+    samples = []
     for rank, prediction in enumerate(target.predictions):
         identity = prediction.identity
-        # A slim target has ranked structures alone.
+        # A slim target has only ranked structures.
         structures = structures_of(target.directory, prediction.name)
         structure = structures.get("unrelaxed") or best_structure(target.directory, rank)
         if structure is None:
             raise InputError.at(target.directory, f"{prediction.name} has no structure file; fold the target again")
-        found.append(
+        samples.append(
             Sample(
                 name=prediction.name,
                 model=identity.model,
                 seed=identity.seed,
-                # Without the settings, which are the same for all clusters.
+                # The settings in brackets are left out, because they are the same for all clusters.
                 alignment=identity.alignment.partition(" (")[0] or "all",
                 mean_plddt=prediction.mean_plddt,
                 ptm=prediction.ptm,
                 structure=structure,
             )
         )
-    return found
+    return samples
 
 
 def _count_compared(samples: int, residues: int) -> int:
-    """Return of how many samples all pairs are compared."""
-    most = int(np.sqrt(2 * _MOST_WORK / residues))
-    return min(samples, max(2, min(most, _MOST_COMPARED)))
+    """Return the number of samples of which all pairs are compared."""
+    limit = int(np.sqrt(2 * _MAX_WORK / residues))
+    return min(samples, max(2, min(limit, _MAX_COMPARED)))
 
 
 def _references(
     best: Path, points: Float[np.ndarray, "n a 3"], has_alpha: Bool[np.ndarray, " r"], paths: Sequence[Path]
 ) -> tuple[list[ReferenceScores], list[tuple[str, str]]]:
-    """Return the scores against each structure, and the names of those that are of another protein, with the reason."""
+    """Return the scores against each reference, and the names of references of other proteins, with the reasons."""
     if not paths:
         return [], []
-    # They take long to import.
+    # These modules are imported here, because they load slowly.
     from helixfold.analysis.matching import structure_files  # noqa: PLC0415
     from helixfold.analysis.residues import ComparisonError, best_pairing  # noqa: PLC0415
 
-    found, refused = list[ReferenceScores](), list[tuple[str, str]]()
+    scores, refused = list[ReferenceScores](), list[tuple[str, str]]()
     for file in (each for path in paths for each in structure_files(path)):
         predicted, reference = read_structure(best).chains, read_structure(file.path).chains
         try:
@@ -189,22 +191,22 @@ def _references(
         except ComparisonError as error:
             refused.append((file.name, str(error)))
             continue
-        # Places in the chain, in all chains, and then among the residues that have a C-alpha atom.
+        # Indices in the chain are converted to indices in all chains, and then among residues with a C-alpha atom.
         before = predicted[: [chain is pairing.predicted for chain in predicted].index(True)]
-        places = sum(len(chain.aatype) for chain in before) + pairing.place[pairing.both]
-        places = (np.cumsum(has_alpha) - 1)[places]
+        indices = sum(len(chain.aatype) for chain in before) + pairing.place[pairing.both]
+        indices = (np.cumsum(has_alpha) - 1)[indices]
         observed = pairing.reference.atom_positions[pairing.both, _CA]
         length = int(pairing.observed.sum())
-        found.append(
-            ReferenceScores(name=file.name, residues=length, scores=scores_to(points[:, places], observed, length))
+        scores.append(
+            ReferenceScores(name=file.name, residues=length, scores=scores_to(points[:, indices], observed, length))
         )
-    return found, refused
+    return scores, refused
 
 
-# The five models of AlphaFold are no ensemble yet.
-LEAST_SAMPLES: Final = 6
-_MOST_STRUCTURES = 12
-_MOST_LISTED = 20
+# AlphaFold's five models do not count as an ensemble.
+MIN_SAMPLES: Final = 6
+_MAX_STRUCTURES = 12
+_MAX_LISTED = 20
 _SCRIPTS = ("banner.js", "marks.js", "drawing.js", "structure.js", "ensemble.js", "ensemble_map.js")
 
 
@@ -220,18 +222,18 @@ class Conformation:
     tm_to_best: float
     tm_to_references: tuple[float, ...]
     alignments: tuple[tuple[str, int], ...]  # the most frequent, with their samples
-    model: int | None  # place of its structure among those in the page
+    model: int | None  # index of its structure among the structures in the page
 
 
 def write_ensemble(directory: Path, order: Sequence[str] | None = None, references: Sequence[Path] = ()) -> bool:
-    """Write ensemble.html, ensemble.tsv and ensemble_rmsf.tsv of a target of more than five predictions.
+    """Write ensemble.html, ensemble.tsv and ensemble_rmsf.tsv of a target with more than five predictions.
 
-    `order` names the predictions, the best first, else the target's ranking does. With `references`, structures such as
-    two known conformations, two predictions are enough. Return False if there are too few. Raise `InputError` for files
-    that are damaged.
+    `order` names the predictions, the best first; by default, it is the target's ranking. With `references`, structures
+    such as two known conformations, two predictions are enough. Return False if there are too few predictions. Raise
+    `InputError` for damaged files.
     """
     names = tuple(order or read_order(directory))
-    if len(names) < (2 if references else LEAST_SAMPLES):
+    if len(names) < (2 if references else MIN_SAMPLES):
         return False
     target = read_target(directory, names)
     ensemble = read_ensemble(target, references)
@@ -242,13 +244,13 @@ def write_ensemble(directory: Path, order: Sequence[str] | None = None, referenc
 
 
 def remove_ensemble(directory: Path) -> None:
-    """Remove the page and the tables that an earlier run wrote of a target that is no ensemble any more."""
+    """Remove the page and tables of an earlier run from a target that no longer has enough predictions."""
     for kind in (ENSEMBLE_PAGE, ENSEMBLE_TABLE, FLUCTUATIONS_TABLE):
         kind.path(directory).unlink(missing_ok=True)
 
 
 def samples_table(ensemble: Ensemble) -> str:
-    """Return a table with a line for each sample, the best first; TM-scores are from 0 to 1, RMSD is in Angstrom."""
+    """Return a table with a line for each sample, the best first; TM-scores are from 0 to 1, and RMSD is in Å."""
     columns = [*("rank", "prediction", "model", "seed", "alignment", "conformation", "mean_plddt", "ptm")]
     columns += [*("tm_to_best", "rmsd_to_best")]
     columns += [f"{score}_to_{each.name}" for each in ensemble.references for score in ("tm", "rmsd")]
@@ -265,11 +267,11 @@ def samples_table(ensemble: Ensemble) -> str:
 
 
 def rmsf_table(target: TargetFiles, ensemble: Ensemble) -> str:
-    """Return a table with the fluctuation of each residue in Angstrom, and its pLDDT in the best sample."""
+    """Return a table with the fluctuation (RMSF) of each residue in Å, and its pLDDT in the best sample."""
     chains = [name for name, residues in chains_in(target) for _ in range(residues)]
     lines = (
-        [chain, number, rounded(float(rmsf)), rounded(plddt)]
-        for chain, number, rmsf, plddt in zip(
+        [chain, residue, rounded(float(rmsf)), rounded(plddt)]
+        for chain, residue, rmsf, plddt in zip(
             chains, target.best.residue_numbers, ensemble.rmsf, target.best.plddt.tolist(), strict=True
         )
     )
@@ -304,7 +306,7 @@ def _page(target: TargetFiles, ensemble: Ensemble) -> str:
         target=target,
         ensemble=ensemble,
         conformations=_conformations(ensemble),
-        best=ensemble.samples[:_MOST_LISTED],
+        best=ensemble.samples[:_MAX_LISTED],
         report=REPORT.name(),
         table=ENSEMBLE_TABLE.name(),
         mean_tm=float(pairs.mean()),
@@ -320,15 +322,15 @@ def _page(target: TargetFiles, ensemble: Ensemble) -> str:
 
 
 def _models(target: TargetFiles, ensemble: Ensemble, blobs: Blobs) -> list[dict[str, Any]]:
-    """Return the structures that stand for the conformations, as the page's script reads them."""
+    """Return the representative structures of the conformations in the format of the page's script."""
     superposer, models = Superposer(target.best.plddt), list[dict[str, Any]]()
-    for number, rank in enumerate(ensemble.representatives[:_MOST_STRUCTURES].tolist()):
+    for index, rank in enumerate(ensemble.representatives[:_MAX_STRUCTURES].tolist()):
         sample = ensemble.samples[rank]
         structure = None if blobs.full else superposer.packed(sample.structure)
         packed_structure = None if structure is None else {**asdict(structure), "data": blobs.add(structure.data)}
         models.append(
             {
-                "name": f"conformation {number + 1}: {sample.name}",
+                "name": f"conformation {index + 1}: {sample.name}",
                 "structures": {} if packed_structure is None else {"unrelaxed": packed_structure},
                 "domains": [],
             }
@@ -337,7 +339,7 @@ def _models(target: TargetFiles, ensemble: Ensemble, blobs: Blobs) -> list[dict[
 
 
 def _samples(ensemble: Ensemble) -> dict[str, Any]:
-    """Return the numbers of all samples, by rank, for the plots."""
+    """Return the values of all samples, by rank, for the plots."""
     axes = [
         {"title": f"{score} to {name}", "unit": unit, "values": [round(float(value), 3) for value in values]}
         for name, pair in [
@@ -358,13 +360,13 @@ def _samples(ensemble: Ensemble) -> dict[str, Any]:
 
 
 def _conformations(ensemble: Ensemble) -> list[Conformation]:
-    found = []
-    for number, representative in enumerate(ensemble.representatives.tolist()):
-        members = ensemble.members(number)
+    lines = []
+    for index, representative in enumerate(ensemble.representatives.tolist()):
+        members = ensemble.members(index)
         alignments = Counter(ensemble.samples[rank].alignment for rank in members.tolist())
-        found.append(
+        lines.append(
             Conformation(
-                number=number + 1,
+                number=index + 1,
                 samples=len(members),
                 share=len(members) / len(ensemble.samples),
                 representative=ensemble.samples[representative].name,
@@ -372,7 +374,7 @@ def _conformations(ensemble: Ensemble) -> list[Conformation]:
                 tm_to_best=float(ensemble.to_best.tm_score[members].mean()),
                 tm_to_references=tuple(float(each.scores.tm_score[members].mean()) for each in ensemble.references),
                 alignments=tuple(alignments.most_common(3)),
-                model=number if number < _MOST_STRUCTURES else None,
+                model=index if index < _MAX_STRUCTURES else None,
             )
         )
-    return found
+    return lines

@@ -1,4 +1,4 @@
-"""Draw an evaluation as one picture: how far confidence can be trusted, and how the targets' scores spread."""
+"""Plot an evaluation: confidence against accuracy, and the scores of all targets."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _SERIES = (("lddt_ca", "lDDT-CA", "#0053D6"), ("tm_score", "TM-score", "#B0128B"), ("gdt_ts", "GDT-TS", "#00695C"))
-_NAMED = 24  # more targets than these are drawn without their names, which could not be read
-_FEW = 3  # with fewer targets than these, confidence is drawn by residue
+_MAX_NAMED = 24  # With more targets, their names are left out, because they could not be read.
+_MIN_TARGETS = 3  # With fewer targets, confidence is drawn by residue.
 
 
 def evaluation_plot(results: Sequence[Evaluated]) -> bytes:
@@ -35,26 +35,26 @@ def evaluation_plot(results: Sequence[Evaluated]) -> bytes:
 def _draw_confidence(axes: "Axes", best: Sequence[Evaluated]) -> None:
     summary = summary_of(best)
     scored = [each for each in best if each.scores.plddt is not None and each.residues.plddt is not None]
-    few = len(scored) < _FEW
-    shown = [each.residues if few else each.scores for each in scored]
-    x, y = (np.hstack([[], *(getattr(each, name) for each in shown)]) for name in ("plddt", "lddt_ca"))
-    what, pearson = ("residue", summary.pearson_residues) if few else ("target", summary.pearson_targets)
+    by_residue = len(scored) < _MIN_TARGETS
+    points = [each.residues if by_residue else each.scores for each in scored]
+    x, y = (np.hstack([[], *(getattr(each, name) for each in points)]) for name in ("plddt", "lddt_ca"))
+    what, pearson = ("residue", summary.pearson_residues) if by_residue else ("target", summary.pearson_targets)
     axes.plot([0, 100], [0, 100], color="#999999", linewidth=0.8, linestyle="--")
-    axes.scatter(x, 100 * y, s=9.0 if few else 26.0, color="#0053D6", alpha=0.65, edgecolors="none")
+    axes.scatter(x, 100 * y, s=9.0 if by_residue else 26.0, color="#0053D6", alpha=0.65, edgecolors="none")
     axes.set(xlim=(0, 100), ylim=(0, 100), aspect="equal", xlabel="pLDDT", ylabel="lDDT-CA x 100")
     title = f"Each {what}" + ("" if pearson is None else f", Pearson's r = {pearson:.2f}")
     axes.set_title(title if scored else "B-factors are not pLDDT", fontsize=10)
 
 
 def _draw_spread(axes: "Axes", best: Sequence[Evaluated]) -> None:
-    """Draw few targets with their names, in the order of lDDT-CA; of many, sort each score from best to worst."""
+    """Draw the scores of a few named targets in the order of lDDT-CA, or of many targets with each score sorted."""
     ordered = sorted(best, key=lambda each: -each.scores.lddt_ca)
-    places = np.arange(1, len(ordered) + 1)
-    few = len(ordered) <= _NAMED
+    positions = np.arange(1, len(ordered) + 1)
+    few = len(ordered) <= _MAX_NAMED
     for (name, label, color), marker in zip(_SERIES, "o^s", strict=True):
         values = np.array([getattr(each.scores, name) for each in ordered])
         axes.plot(
-            places,
+            positions,
             values if few else np.sort(values)[::-1],
             color=color,
             marker=marker if few else "",
@@ -66,7 +66,7 @@ def _draw_spread(axes: "Axes", best: Sequence[Evaluated]) -> None:
     if few:
         names = [each.target if each.reference == each.target else each.reference for each in ordered]
         short = [name if len(name) <= 16 else f"{name[:15]}…" for name in names]
-        axes.set_xticks(places, short, rotation=60, ha="right", fontsize=7.5, parse_math=False)
+        axes.set_xticks(positions, short, rotation=60, ha="right", fontsize=7.5, parse_math=False)
     else:
         axes.set_xlabel("Targets, from the best to the worst")
     axes.legend(frameon=False, fontsize=8.5, loc="lower left")

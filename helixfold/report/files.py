@@ -1,6 +1,6 @@
-"""Read and check the files of a finished target's directory, for its report.
+"""Read and check the files of a finished target's directory for its report.
 
-Every file but the predictions' confidences may be missing; the report then lacks that part.
+All files except the predictions' confidence files may be missing; the report then lacks that part.
 """
 
 import re
@@ -47,7 +47,7 @@ class TargetFiles:
     name: str
     sequence: str
     predictions: tuple[Prediction, ...]  # the best first
-    features: Features | ComplexFeatures | None  # of a complex, those for models of complexes
+    features: Features | ComplexFeatures | None  # for a complex, the features of multimer models
     templates: JsonObject | None
     relaxation: JsonObject | None
     timings: JsonObject | None
@@ -55,48 +55,52 @@ class TargetFiles:
 
     @property
     def best(self) -> Prediction:
+        """The prediction with the highest rank."""
         return self.predictions[0]
 
     @property
     def rows(self) -> int | None:
-        """Return the number of rows of the alignment, if it is known."""
+        """The number of MSA rows, or None if it is unknown."""
         return self.summary.rows if self.features is None else len(self.features.msa)
 
     @property
     def rows_read(self) -> int | None:
-        """Return how many rows the best prediction's model read in each recycling iteration, if not all."""
+        """The number of MSA rows that the best prediction's model used in each recycling iteration, or None if all."""
         model = None if self.timings is None else self.timings.child("models").child(self.best.name)
-        read = None if model is None else model.optional_number("msa_rows_read")
-        return int(read) if read and self.rows and read < self.rows else None
+        rows = None if model is None else model.optional_number("msa_rows_read")
+        return int(rows) if rows and self.rows and rows < self.rows else None
 
     @property
     def protein(self) -> str:
-        """Return the name of the protein in words, which its input file gave; "" if it gave none."""
+        """The protein's name from the description in its input file; "" if there is none."""
         return "" if self.settings is None else protein_name(self.settings.get("description", str, ""))
 
     @property
     def summary(self) -> ConfidenceSummary:
-        """Return the summary of the best prediction."""
+        """The summary of the best prediction."""
         return summary_of(self.best)
 
 
 def read_target(directory: Path, order: Sequence[str] | None = None) -> TargetFiles:
-    """Read a target's directory, with its predictions in the given order or, if None, in that of its ranking.
+    """Read a target's directory; `order` names its predictions, the best first, by default as in its ranking.
 
     Raise `InputError` if a file is damaged, or if files disagree about the number of residues.
     """
     settings = read_record(SETTINGS.path(directory))
-    read = (read_prediction(directory, name) for name in order or read_order(directory))
-    predictions = tuple(_with_record(prediction, settings) for prediction in read)
+    unlabelled = (read_prediction(directory, name) for name in order or read_order(directory))
+    predictions = tuple(_with_record(prediction, settings) for prediction in unlabelled)
     length = len(predictions[0].plddt)
     for prediction in predictions:
         if len(prediction.plddt) != length:
             raise InputError.at(
-                directory, f"{prediction.name} has {len(prediction.plddt)} residues, others {length}; fold it again"
+                directory,
+                f"{prediction.name} has {len(prediction.plddt)} residues, but others have {length}; fold the target "
+                "again",
             )
     features = load_features(FEATURES.path(directory)) if FEATURES.path(directory).is_file() else None
     if features is not None and len(_residues(features)) != length:
-        raise InputError.at(FEATURES.path(directory), f"its sequence has other than {length} residues; fold it again")
+        problem = f"its sequence has {len(_residues(features))} residues; expected {length}; fold the target again"
+        raise InputError.at(FEATURES.path(directory), problem)
     return TargetFiles(
         directory=directory,
         name=summary_of(predictions[0]).target,
@@ -111,7 +115,7 @@ def read_target(directory: Path, order: Sequence[str] | None = None) -> TargetFi
 
 
 def protein_name(description: str) -> str:
-    """Return the name of a protein and its organism from the header of a FASTA record, after the record's own name.
+    """Return the names of a protein and its organism from the description in a FASTA header.
 
     UniProt writes `Hemoglobin subunit alpha OS=Homo sapiens OX=9606 ...`, the PDB `A, C|HEMOGLOBIN|Homo sapiens (1)`.
     """
@@ -124,12 +128,13 @@ def protein_name(description: str) -> str:
 
 
 def read_order(directory: Path) -> tuple[str, ...]:
-    """Return the names of a finished target's predictions, the best first. Raise `InputError` for a damaged ranking."""
+    """Read the names of a finished target's predictions, the best first. Raise `InputError` for a damaged ranking."""
     order = JsonObject.read(RANKING.path(directory)).list_of("order", str)
     if not all(map(_PREDICTION_NAME.fullmatch, order)):
-        raise InputError.at(RANKING.path(directory), "a prediction's name is no part of a file name; fold it again")
+        problem = "a prediction's name cannot be part of a file name; fold the target again"
+        raise InputError.at(RANKING.path(directory), problem)
     if not order:
-        raise InputError.at(RANKING.path(directory), "it names no prediction; fold the target again")
+        raise InputError.at(RANKING.path(directory), "it has no predictions; fold the target again")
     return order
 
 
@@ -139,17 +144,17 @@ def _residues(features: TargetFeatures) -> str:
 
 
 def _sequence(directory: Path, prediction: Prediction, features: TargetFeatures | None) -> str:
-    """Return the sequence of the features, else that which a structure's file states, else an X for each residue."""
+    """Return the sequence from the features, or else from a structure file, or else an X for each residue."""
     if features is not None:
         return _residues(features)
     for path in structures_of(directory, prediction.name).values():
-        letters = _stated_sequence(path)
+        letters = _sequence_in_file(path)
         if len(letters) == len(prediction.plddt):
             return letters
     return "X" * len(prediction.plddt)
 
 
-def _stated_sequence(path: Path) -> str:
+def _sequence_in_file(path: Path) -> str:
     """Return the residues of all chains in an mmCIF file or in the SEQRES records of a PDB file."""
     if path.suffix == MMCIF:
         return "".join(chain.sequence for chain in read_structure(path).chains)
@@ -158,19 +163,19 @@ def _stated_sequence(path: Path) -> str:
 
 
 def read_record(path: Path) -> JsonObject | None:
-    """Read the object in a JSON file; return None if there is no such file."""
+    """Read the object in a JSON file; return None if the file does not exist."""
     return JsonObject.read(path) if path.is_file() else None
 
 
 def _with_record(prediction: Prediction, settings: JsonObject | None) -> Prediction:
-    """Return a prediction with what settings.json tells of its identity and of what made it."""
+    """Add the identity and provenance that settings.json records to a prediction."""
     if settings is None:
         return prediction
-    made = read_provenance(settings.content.get("provenance")).get(prediction.name)
+    provenance = read_provenance(settings.content.get("provenance")).get(prediction.name)
     with suppress(KeyError, TypeError, ValueError):
         identity = PredictionIdentity.from_dict(settings.content["predictions"][prediction.name])
-        return replace(prediction, identity=identity, provenance=made)
-    return replace(prediction, provenance=made)
+        return replace(prediction, identity=identity, provenance=provenance)
+    return replace(prediction, provenance=provenance)
 
 
 def summary_of(prediction: Prediction) -> ConfidenceSummary:
@@ -180,16 +185,16 @@ def summary_of(prediction: Prediction) -> ConfidenceSummary:
 
 
 def structures_of(directory: Path, name: str) -> dict[str, Path]:
-    """Return the files of a prediction's structures, PDB or else mmCIF, by "relaxed" and "unrelaxed" if they exist."""
-    found: dict[str, Path] = {}
+    """Return a prediction's structure files, PDB or else mmCIF, by the keys "relaxed" and "unrelaxed" if they exist."""
+    files: dict[str, Path] = {}
     for title, kind in (("relaxed", RELAXED), ("unrelaxed", UNRELAXED)):
         paths = (present(kind.path(directory, suffix, prediction=name)) for suffix in kind.suffixes)
         if (path := next(filter(None, paths), None)) is not None:
-            found[title] = path
-    return found
+            files[title] = path
+    return files
 
 
 def present(path: Path) -> Path | None:
     """Return the path if it is a file and not a symbolic link, else None."""
-    # A page holds whole files and may be sent to others: it must not include what a symbolic link points to.
+    # A page contains whole files and may be sent to others, so it must not include the target of a symbolic link.
     return path if path.is_file() and not path.is_symlink() else None

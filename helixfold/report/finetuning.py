@@ -1,4 +1,4 @@
-"""Write the pages of fine-tunings: scores of held-out targets before and after, jobs, and curves of all of them."""
+"""Write pages of fine-tunings: scores of held-out targets before and after, tables of jobs, and training curves."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ _STYLES = ("-", "--", ":", "-.")
 
 @dataclass(frozen=True, kw_only=True)
 class PageTable:
-    """A table of a page, whose cells are ready to be read."""
+    """A table of a page, with formatted cells."""
 
     title: str
     columns: Sequence[str]
@@ -39,7 +39,7 @@ def write_finetuning_page(
     facts: Mapping[str, str] | None = None,
     picture: bytes | None = None,
 ) -> None:
-    """Write a page with numbers at its head (`figures`, by what they are), tables, facts and a PNG of curves."""
+    """Write a page with key numbers at the top (`figures`, by label), tables, facts and a PNG of training curves."""
     text = page(
         "finetuning.html",
         styles=("page.css", "finetuning.css"),
@@ -56,13 +56,13 @@ def write_finetuning_page(
 
 
 def compared_curves(histories: Mapping[str, TrainingHistory]) -> bytes:
-    """Return a PNG of the training loss and the held-out CA-lDDT of several runs by name, over their steps."""
+    """Plot the training loss and held-out CA-lDDT of several named runs over their steps, as a PNG."""
     figure = new_figure(10.0, 4.2)
     losses, scores = figure.subplots(1, 2)
-    for number, (name, history) in enumerate(histories.items()):
+    for index, (name, history) in enumerate(histories.items()):
         style = {
-            "color": _COLORS[number % len(_COLORS)],
-            "linestyle": _STYLES[number // len(_COLORS) % len(_STYLES)],
+            "color": _COLORS[index % len(_COLORS)],
+            "linestyle": _STYLES[index // len(_COLORS) % len(_STYLES)],
             "label": (name if len(name) <= 24 else f"{name[:23]}…").replace("$", r"\$"),
         }
         steps = np.array([record.step + 1 for record in history.steps])

@@ -1,7 +1,7 @@
-"""Write `index.html`, one page for a batch: every target with its confidence, sortable, or why it failed.
+"""Write `index.html`, the page of a batch: a sortable table of all targets with confidence or the reason of failure.
 
-While a batch runs, the page is written again now and then, from small files in the targets' directories; files that
-have not changed are not read again. A damaged file makes a line that says so, and never stops the batch.
+The page is updated while a batch runs, from small files in the targets' directories; unchanged files are not read
+again. For a damaged file, the table shows an error; the batch is not stopped.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,20 +26,20 @@ from helixfold.results.json_object import JsonObject
 from helixfold.results.packed import PackedResults
 from helixfold.results.writing import write_file
 
-_STRIP = 100
-# What a line says of where its target is.
-_OF_PLACE = ("name", "problem", "has_report", "archive")
+_STRIP = 100  # width of the strip of confidence bands, in steps
+# These fields of a line depend on where its target is.
+_LOCATION_FIELDS = ("name", "problem", "has_report", "archive")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
     """A line of the table, for one target.
 
-    `mean_plddt` is None for a target that is not finished; `problem` then says why, if it failed or a file is damaged.
+    `mean_plddt` is None for an unfinished target; `problem` is the reason if it failed or a file is damaged.
     """
 
     name: str  # of its directory
-    title: str | None = None  # as the input file has the name
+    title: str | None = None  # name in the input file
     problem: str | None = None
     has_report: bool = False
     residues: int | None = None
@@ -50,13 +50,13 @@ class Line:
     relaxed: bool | None = None
     seconds: float | None = None
     peak_gib: float | None = None
-    mark: str | None = None  # UNTRAINED or DEMONSTRATION, if such a model made it
+    mark: str | None = None  # UNTRAINED or DEMONSTRATION, if such a model was used
     letters: str = ""  # of the confidence bands along the chain, in steps of equal length
-    archive: str | None = None  # that holds the target, if it is packed
+    archive: str | None = None  # archive of a packed target
 
     @cached_property
     def strip(self) -> tuple[tuple[str, str], ...]:
-        """Return the letter of each confidence band, and the SVG path of its steps."""
+        """The letter of each confidence band, and the SVG path of its steps."""
         edges = _edges(self.residues or 1) * (_STRIP / (self.residues or 1))
         paths: dict[str, str] = {}
         for letter, start, stop in zip(self.letters, edges[:-1], edges[1:], strict=True):
@@ -65,16 +65,16 @@ class Line:
 
 
 def write_index(output: Path, names: Iterable[str] = (), failures: Mapping[str, str] | None = None) -> None:
-    """Write index.html of an output directory, with a line for every target in it and for every one of `names`.
+    """Write index.html of an output directory, with a line for every target in it and every name in `names`.
 
-    `failures` has the reasons of targets that failed in this run; if None, they are read from failures.json.
+    `failures` has the reasons of targets that failed in this run; by default, they are read from failures.json.
     """
     failed = failures_in(output) if failures is None else failures
     with PackedResults(output) as packed:
         failed = {**failed, **{str(path.relative_to(output)): why for path, why in packed.problems.items()}}
         in_archives = packed.names()
         names = {*names, *failed, *in_archives, *(path.name for path in output.iterdir() if _is_target(path))}
-        # Archive by archive, of which one is open at a time.
+        # Targets are read archive by archive, because only one archive is open at a time.
         lines = [
             *(_line(output, name, failed.get(name), packed) for name in in_archives),
             *(_line(output, name, failed.get(name)) for name in names.difference(in_archives)),
@@ -120,7 +120,7 @@ def _states(directory: Path) -> tuple[object, ...]:
 
 @cache
 def _read_line(directory: Path, _: object) -> Line:
-    """Read the line of a target; while the states of its files stay the same, it is not read again."""
+    """Read the line of a target; the result is cached by the states of its files."""
     if not RANKING.path(directory).is_file():
         return Line(name=directory.name)
     best = read_prediction(directory, read_order(directory)[0])
@@ -150,12 +150,12 @@ def _read_line(directory: Path, _: object) -> Line:
 def _was_relaxed(directory: Path, prediction: str) -> bool:
     """Return whether a prediction of a slim target, which has only ranked structures, was relaxed."""
     metrics = read_record(RELAXATION.path(directory))
-    found = None if metrics is None else metrics.content.get(prediction)
-    return isinstance(found, dict) and "failed" not in found
+    result = None if metrics is None else metrics.content.get(prediction)
+    return isinstance(result, dict) and "failed" not in result
 
 
 def _letters(plddt: np.ndarray) -> str:
-    """Return the confidence bands of pLDDT along the chain in at most a hundred steps."""
+    """Return the letters of the confidence bands along the chain, in at most a hundred steps."""
     edges = _edges(len(plddt))
     means = np.add.reduceat(plddt.astype(np.float64), edges[:-1]) / np.diff(edges)
     return "".join(band_of(float(value)).letter for value in means)
@@ -167,9 +167,9 @@ def _edges(residues: int) -> np.ndarray:
 
 
 def line_entry(directory: Path) -> dict[str, Any]:
-    """Return what the index of an archive holds of a target for the line that it will have here."""
+    """Return the entry for an archive's index from which a packed target's line is made."""
     line = asdict(_read_line(directory, _states(directory)))
-    return {key: value for key, value in line.items() if key not in _OF_PLACE}
+    return {key: value for key, value in line.items() if key not in _LOCATION_FIELDS}
 
 
 def _packed_line(packed: PackedResults, name: str) -> Line:
@@ -181,14 +181,14 @@ def _packed_line(packed: PackedResults, name: str) -> Line:
         if (line := packed.line(name)) is not None:
             return _line_of(line, name, archive)
     except ValueError:
-        pass  # damaged: its files say the same
+        pass  # The entry is damaged, so the target's files are read.
     with packed.directory(name) as directory:
         return replace(_read_line.__wrapped__(directory, None), has_report=False, archive=archive)
 
 
 @cache
 def _line_of(line: bytes, name: str, archive: str) -> Line:
-    """Read the line of a packed target from the index; raise ValueError if it is damaged."""
+    """Read the line of a packed target from the archive's index. Raise `ValueError` if it is damaged."""
     entry = JsonObject(Path(archive), parse_json(line)).child("line")
     residues, letters = entry.get("residues", int), entry.get("letters", str)
     relaxed, mark = entry.get("relaxed", bool), entry.content.get("mark")
@@ -215,14 +215,14 @@ def _line_of(line: bytes, name: str, archive: str) -> Line:
 
 
 def _is_target(path: Path) -> bool:
-    """Return whether a directory is that of a target that was started."""
+    """Return whether a path is the directory of a target that was started."""
     return path.is_dir() and any(kind.path(path).is_file() for kind in (RANKING, FEATURES, TIMINGS))
 
 
 def file_state(path: Path) -> tuple[int, int] | None:
-    """Return a file's time of change and size, which differ after it is written again; None if it does not exist."""
+    """Return a file's modification time and size, to detect changes; None if it does not exist."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size
+    return status.st_mtime_ns, status.st_size

@@ -1,6 +1,6 @@
-"""Read results of helixfold, ColabFold, AlphaFold 2 and AlphaFold DB as predictions, and write reports of the others.
+"""Read results of helixfold, ColabFold, AlphaFold 2 and AlphaFold DB, and write reports on other programs' results.
 
-Structures, scores, PAE and alignments are read. Logits, representations and earlier recycling iterations stay in files.
+Structures, scores, PAE and alignments are read; logits, representations and earlier recycling iterations are not.
 """
 
 import re
@@ -51,51 +51,51 @@ _SEED = re.compile(r"_seed_([0-9]+)$")
 
 
 def load_results(directory: str | Path, target: str | None = None) -> list[Prediction]:
-    """Return the predictions of a target that helixfold, ColabFold, AlphaFold 2 or AlphaFold DB wrote, best first.
+    """Load the predictions of a target from files of helixfold, ColabFold, AlphaFold 2 or AlphaFold DB, best first.
 
-    `directory` has the files of one target, or of several, of which `target` names one. Structures are the relaxed
-    ones where there are any, coordinates and PAE are in Angstrom, and pLDDT is 0 to 100, as in predictions of
-    `helixfold.predict`. AlphaFold 2 writes pTM only into pickles, which are not read. Raise `InputError` if there are
-    no results, or if they are damaged.
+    `directory` has the files of one target, or of several, of which `target` names one. Structures are relaxed where
+    possible, coordinates and PAE are in Å, and pLDDT is from 0 to 100, as in predictions of `helixfold.predict`.
+    AlphaFold 2 writes pTM only into pickle files, which are not read. Raise `InputError` if there are no results, or if
+    they are damaged.
     """
     targets = results_in(Path(directory))
     if target is None and len(targets) > 1:
         names = ", ".join([*targets][:5]) + (", ..." if len(targets) > 5 else "")
-        raise InputError.at(directory, f"holds {len(targets)} targets; pass one of them as target: {names}")
+        raise InputError.at(directory, f"has {len(targets)} targets; pass one of them as target: {names}")
     if target is not None and target not in targets:
-        raise InputError.at(directory, f"holds no target {target!r}; it has {', '.join([*targets][:5])}")
-    (read,) = targets.values() if target is None else (targets[target],)
-    return read()
+        raise InputError.at(directory, f"has no target {target!r}; it has {', '.join([*targets][:5])}")
+    (load,) = targets.values() if target is None else (targets[target],)
+    return load()
 
 
 def results_in(directory: Path) -> Mapping[str, partial[list[Prediction]]]:
-    """Return for each target in a directory, by its name, a function that reads its predictions.
+    """Return, by the names of the targets in a directory, functions that load their predictions.
 
-    Raise `InputError` if there are none.
+    Raise `InputError` if there are no targets.
     """
-    found: dict[str, partial[list[Prediction]]] = {}
+    loaders: dict[str, partial[list[Prediction]]] = {}
     for ranking in [RANKING.path(directory), *sorted(directory.glob(f"*/{RANKING.name()}"))]:
         if ranking.is_file():
-            read = _of_helixfold if _is_ours(ranking.parent) else _of_alphafold
-            found[ranking.parent.resolve().name] = partial(read, ranking.parent)
-    if not found:
+            load = _of_helixfold if _is_from_helixfold(ranking.parent) else _of_alphafold
+            loaders[ranking.parent.resolve().name] = partial(load, ranking.parent)
+    if not loaders:
         structures: dict[str, dict[int, tuple[Path, str]]] = {}
         for kind in (COLABFOLD_RELAXED, COLABFOLD_UNRELAXED):
             for path, fields in kind.files(directory):
                 structures.setdefault(fields["target"], {}).setdefault(int(fields["rank"]), (path, fields["tag"]))
-        found = {name: partial(_of_colabfold, name, ranks) for name, ranks in structures.items()}
-    if not found:
+        loaders = {name: partial(_of_colabfold, name, ranks) for name, ranks in structures.items()}
+    if not loaders:
         for path in sorted(directory.iterdir()) if directory.is_dir() else ():
             if (match := _DATABASE_MODEL.fullmatch(path.name)) is not None:
-                found.setdefault(match["name"], partial(_of_database, path, match))
-    if not found:
+                loaders.setdefault(match["name"], partial(_of_database, path, match))
+    if not loaders:
         problem = "there are no results of helixfold, ColabFold, AlphaFold 2 or AlphaFold DB here or one level below"
         raise InputError.at(directory, problem)
-    return found
+    return loaders
 
 
-def _is_ours(directory: Path) -> bool:
-    """Return whether helixfold wrote a target; AlphaFold 2's files have the same names, but for these."""
+def _is_from_helixfold(directory: Path) -> bool:
+    """Return whether helixfold wrote a target, which has files that AlphaFold 2 does not write."""
     if SETTINGS.path(directory).is_file() or FEATURES.path(directory).is_file():
         return True
     confidences = [path for path, _ in CONFIDENCE.files(directory)]
@@ -115,10 +115,10 @@ def _of_helixfold(directory: Path) -> list[Prediction]:
 
 def _structure(directory: Path, name: str, rank: int) -> Path:
     structures = structures_of(directory, name)
-    found = structures.get("relaxed") or structures.get("unrelaxed") or best_structure(directory, rank)
-    if found is None:
+    path = structures.get("relaxed") or structures.get("unrelaxed") or best_structure(directory, rank)
+    if path is None:
         raise InputError.at(directory, f"{name} has no structure file")
-    return found
+    return path
 
 
 def _of_alphafold(directory: Path) -> list[Prediction]:
@@ -169,13 +169,14 @@ def _read(
     ranking_confidence: float | None = None,
     features: TargetFeatures | None = None,
 ) -> Prediction:
-    """Return the prediction of another program from its structure, with PAE and scores from these files if they exist.
+    """Read a prediction of another program: its structure, and PAE and scores from these files if they exist.
 
-    `scores` is ColabFold's file. pLDDT is that of the structure, whose B-factors it is.
+    pLDDT is read from the B-factors of the structure. `scores` is ColabFold's scores file, and `errors` a PAE file in
+    AlphaFold DB's format.
     """
     chains = read_structure(path).chains
     if not chains:
-        raise InputError.at(path, "holds no protein")
+        raise InputError.at(path, "has no protein")
     protein = protein_from_chains(chains)
     plddt = protein.b_factors.max(1)
     pae: Float[np.ndarray, "r r"] | None = None
@@ -216,10 +217,10 @@ def _read(
     )
 
 
-def _checked(path: Path, make: Callable[..., Any], *given: Any, **values: Any) -> Any:
-    """Return what `make` returns; raise `InputError` with the path instead of ValueError."""
+def _checked(path: Path, create: Callable[..., Any], *arguments: Any, **values: Any) -> Any:
+    """Call `create`, and replace its `ValueError` with an `InputError` that names the path."""
     try:
-        return make(*given, **values)
+        return create(*arguments, **values)
     except InputError:
         raise
     except ValueError as error:
@@ -227,19 +228,19 @@ def _checked(path: Path, make: Callable[..., Any], *given: Any, **values: Any) -
 
 
 def write_reports_of_others(directory: Path) -> list[Path]:
-    """Write a page for each target of another program in a directory, and return the pages; none if it has no such.
+    """Write a report for each target of another program in a directory, and return the paths of the reports.
 
-    The page of a single target is report.html, and those of several are <target>_report.html.
+    The report is named report.html for a single target, and <target>_report.html for several.
     """
     try:
         targets = results_in(directory)
     except InputError:
         return []
     pages = []
-    for name, read in targets.items():
-        if read.func is _of_helixfold:
+    for name, load in targets.items():
+        if load.func is _of_helixfold:
             continue
-        predictions = read()
+        predictions = load()
         page = REPORT.path(directory) if len(targets) == 1 else OTHERS_REPORT.path(directory, target=name)
         with TemporaryDirectory() as temporary:
             copy = Path(temporary) / name

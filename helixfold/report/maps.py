@@ -1,9 +1,9 @@
-"""Make square maps of a prediction (PAE, distances) and the picture of its alignment small enough for a page.
+"""Compress maps of residue pairs (PAE, distances) and the picture of an alignment for a page.
 
-Each pair takes a byte. The step between values is 1/8 Angstrom for up to 500 residues, 1/4 for up to 1,000, and 1/2
-above. Above 2,000 residues, a cell is the mean of a block of pairs. As text in the page, a map takes at most about 40
-kB for 200 residues, 250 kB for 500, 800 kB for 1,000 and 2.5 MB for 2,000 or more; good predictions have smooth maps
-and take less.
+Each pair takes a byte. The step between values is 1/8 Å for up to 500 residues, 1/4 Å for up to 1,000, and 1/2 Å above.
+Above 2,000 residues, a cell is the mean of a block of pairs. As text in the page, a map takes at most about 40 kB for
+200 residues, 250 kB for 500, 800 kB for 1,000, and 2.5 MB for 2,000 or more. Good predictions have smooth maps, which
+take less.
 """
 
 import math
@@ -23,10 +23,10 @@ from helixfold.report.page import packed
 from helixfold.results.prediction import read_pae
 
 ANGSTROM = "Å"
-_MOST_CELLS = 2000
+_MAX_CELLS = 2000
 _ANGSTROM_STEPS = ((500, 0.125), (1000, 0.25), (math.inf, 0.5))
 _LARGEST_BYTE = 255
-# AlphaFold's largest expected error; every map of errors has this scale, so that pages and pictures can be compared.
+# AlphaFold's largest expected error in Å. Every map of errors has this scale, so that maps can be compared.
 LARGEST_ERROR = 31.75
 _AGAIN = "fold the target again with --overwrite"
 _PICTURE_ROWS = 300
@@ -34,9 +34,9 @@ _PICTURE_ROWS = 300
 
 @dataclass(frozen=True, kw_only=True)
 class PackedMap:
-    """A square map as a page holds it: `cells` rows of `cells` bytes, each the value divided by `step`.
+    """A square map in the format of a page: `cells` rows of `cells` bytes, each the value divided by `step`.
 
-    A cell is the mean over `block` x `block` pairs of residues. `data` are the bytes in zlib's format and base64.
+    A cell is the mean over `block` x `block` pairs of residues. `data` holds the bytes, compressed by zlib, in base64.
     """
 
     title: str
@@ -50,9 +50,9 @@ class PackedMap:
 
 @dataclass(frozen=True, kw_only=True)
 class PackedAlignment:
-    """Some rows of an alignment as a page holds them, those most like the target first.
+    """Some rows of an alignment in the format of a page, sorted by similarity to the target.
 
-    `data` has one bit for each column of each row, set where the row has a residue, in zlib's format and base64.
+    `data` has one bit for each column of each row, set where the row has a residue, compressed by zlib, in base64.
     """
 
     rows: int
@@ -62,7 +62,7 @@ class PackedAlignment:
 
 
 def pae_map(path: Path, length: int) -> PackedMap:
-    """Return the predicted aligned error of a `pae_<prediction>.json` of `length` residues, as a map in Angstrom.
+    """Return the map of predicted aligned errors in Å from a `pae_<prediction>.json` of `length` residues.
 
     Raise `InputError` if the file is damaged.
     """
@@ -71,7 +71,7 @@ def pae_map(path: Path, length: int) -> PackedMap:
 
 
 def distance_maps(path: Path, length: int) -> Iterator[PackedMap]:
-    """Yield the maps of a `distances_<prediction>.npz`: expected distances and probabilities of contacts.
+    """Yield the maps of a `distances_<prediction>.npz`: expected distances and contact probabilities.
 
     Raise `InputError` if a matrix is not finite, or not `length` x `length`.
     """
@@ -82,33 +82,33 @@ def distance_maps(path: Path, length: int) -> Iterator[PackedMap]:
     ):
         matrix = arrays.get(name, np.empty(0))
         if matrix.shape != (length, length) or matrix.dtype.kind != "f" or not np.isfinite(matrix).all():
-            raise InputError.at(path, f"{name} is not {length} x {length} numbers; {_AGAIN}")
-        # The scale of distances ends at the largest one, and that of probabilities at 1.
+            raise InputError.at(path, f"{name} is not a matrix of {length} x {length} finite numbers; {_AGAIN}")
+        # The scale of distances ends at the largest distance, and the scale of probabilities at 1.
         largest = math.ceil(float(matrix.max())) if unit else 1.0
         yield _packed_map(matrix, title=title, unit=unit, step=step, largest=largest)
 
 
 def angstrom_step(length: int) -> float:
-    """Return the step in Angstrom to which distances of a chain of `length` residues are rounded."""
-    return next(step for most, step in _ANGSTROM_STEPS if length <= most)
+    """Return the step in Å to which distances in a chain of `length` residues are rounded."""
+    return next(step for max_length, step in _ANGSTROM_STEPS if length <= max_length)
 
 
 def alignment_picture(features: Features | ComplexFeatures) -> PackedAlignment:
-    """Return at most 300 rows of an alignment, evenly chosen and sorted by their identity to the target."""
+    """Return up to 300 rows of an alignment, sorted by identity to the target and evenly sampled."""
     msa = features.msa
     identities = np.array([np.mean(row == msa[0]) for row in msa])
     order = np.argsort(-identities, kind="stable")
-    chosen = order[np.unique(np.linspace(0, len(order) - 1, min(_PICTURE_ROWS, len(order))).round().astype(int))]
+    rows = order[np.unique(np.linspace(0, len(order) - 1, min(_PICTURE_ROWS, len(order))).round().astype(int))]
     return PackedAlignment(
-        rows=len(chosen),
+        rows=len(rows),
         columns=msa.shape[1],
-        identities=tuple(round(float(identity), 3) for identity in identities[chosen]),
-        data=packed(np.packbits(msa[chosen] != GAP, axis=1).tobytes()),
+        identities=tuple(round(float(identity), 3) for identity in identities[rows]),
+        data=packed(np.packbits(msa[rows] != GAP, axis=1).tobytes()),
     )
 
 
 def _packed_map(matrix: Float[np.ndarray, "r r"], *, title: str, unit: str, step: float, largest: float) -> PackedMap:
-    values, block = block_means(matrix, _MOST_CELLS)
+    values, block = block_means(matrix, _MAX_CELLS)
     return PackedMap(
         title=title,
         unit=unit,
@@ -120,9 +120,9 @@ def _packed_map(matrix: Float[np.ndarray, "r r"], *, title: str, unit: str, step
     )
 
 
-def block_means(values: Float[np.ndarray, "r r"], most: int) -> tuple[Float[np.ndarray, "c c"], int]:
-    """Return means over square blocks, at most `most` in a row, and the residues of a block, which may be one."""
-    block = math.ceil(len(values) / most)
+def block_means(values: Float[np.ndarray, "r r"], max_blocks: int) -> tuple[Float[np.ndarray, "c c"], int]:
+    """Return means over square blocks, at most `max_blocks` per row, and the number of residues per block (or 1)."""
+    block = math.ceil(len(values) / max_blocks)
     if block == 1:
         return values, block
     starts = np.arange(0, len(values), block)

@@ -1,4 +1,4 @@
-"""Draw peak memory against the number of residues as a PNG image: measured, predicted, and the least possible."""
+"""Plot peak memory against the number of residues as a PNG: measured, estimated, and the minimum possible."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from helixfold.report.plots import new_figure, to_png
 _GIB = 2**30
 _GREY = "#555555"
 _DASHES = (0, (4, 3))
-# Okabe and Ito's colours, which can be distinguished with any kind of colour vision; in grey, markers differ.
+# Okabe and Ito's colours, which can be distinguished with any kind of colour vision. In grey, markers differ.
 STYLES: Final = {
     "plain": ("#777777", "s", "plain PyTorch, everything whole (points joined)"),
     "whole": ("#D55E00", "^", "Whole"),
@@ -24,10 +24,7 @@ STYLES: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryCurve:
-    """Peak memory in bytes by number of residues, for one executor and dtype.
-
-    Lengths that were not measured, or for which there is no forecast, are left out.
-    """
+    """Measured and estimated peak memory in bytes, by number of residues, for one executor and dtype."""
 
     executor: str
     dtype: str
@@ -38,7 +35,7 @@ class MemoryCurve:
 def memory_plot(curves: Sequence[MemoryCurve], floors: Mapping[str, Mapping[int, int]], title: str) -> bytes:
     """Return a PNG with one panel per dtype on common logarithmic axes.
 
-    `floors` has the bytes of the streams alone, by dtype and number of residues.
+    `floors` has the number of bytes of the streams only, by dtype and number of residues.
     """
     dtypes = list(dict.fromkeys(curve.dtype for curve in curves))
     residues = sorted({length for curve in curves for length in curve.measured})
@@ -63,10 +60,10 @@ def memory_plot(curves: Sequence[MemoryCurve], floors: Mapping[str, Mapping[int,
         axes.set_axisbelow(True)
         axes.tick_params(labelsize=8)
         axes.spines[["top", "right"]].set_visible(False)
-    panels[0].set_ylabel("Peak memory beyond the loaded model\n(beside the last point: times the floor)", fontsize=9)
+    panels[0].set_ylabel("Peak memory beyond the loaded model\n(last points: multiples of the floor)", fontsize=9)
     handles = [
         *(Line2D([], [], color=STYLES[name][0], marker=STYLES[name][1], label=STYLES[name][2]) for name in executors),
-        Line2D([], [], color=_GREY, marker="o", label="points: measured, lines: predicted"),
+        Line2D([], [], color=_GREY, marker="o", label="points: measured, lines: estimated"),
         Line2D([], [], color="black", linestyle=_DASHES, label="floor: 2 pair tensors + MSA + extra MSA"),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=min(len(dtypes) + 1, 3), frameon=False, fontsize=8)

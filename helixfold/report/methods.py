@@ -1,4 +1,4 @@
-"""Write the methods paragraph of a report: how its predictions were made, with references, to copy into a paper."""
+"""Write the methods paragraph of a report, with references, to copy into a paper."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from helixfold.report.page import counted
 from helixfold.report.tables import DEMONSTRATION, UNTRAINED, mark_of, notes_of, relaxation_results
 from helixfold.results.works import WORKS
 
-# Words in the record of a search, and the work that describes the program.
+# Words in the record of a search, and the publication that describes the program.
 _PROGRAMS = {
     "jackhmmer": "hmmer",
     "hmmsearch": "hmmer",
@@ -19,26 +19,26 @@ _PROGRAMS = {
 }
 _PARAMETERS = {
     DEMONSTRATION: "The parameters come from the small demonstration model of helixfold.",
-    UNTRAINED: "The parameters were random, so the structures mean nothing.",
+    UNTRAINED: "The parameters were random, so the structures are meaningless.",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Methods:
-    """A methods paragraph, in which [1] stands for the first of its references."""
+    """A methods paragraph and its references, which it cites by numbers such as [1]."""
 
     text: str
     references: tuple[str, ...]
 
 
 class _References:
-    """The works that a text refers to, in the order in which it does."""
+    """The publications that a text cites, in the order of citation."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
 
     def __call__(self, *names: str) -> str:
-        """Return the numbers of works in brackets, such as [1, 3]."""
+        """Cite publications: return their numbers in brackets, such as [1, 3]."""
         self.names += [name for name in names if name not in self.names]
         return f"[{', '.join(str(self.names.index(name) + 1) for name in names)}]"
 
@@ -66,8 +66,8 @@ def _prediction(target: TargetFiles, record: Provenance, cite: _References) -> I
         method, ranked_by = f"AlphaFold-Multimer {cite('alphafold', 'multimer')}", "0.8 ipTM + 0.2 pTM"
     version = record.software.get("helixfold", "")
     torch = record.software.get("torch", "").partition("+")[0]
-    named = f"{target.name} ({target.protein}; {size})" if target.protein else f"{target.name} ({size})"
-    yield f"The structure of {named} was predicted by {method},"
+    name = f"{target.name} ({target.protein}; {size})" if target.protein else f"{target.name} ({size})"
+    yield f"The structure of {name} was predicted by {method},"
     yield f"as implemented in helixfold {version} (PyTorch {torch})."
     assert target.settings is not None
     recycles = target.settings.child("options").get("num_recycles", int, target.best.num_recycles)
@@ -84,26 +84,25 @@ def _alignment(target: TargetFiles, record: Provenance, cite: _References) -> st
     rows = target.rows
     size = "" if rows is None else f", which has {counted(rows, 'sequence')}"
     if target.rows_read is not None:
-        size += f" (at most {target.rows_read:,} read in each recycling iteration)"
+        size += f" (of which at most {target.rows_read:,} were used in each recycling iteration)"
     searches = [each for each in record.searches if each.purpose in ("alignment", "pairs")]
     if searches:
-        return f"The multiple sequence alignment{size}, was made by {_searched(searches, cite)}."
+        return f"The multiple sequence alignment{size}, was made by {_searches_text(searches, cite)}."
     if rows == 1:
-        return "The network read the sequence alone, without a multiple sequence alignment."
-    return f"The multiple sequence alignment{size}, was given."
+        return "Only the sequence was used, without a multiple sequence alignment."
+    return f"The multiple sequence alignment{size}, was provided by the user."
 
 
 def _templates(record: Provenance, cite: _References) -> str:
     searches = [each for each in record.searches if each.purpose == "templates"]
-    found = f", found by {_searched(searches, cite)}" if searches else ""
+    source = f", found by {_searches_text(searches, cite)}" if searches else ""
     if not record.templates:
         return "No template was used."
-    return (
-        f"{'Templates were' if len(record.templates) > 1 else 'The template was'} {', '.join(record.templates)}{found}."
-    )
+    subject = "Templates were" if len(record.templates) > 1 else "The template was"
+    return f"{subject} {', '.join(record.templates)}{source}."
 
 
-def _searched(searches: list[RecordedSearch], cite: _References) -> str:
+def _searches_text(searches: list[RecordedSearch], cite: _References) -> str:
     lines = " ".join(each.search for each in searches).lower()
     servers = any(database.url for each in searches for database in each.databases)
     works = list(dict.fromkeys(work for word, work in _PROGRAMS.items() if word in lines))
@@ -111,7 +110,7 @@ def _searched(searches: list[RecordedSearch], cite: _References) -> str:
     names = dict.fromkeys(
         " ".join(filter(None, (database.name, database.version))) for each in searches for database in each.databases
     )
-    return f"searches {cite(*works) + ' ' if works else ''}of {', '.join(names) or 'the given databases'}"
+    return f"searches {cite(*works) + ' ' if works else ''}of {', '.join(names) or 'the databases of the user'}"
 
 
 def _relaxation(target: TargetFiles, cite: _References) -> Iterator[str]:

@@ -1,7 +1,8 @@
-"""Write HTML pages that need nothing but themselves: no network, no other file, no script but our own.
+"""Write self-contained HTML pages, which need no network and no other files.
 
-Styles, scripts and data are inside. A content security policy names the scripts and styles by their digests and forbids
-everything else, so that nothing in a name or a file can make the page load or run anything. Templates are escaped.
+Styles, scripts and data are inside. A content security policy allows the scripts and styles by their digests and
+forbids everything else, so that names and files from elsewhere cannot make the page load or run anything. Templates
+are escaped.
 """
 
 import base64
@@ -24,9 +25,9 @@ _ASSETS = resources.files("helixfold.report") / "pages"
 def page(
     template: str, *, styles: Sequence[str], scripts: Sequence[str], inserted: Sequence[str] = (), **content: object
 ) -> str:
-    """Return the HTML of a template filled with `content`, with the named styles and scripts of this package inside.
+    """Return the HTML of a template filled with `content`, including the named styles and scripts of this package.
 
-    `inserted` are scripts that the page's own script unpacks and runs; the policy has their digests too.
+    `inserted` names scripts that the page's own script unpacks and runs; the policy allows them, too.
     """
     style = "".join(asset(name) for name in styles)
     script = "(() => {\n'use strict';\n" + "".join(asset(name) for name in scripts) + "})();\n"
@@ -49,12 +50,13 @@ def asset(name: str) -> str:
 
 
 def packed(content: bytes, level: int = 6) -> str:
-    """Return bytes as text that a page can hold and a browser can unpack: zlib's format in base64."""
+    """Compress bytes with zlib and encode them in base64, so that a page can hold them and a browser unpack them."""
     return base64.b64encode(zlib.compress(content, level)).decode()
 
 
 @cache
 def packed_asset(name: str) -> str:
+    """Return a file in `pages/` in the format of `packed`."""
     return packed(asset(name).encode(), 9)
 
 
@@ -76,7 +78,7 @@ def _environment() -> jinja2.Environment:
 
 
 def duration(seconds: float) -> str:
-    """Return a time as people say it: 0.04 s, 12 s, 3 min 20 s, 2 h 5 min."""
+    """Format a time, such as 0.04 s, 12 s, 3 min 20 s or 2 h 5 min."""
     if seconds < 9.5:
         return f"{seconds:.2g} s" if seconds >= 0.01 else "under 0.01 s"
     whole = round(seconds)
@@ -88,7 +90,7 @@ def duration(seconds: float) -> str:
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """Return a count with its noun: 1 sequence, 1,024 sequences, 2 complexes."""
+    """Format a count with its noun, such as 1 sequence, 1,024 sequences or 2 complexes."""
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
 
 
@@ -104,5 +106,5 @@ _FILTERS: Mapping[str, Callable[..., str]] = {
     "counted": counted,
     "duration": duration,
     "size": _size,
-    "address": quote,  # a file's name as a relative link, in which nothing is read as a protocol or a directory
+    "address": quote,  # Quotes a file name as a relative link, so that it is not read as a protocol or directory.
 }

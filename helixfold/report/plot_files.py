@@ -1,4 +1,4 @@
-"""Write the plots of a target into its directory, from its alignment and the files of its predictions."""
+"""Write the plots of a target, from its alignment and its predictions' files, into its directory."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,16 +14,16 @@ from helixfold.results.prediction import all_notes, read_pae
 from helixfold.results.tables import msa_table
 from helixfold.results.writing import write_file
 
-# More lines and panels than these cannot be distinguished; the files have all predictions.
-_MOST_DRAWN = 10
+# Only this many predictions are drawn, because more curves and panels cannot be distinguished.
+_MAX_DRAWN = 10
 
 
 def write_plots(directory: Path, order: Sequence[Prediction]) -> None:
     """Write `plddt.png` and, if a prediction has a PAE, `pae.png` into a target's directory.
 
-    `order` are the target's predictions, the best first; only the best ten are drawn.
+    `order` has the target's predictions, the best first; only the best ten are drawn.
     """
-    best = order[:_MOST_DRAWN]
+    best = order[:_MAX_DRAWN]
     notes = all_notes(order)
     write_file(PLDDT_PLOT.path(directory), plddt_plot({each.name: each.plddt for each in best}, notes))
     paes = {
@@ -40,7 +40,7 @@ def write_plots(directory: Path, order: Sequence[Prediction]) -> None:
 def write_alignment(directory: Path, features: Features | ComplexFeatures) -> AlignmentDepth:
     """Write `<target>_msa.tsv` into a target's directory, and return the depth of the alignment.
 
-    All models read the same alignment, so its depth is the same for all predictions of the target.
+    All models use the same alignment, so its depth is the same for all predictions of the target.
     """
     write_file(MSA_TABLE.path(directory, target=directory.resolve().name), msa_table(features.msa))
     return alignment_depth(features.msa)

@@ -1,7 +1,7 @@
-"""Draw confidence: pLDDT along the chain, predicted aligned error (PAE), the alignment's coverage.
+"""Plot pLDDT along the chain, predicted aligned errors (PAE), and the coverage of an alignment.
 
-What ends in `_plot` returns a PNG image, uses no pyplot, needs no display, and the same data gives the same bytes. What
-begins with `draw_` draws into axes.
+Functions that end in `_plot` return a PNG image, which is the same for the same data; they need no pyplot and no
+display. Functions that begin with `draw_` draw into matplotlib axes.
 """
 
 import io
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
     from matplotlib.ticker import MaxNLocator
 
-# Dark enough to be distinguished on every band; the first is for the best model.
+# These colours are dark enough to be visible on every band; the first is for the best model.
 _LINE_COLORS = ("#1B1B1B", "#B0128B", "#00695C", "#B71C1C", "#6D4C41")
 _DOTS_PER_INCH = 150
-# More values than a panel has pixels only cost memory.
+# Maps are reduced to the pixels of a panel, because more values only cost memory.
 _MAP_PIXELS = 800
 _COVERAGE_PIXELS = (800, 1600)  # rows and columns
 _PAIRED_COLOR = "#C2185B"
@@ -41,9 +41,9 @@ _PAE_LABEL, _PAE_COLORS, _PAE_AXES = "Expected position error (Å)", "Greens_r",
 
 
 def plddt_plot(plddts: Mapping[str, Float[np.ndarray, "r"]], notes: Sequence[str] = ()) -> bytes:
-    """Return a PNG with a line of pLDDT (0 to 100) for each prediction, over the confidence bands.
+    """Return a PNG with a curve of pLDDT (0 to 100) for each prediction, over the confidence bands.
 
-    `plddts` has the predictions by name, the best first; `notes` are small print under the plot.
+    `plddts` has the predictions by name, the best first. `notes` are printed in small type under the plot.
     """
     legend_columns = min(3, len(plddts))
     legend_height = 0.22 * math.ceil(len(plddts) / legend_columns)
@@ -55,7 +55,7 @@ def plddt_plot(plddts: Mapping[str, Float[np.ndarray, "r"]], notes: Sequence[str
 
 
 def draw_plddt(axes: "Axes", plddts: Mapping[str, Float[np.ndarray, "r"]]) -> None:
-    """Draw a line of pLDDT for each prediction over the confidence bands; `plddts` has the best prediction first."""
+    """Draw a curve of pLDDT for each prediction over the confidence bands; see `plddt_plot`."""
     top = 100.0
     for band in CONFIDENCE_BANDS:
         axes.axhspan(band.min_plddt, top, color=band.color, alpha=0.28, linewidth=0)
@@ -98,10 +98,10 @@ def pae_plot(
     notes: Sequence[str] = (),
     chains: Sequence[tuple[str, int]] = (),
 ) -> bytes:
-    """Return a PNG with a heat map of PAE in Angstrom for each prediction, green where the error is small.
+    """Return a PNG with a heat map of PAE in Å for each prediction, green where the error is small.
 
-    `paes` has the predictions by name, the best first; `notes` are small print under the plot. `max_pae` is the end of
-    the colour scale. `chains` are the names of a complex's chains and their numbers of residues, in order.
+    `paes` has the predictions by name, the best first. `notes` are printed in small type under the plot. `max_pae` is
+    the end of the colour scale. `chains` has the names of a complex's chains and their numbers of residues, in order.
     """
     panels = heat_maps(
         paes,
@@ -130,7 +130,7 @@ def draw_pae(
 
 
 def _mark_chains(axes: "Axes", chains: Sequence[tuple[str, int]]) -> None:
-    """Draw lines between the chains of a complex on a map of residue pairs, and name the chains at its edges."""
+    """Draw lines between the chains of a complex on a map of residue pairs, and the chain names at its edges."""
     axes.set_title(axes.get_title(), fontsize=9, pad=14)
     ends = np.cumsum([residues for _, residues in chains])
     for end in ends[:-1]:
@@ -138,9 +138,9 @@ def _mark_chains(axes: "Axes", chains: Sequence[tuple[str, int]]) -> None:
         axes.axvline(end + 0.5, color="black", linewidth=0.6)
     for (name, residues), end in zip(chains, ends, strict=True):
         middle = end - residues / 2 + 0.5
-        place: dict[str, Any] = {"fontsize": 7, "clip_on": False, "color": "black"}
-        axes.text(middle, 0.5, name, ha="center", va="bottom", **place)
-        axes.text(ends[-1] + 0.5, middle, f" {name}", ha="left", va="center", **place)
+        style: dict[str, Any] = {"fontsize": 7, "clip_on": False, "color": "black"}
+        axes.text(middle, 0.5, name, ha="center", va="bottom", **style)
+        axes.text(ends[-1] + 0.5, middle, f" {name}", ha="left", va="center", **style)
 
 
 def heat_maps(
@@ -154,26 +154,26 @@ def heat_maps(
     axis_labels: tuple[str, str] = ("", ""),
     notes: Sequence[str] = (),
 ) -> "Figure":
-    """Return a figure with a map of residue pairs for each title, all on one colour scale, which `label` names.
+    """Return a figure with a map of residue pairs for each title, with a common colour scale labelled `label`.
 
     `colors` is a colour map of matplotlib, and `side` the size of a panel in inches.
     """
     columns = min(columns, len(maps))
     rows = math.ceil(len(maps) / columns)
     margins = Margins(left=0.7, right=1.1, bottom=0.55, top=0.3)
-    # Beside a panel there is room for a space, above it for its title, and under it for its label.
+    # The gaps leave room for the title above a panel and the label under it.
     between = {"wspace": 0.12, "hspace": (0.55 if axis_labels[0] else 0.45) / (side - 0.3)}
     figure = new_figure(columns * side + 1.3, rows * (side + 0.25) + 0.5, notes, margins)
     panels = figure.subplots(rows, columns, squeeze=False, gridspec_kw=between).ravel()
-    for place, (axes, (title, values)) in enumerate(zip(panels, maps.items(), strict=False)):
+    for index, (axes, (title, values)) in enumerate(zip(panels, maps.items(), strict=False)):
         image = _draw_map(axes, title, values, colors, limits)
-        axes.tick_params(labelsize=8, labelleft=place % columns == 0)
+        axes.tick_params(labelsize=8, labelleft=index % columns == 0)
         axes.set_xlabel(axis_labels[0], fontsize=9)
-        if place % columns == 0:
+        if index % columns == 0:
             axes.set_ylabel(axis_labels[1], fontsize=9)
     for unused in panels[len(maps) :]:
         unused.set_visible(False)
-    bar = figure.colorbar(image, cax=_beside(figure, margins))
+    bar = figure.colorbar(image, cax=_bar_axes(figure, margins))
     bar.set_label(label, fontsize=9)
     bar.ax.tick_params(labelsize=8)
     return figure
@@ -200,20 +200,20 @@ def _draw_map(
 def coverage_plot(
     msa: Int8[np.ndarray, "n r"], depth: AlignmentDepth, *, paired: int = 0, chain_ends: Sequence[int] = ()
 ) -> bytes:
-    """Return a PNG of an alignment's rows, coloured by identity to the target, and a line of the rows per residue.
+    """Return a PNG of an alignment's rows, coloured by identity to the target, with a curve of the rows per residue.
 
-    Rows are sorted by identity, gaps are white. Identity is the share of all the target's residues, so that short rows
-    are low. A single row has no coverage: the picture then says so.
+    Rows are sorted by identity, and gaps are white. Identity is the fraction of all residues of the target, so it is
+    low for short rows. For an alignment of a single row, the picture is a message.
 
-    Of a complex, the first `paired` rows are those of several chains; they are above all others, and a line parts
-    them. `chain_ends` are the numbers of the last residues of all chains but the last one.
+    For a complex, the first `paired` rows are paired rows; they are drawn above all others, separated by a line.
+    `chain_ends` are the numbers of the last residues of all chains except the last one.
     """
     if len(msa) == 1:
         return _no_coverage()
     margins = Margins(left=0.85, right=0.95, bottom=0.5, top=0.35)
     figure = new_figure(8.0, 4.2, margins=margins)
     image = draw_coverage(figure.add_subplot(), msa, depth, paired=paired, chain_ends=chain_ends)
-    bar = figure.colorbar(image, cax=_beside(figure, margins))
+    bar = figure.colorbar(image, cax=_bar_axes(figure, margins))
     bar.set_label(_IDENTITY_LABEL, fontsize=9)
     bar.ax.tick_params(labelsize=8)
     return to_png(figure)
@@ -227,19 +227,19 @@ def draw_coverage(
     paired: int = 0,
     chain_ends: Sequence[int] = (),
 ) -> "AxesImage":
-    """Draw an alignment's rows, coloured by identity, and the rows per residue; see `coverage_plot`."""
+    """Draw an alignment's rows, coloured by identity, and the number of rows per residue; see `coverage_plot`."""
     n, r = msa.shape
     identity = (msa == msa[0]).mean(1, dtype=np.float64)
     rows, columns = (
-        np.linspace(0, size - 1, min(size, most)).round().astype(int)
-        for size, most in zip((n, r), _COVERAGE_PIXELS, strict=True)
+        np.linspace(0, size - 1, min(size, pixels)).round().astype(int)
+        for size, pixels in zip((n, r), _COVERAGE_PIXELS, strict=True)
     )
     rows = np.lexsort((identity, np.arange(n) < paired))[rows]
-    shown = np.ma.masked_where(msa[np.ix_(rows, columns)] == GAP, np.repeat(identity[rows, None], len(columns), 1))
+    picture = np.ma.masked_where(msa[np.ix_(rows, columns)] == GAP, np.repeat(identity[rows, None], len(columns), 1))
 
-    # Light where rows are distant, as most are: the line is seen on them.
+    # The colour map is light for distant rows, which are the majority, so that the curve is visible.
     image = axes.imshow(
-        shown,
+        picture,
         cmap="viridis_r",
         vmin=0,
         vmax=1,
@@ -271,15 +271,15 @@ def draw_features_coverage(axes: "Axes", features: Features | ComplexFeatures) -
 
 
 def paired_rows_and_ends(features: Features | ComplexFeatures) -> tuple[int, list[int]]:
-    """Return how many rows of an alignment are paired, and the last residues of all chains but the last one."""
+    """Return the number of paired rows of an alignment, and the last residues of all chains except the last one."""
     if isinstance(features, Features):
         return 0, []
     return features.paired_rows, np.cumsum(np.bincount(features.asym_id)[1:])[:-1].tolist()
 
 
 def new_axes(width: float, height: float) -> "Axes":
-    """Return axes in a new figure of pyplot, which notebooks show; sizes are in inches."""
-    # Takes long to import, and only notebooks use it.
+    """Return axes in a new pyplot figure, which notebooks display; sizes are in inches."""
+    # pyplot is imported here, because it loads slowly and only notebooks need it.
     from matplotlib import pyplot  # noqa: PLC0415
 
     return pyplot.figure(figsize=(width, height), layout="constrained").add_subplot()
@@ -288,33 +288,33 @@ def new_axes(width: float, height: float) -> "Axes":
 @cache
 def _no_coverage() -> bytes:
     figure = new_figure(8.0, 1.2)
-    text = "The alignment has one sequence, the target itself: there is no coverage to draw."
+    text = "The alignment has only one sequence, the target itself, so its coverage is not drawn."
     figure.text(0.5, 0.5, text, ha="center", va="center", fontsize=11)
     return to_png(figure)
 
 
-def _beside(figure: "Figure", margins: "Margins") -> "Axes":
-    """Return new axes for a colour bar at the right of the panels, which leave the margins free."""
+def _bar_axes(figure: "Figure", margins: "Margins") -> "Axes":
+    """Return new axes for a colour bar, in the margin at the right of the panels."""
     width, area = figure.get_figwidth(), figure.subplotpars
     return figure.add_axes(((width - margins.right + 0.15) / width, area.bottom, 0.16 / width, area.top - area.bottom))
 
 
-def _round_numbers(most: int) -> "MaxNLocator":
-    """Return a locator that places at most `most` tick marks, at round numbers."""
+def _round_numbers(max_ticks: int) -> "MaxNLocator":
+    """Return a locator that places at most `max_ticks` tick marks, at round numbers."""
     from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
 
-    return MaxNLocator(nbins=most, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1)
+    return MaxNLocator(nbins=max_ticks, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1)
 
 
 def import_matplotlib() -> None:
-    """Import what draws, which takes most of a second, so that a thread can do it before the first plot."""
+    """Import matplotlib, which takes most of a second, so that a thread can do it before the first plot."""
     import matplotlib.backends.backend_agg  # noqa: PLC0415
     import matplotlib.figure  # noqa: F401, PLC0415
 
 
 @dataclass(frozen=True, kw_only=True)
 class Margins:
-    """Inches that a figure's panels leave free for labels."""
+    """Margins of a figure's panels, for labels, in inches."""
 
     left: float
     right: float
@@ -323,11 +323,11 @@ class Margins:
 
 
 def new_figure(width: float, height: float, notes: Sequence[str] = (), margins: Margins | None = None) -> "Figure":
-    """Return an empty figure, with sizes in inches, and the notes as small print under it.
+    """Return an empty figure, with sizes in inches, and the notes in small type under it.
 
-    Without margins, matplotlib finds them, for which it draws the figure once more.
+    Without margins, matplotlib computes them, which takes time because it draws the figure twice.
     """
-    # Takes long to import, and only drawing needs it.
+    # matplotlib is imported here, because it loads slowly and only drawing needs it.
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     lines = [line for note in notes for line in textwrap.wrap(plain_text(note), int(width * 17))]
@@ -345,15 +345,15 @@ def new_figure(width: float, height: float, notes: Sequence[str] = (), margins: 
             bottom=(margins.bottom + print_height) / height,
             top=1 - margins.top / height,
         )
-    # Dollar signs would otherwise be read as mathematics.
+    # `parse_math` is off, because dollar signs would be read as mathematics.
     text = "\n".join(lines)
     figure.text(0.5, 0.05 / height, text, ha="center", va="bottom", fontsize=7, color="#555555", parse_math=False)
     return figure
 
 
 def to_png(figure: "Figure") -> bytes:
-    """Return the figure as a PNG in its own resolution, the same bytes for the same figure."""
+    """Return the figure as a PNG in its own resolution; the same figure gives the same bytes."""
     buffer = io.BytesIO()
-    # Without this, matplotlib writes its own version into the file.
+    # The metadata are set, because matplotlib would write its version into the file.
     figure.savefig(buffer, format="png", dpi="figure", metadata={"Software": None})
     return buffer.getvalue()

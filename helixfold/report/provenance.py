@@ -1,4 +1,4 @@
-"""Describe what made the predictions of a report, for its foot."""
+"""Describe the programs, device, databases and settings that made the predictions of a report."""
 
 import shlex
 from collections.abc import Mapping
@@ -9,13 +9,13 @@ from helixfold.folding.provenance import Provenance, provenance_entries
 from helixfold.report.files import TargetFiles
 from helixfold.results.json_object import JsonObject
 
-# Programs whose names are written otherwise than in settings.json.
+# Display names of programs that are written differently in settings.json.
 _PROGRAMS = {"python": "Python", "numpy": "NumPy", "torch": "PyTorch", "triton": "Triton", "cuda": "CUDA"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class MadeBy:
-    """A sentence on what made some of a target's predictions, and a table of two columns with the rest."""
+    """Provenance of some of a target's predictions: a sentence on programs and device, and a table of other facts."""
 
     predictions: tuple[str, ...]  # empty: all
     sentence: str
@@ -23,29 +23,31 @@ class MadeBy:
 
 
 def made_by(target: TargetFiles) -> list[MadeBy]:
-    """Return what made the predictions of a target, each description once; empty if it is not recorded."""
-    shown = {each.name: each.provenance for each in target.predictions if each.provenance is not None}
-    groups = [tuple(entry["predictions"]) for entry in provenance_entries(shown)]
+    """Return the provenance of a target's predictions, grouped if it is the same; empty if it is not recorded."""
+    records = {each.name: each.provenance for each in target.predictions if each.provenance is not None}
+    groups = [tuple(entry["predictions"]) for entry in provenance_entries(records)]
     is_one = len(groups) == 1 and len(groups[0]) == len(target.predictions)
     return [
-        MadeBy(predictions=() if is_one else names, sentence=_sentence(shown[names[0]]), facts=_facts(shown[names[0]]))
+        MadeBy(
+            predictions=() if is_one else names, sentence=_sentence(records[names[0]]), facts=_facts(records[names[0]])
+        )
         for names in groups
     ]
 
 
 def earlier_version(settings: JsonObject | None) -> str | None:
-    """Return the version of helixfold that wrote settings.json, which every version records; None if it is unknown."""
+    """Return the version of helixfold that wrote settings.json, or None if it is unknown."""
     return None if settings is None else settings.get("helixfold", str, "") or None
 
 
 def device_text(device: Mapping[str, str]) -> str:
-    """Return a device in words: its name, kind and capability."""
+    """Describe a device by its name, kind and capability."""
     details = ", ".join(filter(None, (device.get("kind"), device.get("capability"))))
     return f"{device.get('name') or 'an unknown device'} ({details})"
 
 
 def databases_text(record: Provenance) -> str:
-    """Return the databases that were searched, each with its size or address and all for which it was searched."""
+    """Describe the searched databases, each with its size or address and the purposes of its searches."""
     purposes: dict[SearchedDatabase, dict[str, None]] = {}
     for search in record.searches:
         for database in search.databases:
@@ -65,12 +67,12 @@ def _sentence(record: Provenance) -> str:
 def _facts(record: Provenance) -> tuple[tuple[str, str], ...]:
     processes = "" if record.ranks == 1 else f" of each of {record.ranks} processes"
     budget = "" if record.slab_budget is None else f", slabs of {record.slab_budget / 2**20:,.0f} MiB"
-    together = "" if record.targets_at_once == 1 else f", {record.targets_at_once} targets in the same passes"
+    together = "" if record.targets_at_once == 1 else f", {record.targets_at_once} targets at once"
     return (
         ("command", shlex.join(record.command)),
         ("threads", f"{record.threads}{processes}"),
         ("executor", f"{record.executor}{budget}{together}"),
-        ("operators", ", ".join(f"{name}: {' and '.join(used)}" for name, used in record.backends.items())),
+        ("operators", ", ".join(f"{name}: {' and '.join(backends)}" for name, backends in record.backends.items())),
         ("features", f"SHA-256 {record.features}"),
         ("searches", "; ".join(search.search for search in record.searches) or "none"),
         ("databases", databases_text(record) or "none"),

@@ -1,4 +1,4 @@
-"""Compare what made two results, as their settings.json tell it."""
+"""Compare the inputs, settings and provenance of two results, from their settings.json files."""
 
 import json
 import re
@@ -16,19 +16,19 @@ from helixfold.results.file_table import SETTINGS
 from helixfold.results.json_object import JsonObject
 
 _NONE, _NOT_RECORDED = "none", "not recorded"
-_ADVICE = "name the directory of a target that `helixfold predict` wrote, or its settings.json"
-_LONGEST = 70  # characters of a value on the screen
+_ADVICE = "pass the directory of a target that `helixfold predict` wrote, or its settings.json"
+_MAX_CHARACTERS = 70  # of a value on the screen
 _DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
-_OPERATOR = "operator "  # begins the title of an operator's backends
-_OF_PREDICTION = {"model": "model", "seed": "seed", "weights": "weights", "standing": "training of the weights"}
+_OPERATOR = "operator "  # prefix of the titles of operators' backends
+_PREDICTION_FIELDS = {"model": "model", "seed": "seed", "weights": "weights", "standing": "training of the weights"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProvenanceComparison:
-    """Comparison of two results: what differs, with both values, and what is the same, with the value.
+    """Comparison of two results: properties that differ, with both values, and properties that are the same.
 
-    A value that is not the same for all predictions of a result names them. `recorded` says which of the two results
-    have a record of the programs, the device and the command that made them.
+    If a property is not the same for all predictions of a result, its value names the predictions. `recorded` is
+    whether each of the two results has a record of the programs, device and command that made it.
     """
 
     differences: Mapping[str, tuple[str, str]]
@@ -36,7 +36,7 @@ class ProvenanceComparison:
     recorded: tuple[bool, bool]
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines of a table for people: two for each difference, and the names of all that is the same."""
+        """Yield a table as text: two lines for each difference, then the names of all equal properties."""
         width = max(map(len, self.differences), default=0)
         for name, values in self.differences.items():
             first, second = _different_words(*values) if name == "command" else values
@@ -53,15 +53,15 @@ class ProvenanceComparison:
 def compare_provenance(first: Path, second: Path) -> ProvenanceComparison:
     """Compare the inputs, options, predictions and provenance of two results.
 
-    Each is the directory of a target, or its settings.json. Names of input files, and in the command the directory of
-    the results, do not count. Predictions that only one result has are one difference; the others are compared by name.
-    Raise `InputError` for what is no result of `helixfold predict`.
+    Each path is the directory of a target, or its settings.json. The names of input files, and the output directory in
+    the command, are ignored. Predictions that only one result has count as one difference; the others are compared by
+    name. Raise `InputError` for a path that is not a result of `helixfold predict`.
     """
     both = _read(first), _read(second)
     names = [list(settings.child("predictions").content) for settings in both]
     common = set(names[0]) & set(names[1])
     one, other = (
-        _Described.of(settings, [name for name in each if name in common] or each)
+        _Description.of(settings, [name for name in each if name in common] or each)
         for settings, each in zip(both, names, strict=True)
     )
     recorded = one.is_recorded, other.is_recorded
@@ -75,16 +75,16 @@ def compare_provenance(first: Path, second: Path) -> ProvenanceComparison:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Described:
-    """A result in words: what its predictions were made from, and what made them, by title."""
+class _Description:
+    """A result as texts by title: the inputs of its predictions (`target`), and their provenance (`maker`)."""
 
     target: Mapping[str, str]
     maker: Mapping[str, str]
     is_recorded: bool
 
     @classmethod
-    def of(cls, settings: JsonObject, names: Collection[str]) -> "_Described":
-        """Describe the predictions of these names."""
+    def of(cls, settings: JsonObject, names: Collection[str]) -> "_Description":
+        """Describe the predictions with these names."""
         records = read_provenance(settings.content.get("provenance"))
         return cls(
             target=_target_fields(settings, names),
@@ -94,30 +94,30 @@ class _Described:
 
 
 def _pairs(one: Mapping[str, str], other: Mapping[str, str], absent: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Return both values of each title; `absent` are those that stand for a title which a result lacks."""
+    """Return both results' values of each title; `absent` has the values for titles that a result lacks."""
     return {title: (one.get(title, absent[0]), other.get(title, absent[1])) for title in dict.fromkeys((*one, *other))}
 
 
 def _read(path: Path) -> JsonObject:
-    """Read the settings.json of a result, or of the only one in a directory."""
+    """Read the settings.json of a result, or of the only result in a directory."""
     file = SETTINGS.path(path) if path.is_dir() else path
     if not file.is_file():
-        found = sorted(path.glob(f"*/{SETTINGS.name()}")) if path.is_dir() else []
-        if len(found) > 1:
-            raise InputError.at(path, f"holds {len(found)} results; name one of them, such as {found[0].parent}")
-        if not found:
+        files = sorted(path.glob(f"*/{SETTINGS.name()}")) if path.is_dir() else []
+        if len(files) > 1:
+            raise InputError.at(path, f"has {len(files)} results; pass one of them, such as {files[0].parent}")
+        if not files:
             raise InputError.at(path, f"not a result; {_ADVICE}")
-        file = found[0]
+        file = files[0]
     if file.suffix.lower() != ".json":
         raise InputError.at(file, f"not a result; {_ADVICE}; to compare structures, use `helixfold evaluate`")
     settings = JsonObject.read(file)
     if not settings.child("predictions").content:
-        raise InputError.at(file, f"names no prediction; {_ADVICE}")
+        raise InputError.at(file, f"has no predictions; {_ADVICE}")
     return settings
 
 
 def _target_fields(settings: JsonObject, names: Collection[str]) -> dict[str, str]:
-    """Return what a target's predictions of these names were made from, in words."""
+    """Return the inputs and options of a target's predictions with these names, as texts."""
     fields = {
         "features given" if name == "features" else name: _words(value)
         for name, value in settings.child("inputs").content.items()
@@ -125,13 +125,16 @@ def _target_fields(settings: JsonObject, names: Collection[str]) -> dict[str, st
     fields |= {name.replace("_", " "): _words(value) for name, value in settings.child("options").content.items()}
     predictions = settings.child("predictions")
     fields["predictions"] = ", ".join(sorted(predictions.content))
-    for key, title in _OF_PREDICTION.items():
+    for key, title in _PREDICTION_FIELDS.items():
         fields[title] = _of_all({name: _words(predictions.child(name).content.get(key)) for name in names})
     return fields
 
 
 def _maker_fields(settings: JsonObject, records: Mapping[str, Provenance], names: Collection[str]) -> dict[str, str]:
-    """Return what made the predictions of these names, in words; of an earlier version's, its number is all."""
+    """Return the provenance of the predictions with these names, as texts.
+
+    For results of earlier versions, this is only the version.
+    """
     by_name = {name: _record_fields(records[name]) for name in names if name in records}
     if not by_name:
         version = earlier_version(settings)
@@ -156,12 +159,12 @@ def _record_fields(record: Provenance) -> dict[str, str]:
         "databases": databases_text(record) or _NONE,
         "templates read": ", ".join(record.templates) or _NONE,
         "command": shlex.join(without_output(record.command)),
-        **{f"{_OPERATOR}{name}": " and ".join(used) for name, used in record.backends.items()},
+        **{f"{_OPERATOR}{name}": " and ".join(backends) for name, backends in record.backends.items()},
     }
 
 
 def _of_all(values: Mapping[str, str]) -> str:
-    """Return the value of all predictions, or each with its name."""
+    """Return the common value of all predictions, or each prediction's name and value."""
     if len(set(values.values())) == 1:
         return next(iter(values.values()))
     return ", ".join(f"{name} {value}" for name, value in values.items())
@@ -179,12 +182,12 @@ def _words(value: Any) -> str:
 
 
 def _short(text: str) -> str:
-    """Return a value as the screen has room for it: digests by their first digits, a long one without its end."""
-    return printable(_DIGEST.sub(r"\1", text), _LONGEST)
+    """Shorten a value for the screen: digests to their first digits, and long texts to the limit."""
+    return printable(_DIGEST.sub(r"\1", text), _MAX_CHARACTERS)
 
 
 def _different_words(first: str, second: str) -> tuple[str, str]:
-    """Return the words of each of two commands that the other one lacks."""
+    """Return the words of each of two commands that the other command does not have."""
     one, other = (shlex.split(command) for command in (first, second))
     return (
         shlex.join(word for word in one if word not in other) or _NONE,

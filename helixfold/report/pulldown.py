@@ -1,7 +1,7 @@
 """Write `pulldown.tsv` and `pulldown.html`: the complexes of baits and preys, ranked by the model's confidence.
 
-Which complexes there are is in `pulldown.json` of the output directory. Both files are made from the files of finished
-complexes, and are written again now and then while a batch runs. A damaged file makes a line that says so.
+`pulldown.json` in the output directory lists the complexes. Both files are made from the files of finished complexes,
+and are updated while a batch runs. For a damaged file, the table shows an error.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,82 +23,82 @@ from helixfold.results.packed import PackedResults
 from helixfold.results.text_tables import rounded, tab_separated
 from helixfold.results.writing import to_json, write_file
 
-# Shares of ipTM and pTM in AlphaFold-Multimer's ranking (Evans et al. 2022, Sec. 2.5).
-_IPTM_SHARE, _PTM_SHARE = 0.8, 0.2
+# Weights of ipTM and pTM in AlphaFold-Multimer's ranking (Evans et al. 2022, Sec. 2.5).
+_IPTM_WEIGHT, _PTM_WEIGHT = 0.8, 0.2
 _SCORES = ("iptm", "ipsae", "pdockq", "pdockq2", "lis", "interface_plddt", "interface_pae")
-# A matrix of baits and preys larger than this fits on no screen.
-_MOST_CELLS = 2500
+# A matrix of baits and preys with more cells is left out, because it does not fit on a screen.
+_MAX_CELLS = 2500
 _LEVELS = 5
 _MAX_PDOCKQ = 0.74
 
 
 @dataclass(frozen=True, kw_only=True)
 class PulldownEntry:
-    """A complex of a pulldown: the name of its directory, its proteins, and the chains of the baits."""
+    """A complex of a pulldown: the name of its directory, its baits and preys, and the chains of the baits."""
 
     name: str
-    baits: tuple[str, ...]  # by chain
+    baits: tuple[str, ...]  # names of proteins, by chain
     preys: tuple[str, ...]
     bait_chains: tuple[str, ...]
 
     @property
     def bait(self) -> str:
-        """Return the baits in one text."""
+        """The names of the baits as one text."""
         return _counted(self.baits)
 
     @property
     def prey(self) -> str:
-        """Return the preys in one text."""
+        """The names of the preys as one text."""
         return _counted(self.preys)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PulldownLine:
-    """A line of the table; of a complex that is not finished, everything but `entry` and `problem` is None."""
+    """A line of the table of complexes; for an unfinished complex, only `entry` and `problem` are set."""
 
     entry: PulldownEntry
-    problem: str | None = None  # why it failed, or what file is damaged
-    prediction: str | None = None  # the best
+    problem: str | None = None  # why the complex failed, or which file is damaged
+    prediction: str | None = None  # name of the best prediction
     residues: int | None = None
     iptm: float | None = None  # 0 to 1; None for models without aligned errors
     ptm: float | None = None
     mean_plddt: float | None = None  # 0 to 100
     interface: str | None = None  # the chains of the best interface of a bait and a prey
     scores: Mapping[str, float | None] = field(default_factory=dict)  # of that interface
-    contacts: int | None = None  # pairs of residues
-    mark: str | None = None  # UNTRAINED or DEMONSTRATION, if such a model made it
+    contacts: int | None = None  # number of residue pairs in contact
+    mark: str | None = None  # UNTRAINED or DEMONSTRATION, if such a model was used
     has_report: bool = False
 
     @property
     def score(self) -> float | None:
-        """Return 0.8 ipTM + 0.2 pTM, from 0 to 1; None without them."""
+        """The score 0.8 ipTM + 0.2 pTM, from 0 to 1; None if there is no ipTM or pTM."""
         if self.iptm is None or self.ptm is None:
             return None
-        return _IPTM_SHARE * self.iptm + _PTM_SHARE * self.ptm
+        return _IPTM_WEIGHT * self.iptm + _PTM_WEIGHT * self.ptm
 
     @property
     def order(self) -> tuple[float, ...]:
-        """Return what lines are ranked by, the largest first: score, else pDockQ, else pLDDT of finished complexes."""
-        found = (self.score, self.scores.get("pdockq"), self.mean_plddt)
-        return tuple(-1.0 if value is None else value for value in found)
+        """The sort key of lines, the largest first: score, then pDockQ, then mean pLDDT, with -1 for missing values."""
+        values = (self.score, self.scores.get("pdockq"), self.mean_plddt)
+        return tuple(-1.0 if value is None else value for value in values)
 
     @property
-    def shown(self) -> float | None:
-        """Return what the matrix shows: the score, or pDockQ without it."""
+    def cell_value(self) -> float | None:
+        """The value of the matrix's cell: the score, or pDockQ if there is no score."""
         return self.scores.get("pdockq") if self.score is None else self.score
 
     @property
     def level(self) -> int | None:
-        """Return the shade of the matrix's cell, from 0 to `_LEVELS` - 1; None if there is nothing to show."""
-        if self.shown is None:
+        """The shade of the matrix's cell, from 0 to `_LEVELS` - 1; None if it has no value."""
+        if self.cell_value is None:
             return None
         largest = _MAX_PDOCKQ if self.score is None else 1.0
-        return min(int(self.shown / largest * _LEVELS), _LEVELS - 1)
+        return min(int(self.cell_value / largest * _LEVELS), _LEVELS - 1)
 
 
 def write_entries(output: Path, entries: Iterable[PulldownEntry]) -> None:
-    """Write `pulldown.json`, by which every later run knows the complexes; entries of earlier runs stay in it."""
-    known = {entry.name: entry for entry in (*read_entries(output), *entries)}
+    """Write `pulldown.json`, which lists the complexes for later runs; entries of earlier runs are kept."""
+    by_name = {entry.name: entry for entry in (*read_entries(output), *entries)}
     content = [
         {
             "name": entry.name,
@@ -106,13 +106,13 @@ def write_entries(output: Path, entries: Iterable[PulldownEntry]) -> None:
             "preys": list(entry.preys),
             "bait_chains": list(entry.bait_chains),
         }
-        for entry in known.values()
+        for entry in by_name.values()
     ]
     write_file(PULLDOWN.path(output), to_json({"complexes": content}, indent=1) + "\n")
 
 
 def read_entries(output: Path) -> list[PulldownEntry]:
-    """Return the complexes in `pulldown.json`, none if there is no such file; raise `InputError` if it is damaged."""
+    """Read the complexes in `pulldown.json`; empty if there is no such file. Raise `InputError` if it is damaged."""
     path = PULLDOWN.path(output)
     if not path.is_file():
         return []
@@ -128,9 +128,9 @@ def read_entries(output: Path) -> list[PulldownEntry]:
 
 
 def write_pulldown(output: Path, failures: Mapping[str, str] | None = None) -> bool:
-    """Write the table and the page of a pulldown; return False if the output directory is not that of one.
+    """Write the table and page of a pulldown; return False if the output directory does not belong to a pulldown.
 
-    `failures` has the reasons of complexes that failed in this run; if None, they are read from failures.json.
+    `failures` has the reasons of complexes that failed in this run; by default, they are read from failures.json.
     """
     entries = read_entries(output)
     if not entries:
@@ -159,13 +159,13 @@ def write_pulldown(output: Path, failures: Mapping[str, str] | None = None) -> b
 
 
 def ranked(lines: Iterable[PulldownLine]) -> list[PulldownLine]:
-    """Return lines with the best first, and those that are not finished last, by name."""
+    """Sort lines, the best complexes first; unfinished complexes are last, by name."""
     by_name = sorted(lines, key=lambda line: line.entry.name.casefold())
     return sorted(by_name, key=lambda line: (line.prediction is not None, line.order), reverse=True)
 
 
 def table(lines: Sequence[PulldownLine]) -> str:
-    """Return the table as tab-separated text, with NA for what is not known; `ranked` gives the order."""
+    """Return the table of complexes, sorted by `ranked`, as tab-separated text with NA for unknown values."""
     names = (
         *("rank", "complex", "bait", "prey", "status", "score", "iptm", "ptm", "mean_plddt", "residues"),
         *("prediction", "interface", *(f"interface_{name.removeprefix('interface_')}" for name in _SCORES)),
@@ -203,7 +203,7 @@ def _line(output: Path, entry: PulldownEntry, failure: str | None, packed: Packe
 
 @cache
 def _read_line(directory: Path, entry: PulldownEntry, _: object, *, has_report: bool) -> PulldownLine:
-    """Read the line of a complex; while the state of its ranking stays the same, it is not read again."""
+    """Read the line of a complex; the result is cached by the state of its ranking."""
     if not RANKING.path(directory).is_file():
         return PulldownLine(entry=entry)
     best, confidence = _best_prediction(directory)
@@ -211,20 +211,20 @@ def _read_line(directory: Path, entry: PulldownEntry, _: object, *, has_report: 
 
 
 def pulldown_entry(directory: Path) -> dict[str, Any] | None:
-    """Return what the index of an archive holds of a complex for its line in a pulldown; None of a single chain."""
+    """Return the entry for an archive's index from which a packed complex's line is made; None for a single chain."""
     best, confidence = _best_prediction(directory)
     if not confidence.children("interfaces"):
         return None
     names = ("iptm", "ptm", "mean_plddt", "interfaces", "notes")
-    kept = {name: confidence.content[name] for name in names if name in confidence.content}
-    return {"prediction": best, "residues": len(confidence.list_of("plddt", float)), **kept}
+    scores = {name: confidence.content[name] for name in names if name in confidence.content}
+    return {"prediction": best, "residues": len(confidence.list_of("plddt", float)), **scores}
 
 
 def _packed_line(packed: PackedResults, entry: PulldownEntry) -> PulldownLine:
     """Return the line of a packed complex."""
     line = packed.entry(entry.name)
-    if line is not None and (known := line.child("pulldown")).content:
-        return _line_of(known, known.get("residues", int), known.get("prediction", str), entry)
+    if line is not None and (record := line.child("pulldown")).content:
+        return _line_of(record, record.get("residues", int), record.get("prediction", str), entry)
     with packed.directory(entry.name) as directory:
         best, confidence = _best_prediction(directory)
         return _line_of(confidence, len(confidence.list_of("plddt", float)), best, entry)
@@ -262,25 +262,25 @@ def _best_interface(interfaces: Iterable[JsonObject], bait_chains: Sequence[str]
 
 
 def _interface_order(interface: JsonObject) -> tuple[float, float]:
-    found = (interface.optional_number(name) for name in ("ipsae", "pdockq"))
-    ipsae, pdockq = (-1.0 if value is None else value for value in found)
+    values = (interface.optional_number(name) for name in ("ipsae", "pdockq"))
+    ipsae, pdockq = (-1.0 if value is None else value for value in values)
     return ipsae, pdockq
 
 
 def _matrix(lines: Sequence[PulldownLine]) -> dict[str, Any] | None:
-    """Return baits in rows, `preys` in columns, with the line of each pair or None if it is none of the complexes.
+    """Return a matrix with baits as rows and preys as columns, whose cells are lines, or None without a complex.
 
-    Return None if there is a single bait, a single prey, or more than a screen shows.
+    Return None if there is a single bait or a single prey, or if the matrix is too large for a screen.
     """
     by_pair = {(line.entry.bait, line.entry.prey): line for line in reversed(lines)}
     baits, preys = (sorted({pair[side] for pair in by_pair}, key=str.casefold) for side in (0, 1))
-    if min(len(baits), len(preys)) < 2 or len(baits) * len(preys) > _MOST_CELLS:
+    if min(len(baits), len(preys)) < 2 or len(baits) * len(preys) > _MAX_CELLS:
         return None
     rows = tuple((bait, tuple(by_pair.get((bait, prey)) for prey in preys)) for bait in baits)
     return {"preys": preys, "rows": rows}
 
 
 def _counted(names: Sequence[str]) -> str:
-    """Return the names of proteins with the numbers of their copies, as a table of complexes has them."""
+    """Return the names of proteins with the numbers of copies, in the format of a table of complexes (A:B*2)."""
     counts = {name: names.count(name) for name in names}
     return ":".join(name if count == 1 else f"{name}*{count}" for name, count in counts.items())

@@ -1,4 +1,4 @@
-"""Say what files and searches gave for a target: a line for the screen, and the content of templates.json."""
+"""Describe the alignment and templates of a target: a line for the screen, and the content of templates.json."""
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -13,10 +13,10 @@ from helixfold.results.file_table import TEMPLATES
 def template_report(
     result: TemplateResult, chain: str | None = None, read: Collection[str] | None = None
 ) -> dict[str, list[dict[str, object]]]:
-    """Return the content of templates.json: the templates that are used, and why other hits are rejected.
+    """Return the content of templates.json: the templates that are used, and the rejected hits with reasons.
 
-    For a complex, each entry names the `chain` for which it was found. `read` holds the labels of the templates that
-    the models read; all others count as rejected. With None, the models are not known and no template is rejected.
+    For a complex, each entry names the `chain` that it belongs to. `read` has the labels of the templates that the
+    models use; all others count as rejected. If it is None, the models are not known yet and no template is rejected.
     """
     of_chain = {} if chain is None else {"chain": chain}
     used, unread = _divided(result, chain, read)
@@ -45,7 +45,7 @@ def template_report(
 def _divided(
     result: TemplateResult, chain: str | None, read: Collection[str] | None
 ) -> tuple[list[UsedTemplate], list[UsedTemplate]]:
-    """Divide the templates in the features into those that the models read and the rest; see `template_report`."""
+    """Divide the templates in the features into templates that the models use and others; see `template_report`."""
     used, unread = list[UsedTemplate](), list[UsedTemplate]()
     for template in result.used:
         label = template.name if chain is None else f"chain {chain}: {template.name}"
@@ -56,7 +56,7 @@ def _divided(
 def templates_of(
     prepared: PreparedTarget | PreparedComplex, read: Collection[str] | None = None
 ) -> dict[str, list[dict[str, object]]] | None:
-    """Return the content of templates.json of a target; None if templates were neither given nor searched."""
+    """Return the content of templates.json for a target; None if there were no templates and no search for them."""
     if isinstance(prepared, PreparedTarget):
         return None if prepared.templates is None else template_report(prepared.templates, read=read)
     reports = [
@@ -70,7 +70,7 @@ def templates_of(
 
 
 def summary(prepared: PreparedTarget | PreparedComplex, read: Collection[str] | None = None) -> str:
-    """Describe alignment and templates in one line for the screen; see `template_report` for `read`."""
+    """Describe the alignment and templates in one line for the screen; see `template_report` for `read`."""
     if isinstance(prepared, PreparedTarget):
         line = f"{counted(len(prepared.features.msa), 'row')} in the alignment{_sources(prepared.alignment_rows)}"
         return "; ".join([line + _templates(prepared.templates, None, read), *prepared.notes])
@@ -87,8 +87,8 @@ def summary(prepared: PreparedTarget | PreparedComplex, read: Collection[str] | 
 
 
 def _sources(rows: Mapping[str, int]) -> str:
-    shown = ", ".join(f"{count:,} from {Path(source).name}" for source, count in rows.items())
-    return f" ({shown})" if shown else ""
+    text = ", ".join(f"{count:,} from {Path(source).name}" for source, count in rows.items())
+    return f" ({text})" if text else ""
 
 
 def _templates(result: TemplateResult | None, chain: str | None, read: Collection[str] | None) -> str:
@@ -97,7 +97,7 @@ def _templates(result: TemplateResult | None, chain: str | None, read: Collectio
     used, unread = _divided(result, chain, read)
     words = [f"{counted(len(used), 'template')}{_names(used)}"]
     if unread:
-        words.append(f"{len(unread)}{_names(unread)} that no model of this run reads")
+        words.append(f"{len(unread)}{_names(unread)} that no model of this run uses")
     words.append(f"{counted(len(result.rejected), 'hit')} not used, see {TEMPLATES.name()}")
     return f"; {', '.join(words)}"
 

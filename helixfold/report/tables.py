@@ -1,4 +1,4 @@
-"""Make the words and tables of a report: warnings, templates, relaxation, times, settings and files."""
+"""Prepare the texts and tables of a report: warnings, templates, relaxation, times, settings and files."""
 
 import csv
 import itertools
@@ -15,30 +15,30 @@ from helixfold.analysis.interfaces import CLASH, chain_clashes
 from helixfold.folding.prediction import CONFIDENCE_BANDS, ConfidenceBand
 from helixfold.report.files import TargetFiles, structures_of
 from helixfold.report.page import counted
-from helixfold.report.structures import MOST_BYTES
+from helixfold.report.structures import MAX_BYTES
 from helixfold.results.file_table import FILES, RANKING, REPORT, SIMILAR, kind_of
 from helixfold.results.json_object import JsonObject
 from helixfold.results.prediction import natural_key
 
-# Notes that say how far a structure can be trusted begin with one of these; the page shows a heading instead.
+# Notes on whether a structure can be trusted begin with one of these marks; the page shows a heading instead.
 UNTRAINED, DEMONSTRATION, RESIDUE_GAP = "UNTRAINED", "DEMONSTRATION", "COMPLEX BY RESIDUE GAP"
 _HEADINGS = {
     UNTRAINED: "Not a prediction: random parameters.",
     DEMONSTRATION: "A demonstration: do not rely on this structure.",
     RESIDUE_GAP: "A complex by a model of single chains.",
 }
-# AlphaFold's accuracy falls where an alignment has fewer than about 30 sequences (Jumper et al. 2021, Fig. 5a).
+# AlphaFold's accuracy drops if an alignment has fewer than about 30 sequences (Jumper et al. 2021, Fig. 5a).
 _SHALLOW = 30
-_MOST_REJECTED = 100
-_MOST_SIMILAR = 20
-_MOST_STAGES = 150
+_MAX_REJECTED = 100
+_MAX_SIMILAR = 20
+_MAX_STAGES = 150
 _UNITS = {"_gib": ", GiB", "_kcal_per_mol": ", kcal/mol", "_angstrom": ", Å"}
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """A stage of the prediction, as a bar in the chart of times."""
+    """A stage of the prediction, shown as a bar in the chart of times."""
 
     name: str
     seconds: float
@@ -48,15 +48,16 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True)
 class FileLine:
-    """A line about a file in the report's directory."""
+    """A line of the list of files in the target's directory."""
 
     name: str
     size: int | None  # bytes; None for a directory, or a file that does not exist yet
     purpose: str
-    order: int  # place in the list; files that people look for come first
+    order: int  # position in the list; files of general interest come first
 
 
 def band_of(plddt: float) -> ConfidenceBand:
+    """Return the confidence band of a pLDDT value (0 to 100)."""
     return next(band for band in CONFIDENCE_BANDS if plddt >= band.min_plddt or band.min_plddt == 0)
 
 
@@ -66,50 +67,50 @@ def notes_of(target: TargetFiles) -> list[str]:
 
 
 def headed(note: str) -> tuple[str, str]:
-    """Return a heading and a text for a note; a mark at its beginning, such as UNTRAINED, becomes the heading."""
-    mark, colon, said = note.partition(": ")
-    return (_HEADINGS[mark], said[:1].upper() + said[1:]) if colon and mark in _HEADINGS else ("Note.", note)
+    """Split a note into heading and text; a mark at its beginning, such as UNTRAINED, determines the heading."""
+    mark, colon, text = note.partition(": ")
+    return (_HEADINGS[mark], text[:1].upper() + text[1:]) if colon and mark in _HEADINGS else ("Note.", note)
 
 
 def mark_of(notes: Iterable[str]) -> str | None:
-    """Return UNTRAINED or DEMONSTRATION if a note begins with it, or None."""
+    """Return UNTRAINED or DEMONSTRATION if a note begins with it, else None."""
     return next((mark for mark in (UNTRAINED, DEMONSTRATION) if any(note.startswith(mark) for note in notes)), None)
 
 
 def warnings_of(target: TargetFiles) -> list[str]:
-    """Return sentences on what makes a prediction doubtful, besides its notes.
+    """Return warnings about a target's predictions, in addition to their notes.
 
-    They are about low pLDDT, chains that overlap, a shallow alignment, unknown residues and relaxation that failed.
+    They concern low pLDDT, overlapping chains, a shallow alignment, unknown residues and failed relaxation.
     """
-    best, found = target.best, []
+    best, warnings = target.best, []
     if best.mean_plddt < CONFIDENCE_BANDS[-2].min_plddt and mark_of(notes_of(target)) is None:
-        found.append(
-            f"The mean pLDDT of the best model is {best.mean_plddt:.1f}. Below 50 a structure is not to be "
+        warnings.append(
+            f"The mean pLDDT of the best model is {best.mean_plddt:.1f}. Structures with a mean below 50 should not be "
             "interpreted: the protein may be disordered on its own, or the alignment too shallow."
         )
     if len(target.summary.chains) > 1:
-        found += _clashes(target)
+        warnings += _clashes(target)
     rows = target.rows
     if rows is not None and rows < _SHALLOW:
         what = "only the sequence itself" if rows == 1 else f"{rows} sequences"
-        found.append(
-            f"The alignment holds {what}. With fewer than about {_SHALLOW}, predictions are much less accurate: "
-            "search more databases, or give an alignment with --msa."
+        warnings.append(
+            f"The alignment has {what}. With fewer than about {_SHALLOW}, predictions are much less accurate: "
+            "search more databases, or pass an alignment with --msa."
         )
     unknown = target.sequence.count("X")
     if target.features is not None and unknown:
-        are = "is unknown (X), and has no side chain" if unknown == 1 else "are unknown (X), and have no side chains"
-        found.append(f"{unknown} of {counted(len(target.sequence), 'residue')} {are}.")
+        are = "is unknown (X) and has no side chain" if unknown == 1 else "are unknown (X) and have no side chains"
+        warnings.append(f"{unknown} of {counted(len(target.sequence), 'residue')} {are}.")
     for name, result in relaxation_results(target):
         if "failed" in result.content:
-            found.append(f"{name} could not be relaxed and stays as predicted: {result.get('failed', str)}")
-    return found
+            warnings.append(f"{name} could not be relaxed and is shown as predicted: {result.get('failed', str)}")
+    return warnings
 
 
 def _clashes(target: TargetFiles) -> Iterator[str]:
     """Yield a sentence for each pair of chains that overlap in the best structure."""
     path = next(iter(structures_of(target.directory, target.best.name).values()), None)
-    if path is None or path.stat().st_size > MOST_BYTES:
+    if path is None or path.stat().st_size > MAX_BYTES:
         return
     chains = read_structure(path).chains
     atoms = [chain.atom_positions[chain.atom_mask > 0] for chain in chains]
@@ -118,19 +119,19 @@ def _clashes(target: TargetFiles) -> Iterator[str]:
         pairs = f"{count:,} pairs of their atoms are" if count > 1 else "one pair of their atoms is"
         yield (
             f"Chains {chains[first].name} and {chains[second].name} overlap: {pairs} closer than {CLASH:g} Å. "
-            "Do not rely on this interface. Relaxation removes a few such clashes, not many."
+            "Do not rely on this interface. Relaxation removes only a few such clashes."
         )
 
 
 def relaxation_of(target: TargetFiles) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """Return the table of relaxation: its columns, one per prediction, and each measure with its cells."""
-    facts = {name: dict(facts_of(result)) for name, result in relaxation_results(target)}
-    rows = list(dict.fromkeys(measure for found in facts.values() for measure in found))
-    return list(facts), [(row, [found.get(row, "") for found in facts.values()]) for row in rows]
+    """Return the table of relaxation: the names of its columns (predictions), and each measure with its cells."""
+    columns = {name: dict(facts_of(result)) for name, result in relaxation_results(target)}
+    measures = list(dict.fromkeys(measure for column in columns.values() for measure in column))
+    return list(columns), [(measure, [column.get(measure, "") for column in columns.values()]) for measure in measures]
 
 
 def relaxation_results(target: TargetFiles) -> Iterator[tuple[str, JsonObject]]:
-    """Yield the name and the relaxation metrics of each prediction that was to be relaxed, the best first."""
+    """Yield the name and relaxation metrics of each prediction for which relaxation was tried, the best first."""
     if target.relaxation is not None:
         for prediction in target.predictions:
             if isinstance(target.relaxation.content.get(prediction.name), dict):
@@ -144,20 +145,20 @@ def similar_structures_of(target: TargetFiles) -> list[dict[str, str]]:
         return []
     with path.open(newline="") as file:
         rows = csv.DictReader((line for line in file if not line.startswith("#")), delimiter="\t")
-        return list(itertools.islice(rows, _MOST_SIMILAR))
+        return list(itertools.islice(rows, _MAX_SIMILAR))
 
 
 def templates_of(target: TargetFiles) -> dict[str, Any] | None:
-    """Return the tables of templates, or None without templates.json.
+    """Return the tables of used templates and rejected hits, or None without templates.json.
 
-    "rejected" has up to 100 unused hits with reasons, and "more" counts the rest. Files of earlier versions may list
-    templates as "used" that no model read; "read" is false then.
+    "rejected" has up to 100 unused hits with reasons, and "more" is the number of the others. Files of earlier versions
+    may list templates as "used" although no model used them; "read" is false then.
     """
     if target.templates is None:
         return None
-    made = [prediction.provenance for prediction in target.predictions if prediction.provenance is not None]
-    read = any(each.templates for each in made)
-    if not made:
+    records = [prediction.provenance for prediction in target.predictions if prediction.provenance is not None]
+    read = any(each.templates for each in records)
+    if not records:
         read = target.timings is None or target.timings.get("templates", int, 1) > 0
     used = [
         {
@@ -176,40 +177,40 @@ def templates_of(target: TargetFiles) -> dict[str, Any] | None:
     return {
         "used": used,
         "read": read,
-        "rejected": rejected[:_MOST_REJECTED],
-        "more": max(0, len(rejected) - _MOST_REJECTED),
+        "rejected": rejected[:_MAX_REJECTED],
+        "more": max(0, len(rejected) - _MAX_REJECTED),
     }
 
 
 def stages_of(target: TargetFiles) -> list[Stage]:
-    """Return seconds and peak memory of each stage, in the order in which the stages began.
+    """Return the time and peak memory of each stage, in the order in which the stages began.
 
-    Of very many, those of all predictions are summed.
+    If there are very many stages, the same stages of all predictions are combined.
     """
     rows = stage_records(target.timings)
-    found: dict[str, tuple[float, float]] = {}
+    stages: dict[str, tuple[float, float]] = {}
     for name, row in rows:
         _, colon, kind = name.partition(": ")
-        title = f"{kind} of all predictions" if colon and len(rows) > _MOST_STAGES else name
-        seconds, peak = found.get(title, (0.0, 0.0))
-        found[title] = seconds + row.get("seconds", float, 0.0), max(peak, row.get("peak_memory_gib", float, 0.0))
-    longest = max([*(seconds for seconds, _ in found.values()), 1e-9])
+        title = f"{kind} of all predictions" if colon and len(rows) > _MAX_STAGES else name
+        seconds, peak = stages.get(title, (0.0, 0.0))
+        stages[title] = seconds + row.get("seconds", float, 0.0), max(peak, row.get("peak_memory_gib", float, 0.0))
+    longest = max([*(seconds for seconds, _ in stages.values()), 1e-9])
     return [
         Stage(name=name, seconds=seconds, share=100 * seconds / longest, peak_gib=peak)
-        for name, (seconds, peak) in found.items()
+        for name, (seconds, peak) in stages.items()
     ]
 
 
 def stage_records(timings: JsonObject | None) -> list[tuple[str, JsonObject]]:
-    """Return the name and the measurements of each stage in timings.json, if it is there."""
+    """Return the name and measurements of each stage in timings.json; empty without that file."""
     table = timings and timings.child("stages")
     return [(name, table.child(name)) for name in table.content] if table else []
 
 
 def facts_of(record: JsonObject | None, without: tuple[str, ...] = ()) -> list[tuple[str, str]]:
-    """Return the values of a JSON object as pairs of words, for a table of two columns.
+    """Return the keys and values of a JSON object as pairs of texts, for a table of two columns.
 
-    Objects inside it are flattened; empty values, and those whose keys are in `without`, are left out.
+    Nested objects are flattened. Empty values and the keys in `without` are left out.
     """
     if record is None:
         return []
@@ -225,7 +226,10 @@ def facts_of(record: JsonObject | None, without: tuple[str, ...] = ()) -> list[t
 def table_of(
     record: JsonObject | None, key: str, names: Container[str]
 ) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """Return the object of objects under `key` as a table: its columns, and each of these names with its cells."""
+    """Return the nested object under `key` as a table: the titles of its columns, and each name with its cells.
+
+    Only objects with these `names` become rows.
+    """
     rows = {} if record is None else record.child(key).content
     plain = {name: row for name, row in rows.items() if isinstance(row, dict) and name in names}
     columns = list(dict.fromkeys(column for row in plain.values() for column in row))
@@ -234,7 +238,7 @@ def table_of(
 
 
 def _title(key: str) -> str:
-    """Return a key as people read it, with its unit at the end: measured_peak_gib becomes "measured peak, GiB"."""
+    """Return a key as a title with its unit at the end: measured_peak_gib becomes "measured peak, GiB"."""
     for ending, unit in _UNITS.items():
         key = key.removesuffix(ending) + unit if key.endswith(ending) else key
     return key.replace("_", " ")
@@ -255,9 +259,9 @@ def _words(value: object) -> str:
 
 
 def described_files(directory: Path) -> list[FileLine]:
-    """Return a line for each file in a target's directory but the report, those that people look for first.
+    """Return a line for each file in a target's directory except the report, sorted by general interest.
 
-    The ranking is listed even if it has yet to be written.
+    The ranking is listed even if it does not exist yet, because it is written after the report.
     """
     paths = {path.name: path for path in directory.iterdir() if not path.name.startswith(".")}
     paths.setdefault(RANKING.name(), RANKING.path(directory))

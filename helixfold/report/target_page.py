@@ -1,4 +1,4 @@
-"""Write `report.html`, an offline page that shows all results of a target, from the files in its directory."""
+"""Write `report.html`, a self-contained page with all results of a target, from the files in its directory."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -36,11 +36,11 @@ from helixfold.report.tables import (
 from helixfold.results.file_table import DISTANCES, ENSEMBLE_PAGE, PAE, REPORT
 from helixfold.results.writing import write_file
 
-_LEAST_SUPERPOSED = 3  # residues of a template
-# Predictions beyond these are in the page of their ensemble.
-_MOST_PREDICTIONS = 20
-# Predictions are added from the best on until this many characters are used, so that a page can still be mailed.
-_MOST_CHARACTERS = 16_000_000
+_MIN_SUPERPOSED = 3  # residues of a template
+# Further predictions are shown only in the page of the ensemble.
+_MAX_PREDICTIONS = 20
+# Predictions are added, the best first, until the page has this many characters, so that it can be sent by mail.
+_MAX_CHARACTERS = 16_000_000
 _STYLES = ("page.css", "report.css")
 _SCRIPTS = (
     "banner.js",
@@ -57,29 +57,31 @@ _SCRIPTS = (
 
 @dataclass(kw_only=True)
 class Blobs:
-    """Packed data of a page, each in its own HTML element, so that a browser unpacks only what the reader looks at."""
+    """Compressed data of a page, each in its own HTML element, so that a browser unpacks only what is displayed."""
 
     texts: dict[str, str] = field(default_factory=dict)
 
     @property
     def full(self) -> bool:
-        return sum(map(len, self.texts.values())) > _MOST_CHARACTERS
+        """Whether the page has reached its maximum size."""
+        return sum(map(len, self.texts.values())) > _MAX_CHARACTERS
 
     def add(self, text: str) -> str:
+        """Add data as text, and return the name of their HTML element."""
         name = f"blob-{len(self.texts)}"
         self.texts[name] = text
         return name
 
 
 def write_report(directory: Path, order: Sequence[str] | None = None) -> None:
-    """Write a target's report from its files; `order` names its predictions, the best first, else its ranking does.
+    """Write a target's report from its files; `order` names the predictions, the best first, by default its ranking.
 
-    The viewer takes 0.2 MB, a structure about 0.2 kB a residue, and a PAE as much as `helixfold.report.maps` says. With
-    five models a page has some 0.7 MB for 200 residues, 2 MB for 500 and 16 MB for 2,000. Raise `InputError` for files
-    that are damaged.
+    The viewer takes 0.2 MB, a structure about 0.2 kB per residue, and for PAE see `helixfold.report.maps`. With five
+    models, a page has some 0.7 MB for 200 residues, 2 MB for 500 and 16 MB for 2,000. Raise `InputError` for damaged
+    files.
     """
     names = tuple(order or read_order(directory))
-    write_file(REPORT.path(directory), _page(read_target(directory, names[:_MOST_PREDICTIONS]), len(names)))
+    write_file(REPORT.path(directory), _page(read_target(directory, names[:_MAX_PREDICTIONS]), len(names)))
 
 
 def _page(target: TargetFiles, predictions: int) -> str:
@@ -129,7 +131,7 @@ def _page(target: TargetFiles, predictions: int) -> str:
         facts=[(caption, rows) for caption, rows in _facts(target) if rows],
         tables=[
             ("How each prediction was computed", table_of(target.timings, "models", names)),
-            ("What each was made from", table_of(target.settings, "predictions", names)),
+            ("Inputs of each prediction", table_of(target.settings, "predictions", names)),
         ],
         files=described_files(target.directory),
         data=data,
@@ -141,14 +143,14 @@ def _page(target: TargetFiles, predictions: int) -> str:
 def _facts(target: TargetFiles) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     if target.settings is not None:
         yield "Settings", facts_of(target.settings.child("options"))
-        yield "Made from (files by their digests)", facts_of(target.settings.child("inputs"))
+        yield "Inputs (files with their digests)", facts_of(target.settings.child("inputs"))
     yield "Sizes and machine", facts_of(target.timings, without=("stages", "notes", "models"))
 
 
 def _models(target: TargetFiles, superposer: Superposer, blobs: Blobs) -> list[dict[str, Any]]:
-    """Return the predictions as the page's script reads them.
+    """Return the predictions in the format of the page's script.
 
-    Structures and PAEs are added from the best prediction on, and then distances, until the page is full.
+    Structures and PAE are added, the best prediction first, and then distances, until the page is full.
     """
     length = len(target.sequence)
     models: list[dict[str, Any]] = [
@@ -169,45 +171,45 @@ def _models(target: TargetFiles, superposer: Superposer, blobs: Blobs) -> list[d
     for prediction, model in zip(target.predictions, models, strict=True):
         distances = present(DISTANCES.path(target.directory, prediction=prediction.name))
         if distances is not None and not blobs.full:
-            model["maps"] += [_packed(found, blobs) for found in distance_maps(distances, length)]
+            model["maps"] += [_packed(each, blobs) for each in distance_maps(distances, length)]
     return models
 
 
 def _structures(directory: Path, prediction: Prediction, superposer: Superposer, blobs: Blobs) -> dict[str, Any]:
-    found = {kind: superposer.packed(path) for kind, path in structures_of(directory, prediction.name).items()}
-    return {kind: _packed(structure, blobs) for kind, structure in found.items() if structure is not None}
+    packed = {kind: superposer.packed(path) for kind, path in structures_of(directory, prediction.name).items()}
+    return {kind: _packed(structure, blobs) for kind, structure in packed.items() if structure is not None}
 
 
 def _superposed_templates(target: TargetFiles, superposer: Superposer, blobs: Blobs) -> list[dict[str, Any]]:
-    """Return the templates that the network read, each superposed on its chain of the best structure."""
+    """Return the templates that the network used, each superposed on its chain of the best structure."""
     features, record = target.features, target.best.provenance
     if features is None or record is None:
         return []
     numbers = np.array(target.best.residue_numbers)
-    found: list[dict[str, Any]] = []
+    templates: list[dict[str, Any]] = []
     for each in templates_in(features):
-        own = np.ones(len(numbers), bool)
+        in_chain = np.ones(len(numbers), bool)
         if isinstance(features, ComplexFeatures):
-            own = features.asym_id == features.chain_names.index(each.chain_id) + 1
+            in_chain = features.asym_id == features.chain_names.index(each.chain_id) + 1
         mask = features.template_all_atom_masks[each.slot]
-        places = np.flatnonzero(own & (mask[:, ATOM_ORDER["CA"]] > 0))
-        if each.label not in record.templates or len(places) < _LEAST_SUPERPOSED or blobs.full:
+        indices = np.flatnonzero(in_chain & (mask[:, ATOM_ORDER["CA"]] > 0))
+        if each.label not in record.templates or len(indices) < _MIN_SUPERPOSED or blobs.full:
             continue
         template = Protein(
-            aatype=np.minimum(features.template_aatype[each.slot][places], UNKNOWN),
-            atom_positions=features.template_all_atom_positions[each.slot][places],
-            atom_mask=mask[places],
-            residue_index=numbers[places],
-            chain_index=np.zeros(len(places), np.int64),
-            b_factors=np.zeros((len(places), mask.shape[1])),
+            aatype=np.minimum(features.template_aatype[each.slot][indices], UNKNOWN),
+            atom_positions=features.template_all_atom_positions[each.slot][indices],
+            atom_mask=mask[indices],
+            residue_index=numbers[indices],
+            chain_index=np.zeros(len(indices), np.int64),
+            b_factors=np.zeros((len(indices), mask.shape[1])),
         )
-        if (structure := superposer.packed_template(template, places)) is not None:
-            found.append({"name": each.label, "structure": _packed(structure, blobs)})
-    return found
+        if (structure := superposer.packed_template(template, indices)) is not None:
+            templates.append({"name": each.label, "structure": _packed(structure, blobs)})
+    return templates
 
 
 def _alignment(target: TargetFiles, blobs: Blobs) -> dict[str, Any] | None:
-    """Return the rows that cover each residue and, if there are features, a picture of the rows."""
+    """Return the number of rows that cover each residue and, if there are features, a picture of the rows."""
     features = target.features
     if features is not None:
         depth = (features.msa != GAP).sum(0).tolist()
@@ -218,12 +220,12 @@ def _alignment(target: TargetFiles, blobs: Blobs) -> dict[str, Any] | None:
 
 
 def _packed(content: Any, blobs: Blobs) -> dict[str, Any]:
-    """Return packed data as a dict, in which the name of an HTML element stands for the data that it holds."""
+    """Return packed data as a dict, in which "data" is the name of the HTML element that holds them."""
     return {**asdict(content), "data": blobs.add(content.data)}
 
 
 def chains_in(target: TargetFiles) -> list[tuple[str, int]]:
-    """Return names and lengths of the chains, in order; one chain A where the confidence file does not say."""
+    """Return the names and lengths of the chains, in order; a single chain A if the confidence file has none."""
     chains = [(chain.name, chain.residues) for chain in target.summary.chains]
     length = len(target.sequence)
     return chains if sum(residues for _, residues in chains) == length else [("A", length)]

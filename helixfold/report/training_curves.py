@@ -1,4 +1,4 @@
-"""Draw the progress of a training run as a PNG image: losses, held-out scores, gradient norm and learning rate."""
+"""Plot the progress of a training run as a PNG: losses, held-out scores, gradient norm and learning rate."""
 
 import math
 from collections.abc import Sequence
@@ -15,19 +15,19 @@ from helixfold.results.writing import write_file
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe and Ito's colours, which can be distinguished with any kind of colour vision; in grey,
-# line styles and markers differ.
+# Okabe and Ito's colours, which can be distinguished with any kind of colour vision. In grey, line styles and markers
+# differ.
 _BLUE, _ORANGE, _GREEN, _PURPLE, _GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#777777"
 _DOTS_PER_INCH = 150
 # The window over which a curve is smoothed, as a fraction of all steps.
 _WINDOW_SHARE = 1 / 50
-# Those of single chains, then those that only complexes have.
+# Scores of single chains, then scores of complexes.
 SCORES: Final = {"lddt_ca": "CA-lDDT", "tm_score": "TM-score", "interface_lddt": "interface lDDT", "dockq": "DockQ"}
 
 
 def plot_curves(history: TrainingHistory, path: Path) -> None:
-    """Draw four panels over the training steps and write them to `path` as a PNG, the same for the same history."""
-    # Takes long to import, and only a run's first process draws.
+    """Draw four panels over the training steps and write them to `path` as a PNG, which depends only on the history."""
+    # matplotlib is imported here, because it loads slowly and only a run's first process draws.
     from matplotlib.figure import Figure  # noqa: PLC0415
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter  # noqa: PLC0415
 
@@ -55,17 +55,17 @@ def plot_curves(history: TrainingHistory, path: Path) -> None:
 
 
 def smoothed(values: Float[np.ndarray, "n"], window: int) -> Float[np.ndarray, "n"]:
-    """Return the mean over about `window` values around each value, without those that are not finite.
+    """Return the moving average over about `window` values around each value; values that are not finite are ignored.
 
-    NaN where no value in the window is finite.
+    The average is NaN if no value in the window is finite.
     """
-    known = np.isfinite(values)
-    sums = np.concatenate([[0.0], np.cumsum(np.where(known, values, 0.0))])
-    counts = np.concatenate([[0], np.cumsum(known)])
-    places = np.arange(len(values))
-    first, stop = np.maximum(places - window // 2, 0), np.minimum(places + window // 2 + 1, len(values))
-    number = counts[stop] - counts[first]
-    return np.where(number > 0, (sums[stop] - sums[first]) / np.maximum(number, 1), np.nan)
+    is_finite = np.isfinite(values)
+    sums = np.concatenate([[0.0], np.cumsum(np.where(is_finite, values, 0.0))])
+    counts = np.concatenate([[0], np.cumsum(is_finite)])
+    indices = np.arange(len(values))
+    first, stop = np.maximum(indices - window // 2, 0), np.minimum(indices + window // 2 + 1, len(values))
+    count = counts[stop] - counts[first]
+    return np.where(count > 0, (sums[stop] - sums[first]) / np.maximum(count, 1), np.nan)
 
 
 def _losses(axes: "Axes", history: TrainingHistory) -> None:
@@ -74,7 +74,7 @@ def _losses(axes: "Axes", history: TrainingHistory) -> None:
     _raw_and_smooth(axes, trained, _BLUE, "training")
     held_out = [(record.step + 1, record.summary["loss"]) for record in history.evaluations if "loss" in record.summary]
     _points(axes, held_out, _ORANGE, "o", "held-out")
-    # One extreme step in a hundred must not flatten the curves.
+    # The axis ignores one percent of extreme steps at each end, which would flatten the curves.
     common = np.array([value for _, value in trained if math.isfinite(value)])
     seen = [*(np.quantile(common, (0.01, 0.99)) if common.size else ()), *(value for _, value in held_out)]
     seen = [value for value in seen if math.isfinite(value)]
@@ -96,7 +96,7 @@ def _scores(axes: "Axes", history: TrainingHistory) -> None:
 def _norms(axes: "Axes", history: TrainingHistory) -> None:
     axes.set_ylabel("Gradient norm")
     points = [
-        # A logarithmic axis has no place for 0.
+        # A logarithmic axis cannot show 0.
         (record.step + 1, record.gradient_norm if record.gradient_norm > 0 else math.nan)
         for record in history.steps
     ]
@@ -125,7 +125,7 @@ def _rates(axes: "Axes", history: TrainingHistory) -> None:
 
 
 def _raw_and_smooth(axes: "Axes", points: Sequence[tuple[int, float]], color: str, label: str) -> None:
-    """Draw every value faintly, and the smoothed curve over them."""
+    """Draw all values in a faint colour, and the smoothed curve over them."""
     steps = np.array([step for step, _ in points])
     values = np.array([value for _, value in points], float)
     values[~np.isfinite(values)] = np.nan

@@ -1,4 +1,4 @@
-"""Write the files of targets into zip archives, equal files into equal archives."""
+"""Write the files of targets into zip archives; equal files give equal archives."""
 
 import shutil
 import time
@@ -9,13 +9,14 @@ from pathlib import Path
 from data_pipeline.io.files import atomic_write
 from helixfold.results.file_table import ARCHIVE
 
-_FIRST_DAY = (1980, 1, 1, 0, 0, 0)  # the earliest that the format has, so that equal files give equal archives
+_FIRST_DAY = (1980, 1, 1, 0, 0, 0)  # the format's earliest date, for all files, so that equal files give equal archives
 
 
 def write_archive(directory: Path) -> None:
-    """Write all files of a target into `<target>.result.zip` beside its directory.
+    """Write all files of a target into `<target>.result.zip` next to its directory.
 
-    An archive that is newer than all of them stays, unless its time lies ahead: the clock was set back since.
+    An archive that is newer than all files is not written again, unless its time is in the future, which happens if the
+    clock was set back.
     """
     target = ARCHIVE.path(directory.parent, target=directory.name)
     newest = max((path.stat().st_mtime_ns for path in files_in(directory)), default=0)
@@ -25,13 +26,13 @@ def write_archive(directory: Path) -> None:
 
 
 def pack(directory: Path, target: Path, *, folder: str) -> None:
-    """Write all files of a directory into a zip archive, in which they lie in a folder of another name."""
+    """Write all files of a directory into a zip archive, under the folder name `folder`."""
     with atomic_write(target) as temporary:
         write_zip(temporary, {folder: directory})
 
 
 def write_zip(path: Path, folders: Mapping[str, Path], first: Mapping[str, bytes] | None = None) -> None:
-    """Write a zip archive of the files of directories, each in a folder of its name; members `first` precede them."""
+    """Write a zip archive of directories, given by their folder names in it; the members `first` precede them."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in (first or {}).items():
             archive.writestr(_member(name), content)
@@ -43,7 +44,7 @@ def write_zip(path: Path, folders: Mapping[str, Path], first: Mapping[str, bytes
 
 
 def files_in(directory: Path) -> list[Path]:
-    """Return the files that an archive of a directory has, sorted by path: all but symbolic links."""
+    """Return the files of a directory that an archive includes, sorted by path: all except symbolic links."""
     return sorted(path for path in directory.rglob("*") if path.is_file() and not path.is_symlink())
 
 

@@ -1,4 +1,4 @@
-"""Names and ranges of chains, and the atoms of each, for the writers of coordinate files."""
+"""Chains and atoms of a protein, as the writers of coordinate files need them."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ _N, _C = residues.ATOM_ORDER["N"], residues.ATOM_ORDER["C"]
 
 @dataclass(frozen=True, kw_only=True)
 class ChainRange:
-    """Name of a chain in coordinate files, and the range of its residues in the protein's arrays."""
+    """A chain's name in coordinate files, and the range of its residues, `start` to `stop` - 1, in the arrays."""
 
     name: str
     start: int
@@ -28,8 +28,8 @@ class Atom:
 
     residue: int  # index in the protein's arrays
     name: str
-    element: str  # one letter for all elements of proteins
-    position: tuple[float, float, float]  # Angstrom
+    element: str  # one letter, for all elements of proteins
+    position: tuple[float, float, float]  # Å
     b_factor: float
 
 
@@ -40,11 +40,11 @@ class RingBond:
     chain: str
     first: int  # index in the protein's arrays
     last: int
-    length: float  # Angstrom
+    length: float  # Å
 
 
 def ring_bonds(protein: Protein, chains: Sequence[ChainRange]) -> list[RingBond]:
-    """Return the bonds between the ends of cyclic chains whose atoms are there."""
+    """Return the bonds between the ends of cyclic chains for which both atoms are present."""
     bonds, present = [], protein.atom_mask > 0.5
     for chain in chains:
         first, last = chain.start, chain.stop - 1
@@ -55,9 +55,10 @@ def ring_bonds(protein: Protein, chains: Sequence[ChainRange]) -> list[RingBond]
 
 
 def split_chains(protein: Protein, chain_ids: Sequence[str] = ()) -> list[ChainRange]:
-    """Return the protein's chains in order, named by `chain_ids`, or A, B, ... without them.
+    """Return the protein's chains in order, named by `chain_ids`, or A, B, ... by default.
 
-    `protein.chain_index` counts the names from 0. Raise ValueError if the structure is not valid for a coordinate file.
+    `protein.chain_index` is each residue's index in `chain_ids`. Raise `ValueError` if the structure is not valid for a
+    coordinate file.
     """
     present = protein.atom_mask > 0.5
     if not present.any():
@@ -67,9 +68,9 @@ def split_chains(protein: Protein, chain_ids: Sequence[str] = ()) -> list[ChainR
             raise ValueError(f"{what} must be finite, got {np.sum(~np.isfinite(values))} NaN or infinite values")
 
     index = protein.chain_index
-    most = len(chain_ids) or MAX_CHAINS
-    if not (index.min() >= 0 and index.max() < most):
-        raise ValueError(f"chain_index must be 0 to {most - 1}, got {index.min()} to {index.max()}")
+    max_chains = len(chain_ids) or MAX_CHAINS
+    if not (index.min() >= 0 and index.max() < max_chains):
+        raise ValueError(f"chain_index must be 0 to {max_chains - 1}, got {index.min()} to {index.max()}")
     names = chain_ids or default_chain_ids(int(index.max()) + 1)
     check_chain_ids(names, len(names))
     edges = [0, *(np.flatnonzero(np.diff(index)) + 1).tolist(), len(index)]
@@ -82,17 +83,17 @@ def split_chains(protein: Protein, chain_ids: Sequence[str] = ()) -> list[ChainR
         chains.append(ChainRange(name=names[index[start]], start=start, stop=stop))
     order = [chain.name for chain in chains]
     if len(set(order)) < len(order):
-        raise ValueError(f"the residues of a chain must stand together, got chains in the order {' '.join(order)}")
+        raise ValueError(f"the residues of a chain must be contiguous, got chains in the order {' '.join(order)}")
     return chains
 
 
 def iterate_atoms(protein: Protein, chain: ChainRange, hydrogens: Hydrogens | None = None) -> Iterator[Atom]:
-    """Yield a chain's atoms with mask above 0.5 residue by residue, with each residue's hydrogens last.
+    """Yield a chain's atoms with a mask above 0.5, residue by residue, with each residue's hydrogens last.
 
     Hydrogens get the B-factor of their residue's first atom.
     """
-    placed = np.zeros(0, np.int64) if hydrogens is None else hydrogens.residue
-    edges = np.searchsorted(placed, np.arange(chain.start, chain.stop + 1)).tolist()
+    hydrogen_residues = np.zeros(0, np.int64) if hydrogens is None else hydrogens.residue
+    edges = np.searchsorted(hydrogen_residues, np.arange(chain.start, chain.stop + 1)).tolist()
     for residue, (first, last) in enumerate(itertools.pairwise(edges), chain.start):
         atoms = np.flatnonzero(protein.atom_mask[residue] > 0.5).tolist()
         for atom in atoms:

@@ -1,7 +1,7 @@
-"""Write results under the names of ColabFold's files, for scripts that read these.
+"""Write results under the names of ColabFold's files, for scripts that read them.
 
-Names and contents are those that `colabfold_batch` 1.6 writes, flat in the output directory. All of it
-comes from the files in the target's directory, so errors are in tenths of an Angstrom as there.
+Names and contents are the same as `colabfold_batch` 1.6 writes, directly in the output directory. Everything comes from
+the files in the target's directory, so errors are rounded to tenths of an Å as in those files.
 """
 
 import re
@@ -45,7 +45,7 @@ from helixfold.results.prediction import all_notes, read_pae
 from helixfold.results.works import bibtex
 from helixfold.results.writing import to_json, write_file
 
-# Each of our files with ColabFold's copy.
+# Our files, and the files under ColabFold's names that they are copied to.
 _STRUCTURES: Final = {UNRELAXED: COLABFOLD_UNRELAXED, RELAXED: COLABFOLD_RELAXED}
 _PLOTS: Final = {
     PLDDT_PLOT: COLABFOLD_PLDDT_PLOT,
@@ -56,16 +56,16 @@ _MODEL = re.compile(r"(model_[1-5])(_ptm|_multimer(?:_v[23])?)?")
 
 
 def done_file(directory: Path) -> Path:
-    """Return the file that marks the target in a directory as finished, as ColabFold does."""
+    """Return the path of the file that marks a target as finished, like ColabFold's; `directory` is the target's."""
     return COLABFOLD_DONE.path(directory.parent, target=directory_name(directory.name))
 
 
 def model_type(model: str) -> str:
-    """Return ColabFold's name for the kind of a model; models that it does not have are of the type helixfold."""
-    found = _MODEL.fullmatch(model)
-    if found is None:
+    """Return ColabFold's model type for a model, such as alphafold2_ptm; for unknown models, helixfold."""
+    match = _MODEL.fullmatch(model)
+    if match is None:
         return "helixfold"
-    kind = found[2] or ""
+    kind = match[2] or ""
     return f"alphafold2{kind}_v1" if kind == "_multimer" else f"alphafold2{kind}"
 
 
@@ -75,9 +75,10 @@ def write_colabfold(
     order: Sequence[Prediction],
     origins: Mapping[str, tuple[str, int]],
 ) -> None:
-    """Write ColabFold's files for the target in a directory beside it; `origins` has model and seed by prediction.
+    """Write ColabFold's files for a target next to its directory.
 
-    The mark that the target is finished is removed first and written last.
+    `order` has the predictions, the best first, and `origins` the model and seed of each prediction by name. The file
+    that marks the target as finished is removed first and written last.
     """
     output, job = directory.parent, directory_name(directory.name)
     done_file(directory).unlink(missing_ok=True)
@@ -90,8 +91,8 @@ def write_colabfold(
     lines = [f"Query: {job} (length {residues})", f"reranking models by '{metric}' metric"]
     for rank, prediction in enumerate(order, start=1):
         model, seed = origins[prediction.name]
-        number = found[1] if (found := _MODEL.fullmatch(model)) is not None else model
-        tag = f"{model_type(model)}_{number}_seed_{seed:03d}"
+        short_name = match[1] if (match := _MODEL.fullmatch(model)) is not None else model
+        tag = f"{model_type(model)}_{short_name}_seed_{seed:03d}"
         for source, kind in _STRUCTURES.items():
             copy = kind.path(output, target=job, rank=rank, tag=tag)
             _copy(source.path(directory, PDB, prediction=prediction.name), copy)
@@ -111,17 +112,17 @@ def write_colabfold(
 
 
 def write_run(output: Path, config: Mapping[str, object], works: Sequence[str]) -> None:
-    """Write config.json and cite.bibtex, with the works of these names, and begin or go on with log.txt."""
+    """Write config.json and cite.bibtex, and append to log.txt; `works` are keys of `WORKS` to cite."""
     write_file(COLABFOLD_CONFIG.path(output), to_json({**config, "version": f"helixfold {__version__}"}, indent=4))
     write_file(COLABFOLD_WORKS.path(output), bibtex(works))
     write_log(output, f"Running helixfold {__version__}")
 
 
 def write_log(output: Path, *lines: str) -> None:
-    """Add lines with the time to log.txt."""
+    """Append lines with the current time to log.txt."""
     path = COLABFOLD_LOG.path(output)
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        path.unlink()  # what is written through a link would leave the output directory, and a pipe waits for a reader
+        path.unlink()  # Writing through a link would leave the output directory, and a pipe would wait for a reader.
     seconds = time.time()
     now = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(seconds))},{int(seconds % 1 * 1000):03d}"
     with system_errors_naming(path), path.open("a", encoding="utf-8") as file:
@@ -129,7 +130,7 @@ def write_log(output: Path, *lines: str) -> None:
 
 
 def _scores(directory: Path, prediction: Prediction) -> dict[str, Any]:
-    """Return the content of a scores file, rounded as ColabFold's, and with the notes of a prediction that has any."""
+    """Return the content of a scores file, rounded like ColabFold's, with the prediction's notes if there are any."""
     scores: dict[str, Any] = {"plddt": np.around(prediction.plddt.astype(np.float64), 2).tolist()}
     if prediction.ptm is not None:
         errors, _ = read_pae(PAE.path(directory, prediction=prediction.name), len(prediction.plddt))
@@ -141,9 +142,9 @@ def _scores(directory: Path, prediction: Prediction) -> dict[str, Any]:
 
 
 def _a3m(features: TargetFeatures) -> str:
-    """Return the columns of the alignment; the names and insertions of its rows are not in the features.
+    """Return the alignment in a3m format, without names and insertions of rows, which the features do not have.
 
-    Of a complex, the columns of each different sequence stand side by side, once each.
+    For a complex, the columns of each distinct sequence appear once, side by side.
     """
     sequences, copies, msa = [features.sequence], [1], alignment_of(features).msa
     if isinstance(features, ComplexFeatureSet):
@@ -152,13 +153,13 @@ def _a3m(features: TargetFeatures) -> str:
         msa = msa[:, features.multimer.sym_id == 1]
     letters = np.frombuffer(RESTYPES_WITH_X_AND_GAP.encode(), np.uint8)
     rows = ["".join(sequences), *(letters[row].tobytes().decode() for row in msa[1:])]
-    # The first row is named after the sequences, and ColabFold counts from 101.
-    names = ["\t".join(str(101 + place) for place in range(len(sequences)))]
+    # The first row is named after the sequences, which ColabFold counts from 101.
+    names = ["\t".join(str(101 + index) for index in range(len(sequences)))]
     names += [str(number) for number in range(101 + len(sequences), 100 + len(sequences) + len(rows))]
     records = (f">{name}\n{row}\n" for name, row in zip(names, rows, strict=True))
     return f"#{','.join(map(str, map(len, sequences)))}\t{','.join(map(str, copies))}\n{''.join(records)}"
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a file, or remove the copy of one that is not there any more."""
+    """Copy a file, or remove the copy if the file does not exist."""
     write_file(target, source.read_bytes() if source.is_file() else None)

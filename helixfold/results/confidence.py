@@ -1,4 +1,4 @@
-"""The confidence file of a prediction: AlphaFold DB's lists, scores, and summaries of chains, pairs and domains."""
+"""Write and read the confidence file of a prediction: pLDDT, scores, and summaries of chains, pairs and domains."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +24,7 @@ from helixfold.results.chains import split_chains
 from helixfold.results.file_table import CONFIDENCE
 from helixfold.results.json_object import AGAIN, JsonObject
 
-# The key of the sentence that says why there is no PDB file; it is not there if there is one.
+# Key of the reason why there is no PDB file; absent if there is one.
 NO_PDB_FILE: Final = "no_pdb_file"
 _PAIR_SCORES: Final = (
     ("iptm", "ipTM"),
@@ -40,11 +40,11 @@ _PAIR_SCORES: Final = (
 def confidence_content(
     prediction: Prediction, depth: AlignmentDepth | None = None, no_pdb_file: str | None = None
 ) -> dict[str, object]:
-    """Return the content as JSON values: residues by number, errors in Angstrom, and the alignment's `depth`.
+    """Return the content of the confidence file as JSON values, with AlphaFold DB's keys and ours; errors are in Å.
 
-    A complex also has `chain_pair_iptm`, whose row is the chain that is aligned: pTM of each chain on the diagonal,
-    and ipTM in each direction elsewhere; and `interfaces`, the scores of each pair of chains. `no_pdb_file` is the
-    sentence that says why there is no PDB file.
+    `depth` is the depth of the alignment. A complex also has `interfaces`, the scores of each pair of chains, and
+    `chain_pair_iptm`, a matrix whose rows are aligned chains: pTM of each chain on the diagonal, and ipTM in each
+    direction elsewhere. `no_pdb_file` is the reason why there is no PDB file.
     """
     plddt = prediction.plddt.astype(np.float64)
     bands = len(CONFIDENCE_BANDS) - 1 - np.digitize(plddt, [band.min_plddt for band in reversed(CONFIDENCE_BANDS[:-1])])
@@ -94,20 +94,20 @@ def _chains(prediction: Prediction) -> list[dict[str, object]]:
             "last": int(protein.residue_index[chain.stop - 1]),
             "residues": chain.stop - chain.start,
             "mean_plddt": _mean(prediction.plddt[chain.start : chain.stop]),
-            "ptm": _rounded(_chain_ptm(prediction, number, len(chains))),
+            "ptm": _rounded(_chain_ptm(prediction, index, len(chains))),
         }
-        for number, chain in enumerate(chains)
+        for index, chain in enumerate(chains)
     ]
 
 
-def _chain_ptm(prediction: Prediction, number: int, chains: int) -> float | None:
+def _chain_ptm(prediction: Prediction, index: int, chains: int) -> float | None:
     if chains == 1:
         return prediction.ptm
-    return None if prediction.tm_by_chain is None else float(prediction.tm_by_chain[number, number])
+    return None if prediction.tm_by_chain is None else float(prediction.tm_by_chain[index, index])
 
 
 def _pairs(prediction: Prediction) -> dict[str, object]:
-    """Return the scores of the pairs of chains of a complex, nothing for a single chain."""
+    """Return the scores of a complex's pairs of chains; empty for a single chain."""
     if len(prediction.chain_ids) < 2:
         return {}
     matrix, tm = prediction.tm_by_chain, None
@@ -121,7 +121,7 @@ def _pairs(prediction: Prediction) -> dict[str, object]:
 
 
 def _rounded_values(value: Any) -> Any:
-    """Return JSON values with four digits behind the point."""
+    """Return JSON values with numbers rounded to four decimals."""
     if isinstance(value, dict):
         return {key: _rounded_values(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -130,7 +130,7 @@ def _rounded_values(value: Any) -> Any:
 
 
 def _domain(name: int, domain: Domain, prediction: Prediction) -> dict[str, object]:
-    """Return a domain's content; in a complex, `chains` names the chain of each of its ranges of residue numbers."""
+    """Return a domain's content; in a complex, `chains` names the chain of each range of residue numbers."""
     numbers = prediction.protein.residue_index
     parts = [
         (max(first, chain.start), min(last, chain.stop - 1), chain.name)
@@ -162,14 +162,15 @@ def _rounded(score: float | None) -> float | None:
 
 
 def read_prediction(directory: Path, name: str) -> Prediction:
-    """Read the scores of a prediction and their summary from its confidence file, without its arrays.
+    """Read a prediction's scores and their summary from its confidence file, without structure and PAE.
 
     Raise `InputError` if the file is missing or damaged.
     """
     content = JsonObject.read(CONFIDENCE.path(directory, prediction=name))
     plddt, numbers = content.list_of("plddt", float), content.list_of("residueNumber", float)
     if not plddt or len(numbers) != len(plddt):
-        raise InputError.at(content.path, f"{len(plddt)} pLDDT for {len(numbers)} residues; fold the target again")
+        problem = f"it has {len(plddt)} pLDDT values for {len(numbers)} residues; fold the target again"
+        raise InputError.at(content.path, problem)
     msa, chains = content.child("msa"), content.children("chains")
     depth = msa.list_of("coverage", float, [])
     no_pdb = content.content.get(NO_PDB_FILE) is not None
@@ -201,12 +202,12 @@ def read_prediction(directory: Path, name: str) -> Prediction:
         )
     except InputError:
         raise
-    except ValueError as error:  # of values that no prediction has
+    except ValueError as error:  # The values are not possible for a prediction.
         raise InputError.at(content.path, f"{error}; {AGAIN}") from error
 
 
 def _tm_by_chain(content: JsonObject, chains: int) -> Float[np.ndarray, "k k"] | None:
-    """Return the TM-scores of chains and pairs of a complex; raise `InputError` if they are damaged."""
+    """Read the TM-scores of chains and pairs of a complex. Raise `InputError` if they are damaged."""
     rows = content.list_of("chain_pair_iptm", list, [])
     if not rows:
         return None
@@ -231,7 +232,7 @@ def _read_chain(record: JsonObject) -> Part:
 def _read_pair(record: JsonObject) -> ChainPair:
     chains = record.list_of("chains", str)
     if len(chains) != 2:
-        raise InputError.at(record.path, f"an interface has {len(chains)} chains, not 2; fold the target again")
+        raise InputError.at(record.path, f"an interface has {len(chains)} chains; expected 2; fold the target again")
     return ChainPair(
         chains=(chains[0], chains[1]),
         contacts=record.get("contacts", int),
@@ -244,10 +245,11 @@ def _read_domain(record: JsonObject) -> Part:
     if not all(
         isinstance(ends, list) and len(ends) == 2 and all(isinstance(end, int) for end in ends) for ends in ranges
     ):
-        raise InputError.at(record.path, "a domain's range is no pair of residue numbers; fold the target again")
+        raise InputError.at(record.path, "a domain's range is not a pair of residue numbers; fold the target again")
     chains = record.list_of("chains", str, [])
     if chains and len(chains) != len(ranges):
-        raise InputError.at(record.path, f"a domain has {len(ranges)} ranges in {len(chains)} chains; fold it again")
+        problem = f"a domain has {len(ranges)} ranges but {len(chains)} chains; fold the target again"
+        raise InputError.at(record.path, problem)
     pae = record.optional_number("mean_pae")
     return Part(
         name=record.get("name", str),

@@ -1,4 +1,4 @@
-"""The loop of a command over items, such as structures or designs: what fails is recorded, and the others go on."""
+"""Run a command over items, such as structures or designs: failures are recorded, and the other items continue."""
 
 import json
 import sys
@@ -21,9 +21,9 @@ from helixfold.runtime.standard_streams import print_detail, print_note
 
 
 class Run:
-    """Progress and failures of a run over `total` steps, of which an item has one or more.
+    """Progress and failures of a run over items, which have `total` steps together; `unit` names a step.
 
-    A terminal shows a bar; with `progress` "json", stderr has a JSON object after each step, item and failure.
+    A terminal shows a bar. With `progress` "json", stderr gets a JSON object after each step, item and failure.
     """
 
     def __init__(self, output: Path, unit: str, total: int, progress: Progress = "bars") -> None:
@@ -34,9 +34,9 @@ class Run:
 
     @contextmanager
     def item(self, name: str, steps: int = 1, *, continues: bool = False) -> Iterator[None]:
-        """Do an item inside, which has so many steps; any error is its failure, and goes no further.
+        """Process an item with this number of steps in the context; an exception is recorded as the item's failure.
 
-        An item that `continues` is finished in another block.
+        With `continues`, the item is finished in a later context.
         """
         self._began = self._began or time.monotonic()
         self._last = self._last or self._began
@@ -47,28 +47,28 @@ class Run:
             reason = str(error) if isinstance(error, InputError) else failure_text(error)
             self.fail(name, reason, end - self.done)
             print_detail("".join(traceback.format_exception(error)).rstrip())
-            traceback.clear_frames(error.__traceback__)  # which may hold tensors, for whose memory the next item waits
+            traceback.clear_frames(error.__traceback__)  # Its frames may hold tensors; the next item needs the memory.
         else:
             if not continues:
                 self.report(name, "finished", end - self.done)
 
     def fail(self, name: str, reason: str, steps: int = 1) -> None:
-        """Record why an item failed, at once, because a run that is killed has no other chance to do so."""
-        require_unmoved(self.output)  # which concerns all items
+        """Record and print why an item failed. failures.json is written now, because the run may be killed later."""
+        require_unmoved(self.output)  # If the directory was moved, the run ends, because this affects all items.
         self.failures[name] = reason
         tqdm.write(f"{printable(name)}: failed: {printable(reason, 1000)}", file=sys.stderr)
-        with suppress(OSError):  # such as a full disk; the end of the run tries again
+        with suppress(OSError):  # For example, the disk is full; writing is tried again at the end of the run.
             write_failures(self.output, self.failures)
         self.report(name, "failed", steps)
 
     def skip(self, steps: int = 1) -> None:
-        """Count steps of an earlier run, which took no time of this one."""
+        """Count steps that an earlier run completed; they are left out of the time estimate."""
         self.skipped += steps
         self.done += steps
         self.bar.update(steps)
 
     def report(self, name: str, stage: str, steps: int = 1) -> None:
-        """Show that a stage of an item has ended, which is so many steps."""
+        """Show that a stage of an item has ended, and count its steps."""
         self.done += steps
         now = time.monotonic()
         self.bar.update(steps)
@@ -81,7 +81,7 @@ class Run:
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code of a command that ends after this run."""
+        """The exit code of the command, from its failures."""
         return exit_code_for(self.failures)
 
 
@@ -91,7 +91,8 @@ def driven(
 ) -> Iterator[Run]:
     """Lock the output directory for a run over `total` steps, and write failures.json at its end.
 
-    Runs that claim items share the directory. Raise `InputError` if another run holds the lock.
+    With `is_shared`, several runs that claim items may use the directory. Raise `InputError` if another run holds the
+    lock.
     """
     with locked_directory(output, is_shared=is_shared):
         run = Run(output, unit, total, progress)
@@ -110,11 +111,11 @@ def driven(
 def print_progress(
     target: str, stage: str, *, done: int, total: int, seconds: float, seconds_left: float | None = None
 ) -> None:
-    """Print one JSON object on stderr: a stage of a target that ended now, after `seconds`, and what is done of a run.
+    """Print a JSON object on stderr: a target's stage that has just ended, its time, and the progress of the run.
 
-    `seconds_left` are those that the rest will take, None if nothing is known yet.
+    `seconds_left` is the estimated time of the remaining steps, or None if it is not known yet.
     """
-    left = None if seconds_left is None else round(seconds_left, 1)
+    remaining = None if seconds_left is None else round(seconds_left, 1)
     now = datetime.now().astimezone().isoformat(timespec="milliseconds")
     progress = {"target": target, "stage": stage, "done": done, "total": total, "seconds": round(seconds, 3)}
-    print(json.dumps({**progress, "seconds_left": left, "time": now}), file=sys.stderr, flush=True)
+    print(json.dumps({**progress, "seconds_left": remaining, "time": now}), file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Targets that failed: the errors that are expected of one, failures.json, and the exit code of a batch."""
+"""Failures of targets: their messages, failures.json, and the exit code of a batch."""
 
 import traceback
 from collections.abc import Collection, Mapping
@@ -12,14 +12,14 @@ from helixfold.results.json_object import AGAIN
 from helixfold.results.writing import to_json, write_file
 
 SOME_FAILED, SERVER_UNAVAILABLE = 1, 3
-# Errors that a target is known to end with; any other is a mistake in the program.
+# Errors that folding a target may raise; any other error is a bug.
 EXPECTED_ERRORS = (RuntimeError, MemoryError, OSError, ValueError)
 
 
 def exit_code_for(failures: Mapping[str, str]) -> int:
-    """Return the exit code of a batch whose targets failed for these reasons.
+    """Return the exit code of a batch with these failures (reasons by target).
 
-    It is 0 if none failed, 3 if all failed because a server is unavailable, and 1 otherwise.
+    It is 0 without failures, 3 if all targets failed because a server is unavailable, and 1 otherwise.
     """
     if not failures:
         return 0
@@ -28,7 +28,7 @@ def exit_code_for(failures: Mapping[str, str]) -> int:
 
 
 def failure_text(error: Exception) -> str:
-    """Say why an item failed, with the place in the program if the error is unexpected."""
+    """Return the reason of a failure; for an unexpected error, it names the place in the program."""
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, EXPECTED_ERRORS):
         return text
@@ -37,17 +37,17 @@ def failure_text(error: Exception) -> str:
 
 
 def failures_of_input(problems: InputProblems, names: Collection[str]) -> dict[str, str]:
-    """Return the errors of invalid targets as failures.json has them, by the names of their directories.
+    """Return the errors of invalid targets by the names of their directories, as written to failures.json.
 
-    `names` are the directories of valid targets. An error of no target, such as a missing name, is counted instead, and
-    so is an error of a target whose directory another one has.
+    `names` are the directories of valid targets. An error without its own directory, for example because the target's
+    name is invalid or repeated, gets a number instead.
     """
-    found: dict[str, str] = {}
-    for number, (name, text) in enumerate(problems.named, start=1):
+    failures: dict[str, str] = {}
+    for position, (name, text) in enumerate(problems.named, start=1):
         directory = "" if target_name_problem(name) else directory_name(name)
-        is_own = directory and directory not in names and directory not in found
-        found[directory if is_own else f"invalid input {number}"] = f"{InputError.__name__}: {text}"
-    return found
+        is_unique = directory and directory not in names and directory not in failures
+        failures[directory if is_unique else f"invalid input {position}"] = f"{InputError.__name__}: {text}"
+    return failures
 
 
 def write_failures(directory: Path, failures: Mapping[str, str], file: str = FAILURES.name()) -> None:
@@ -56,7 +56,7 @@ def write_failures(directory: Path, failures: Mapping[str, str], file: str = FAI
 
 
 def failures_in(output: Path) -> dict[str, str]:
-    """Return the reasons of the targets that failed, from failures.json of an output directory."""
+    """Read the reasons of failed targets, by name, from failures.json in an output directory."""
     path = FAILURES.path(output)
     if not path.is_file():
         return {}

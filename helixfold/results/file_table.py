@@ -1,6 +1,6 @@
-"""The table of the files of a run's directory: how each is named, what it is for, and who writes and reads it.
+"""Table of the files that a run writes: their names and purposes, and the modules that write and read them.
 
-Resuming, slimming, archives, the report's list of files, ColabFold's names and docs/reference/outputs.md work from it.
+Resuming, --slim, archives, the report's list of files, ColabFold's names and docs/reference/outputs.md use this table.
 """
 
 import re
@@ -12,15 +12,15 @@ from string import Formatter
 from typing import Final, Literal
 
 PDB, MMCIF = ".pdb", ".cif"
-# Where a file lies: in a target's directory, the output directory or packed/; the last two are of `helixfold design`.
+# Directory of a file: the target's directory, the output directory or packed/. `helixfold design` has the last two.
 Place = Literal["target", "output", "packed", "design", "designs"]
-# Fields of patterns that are numbers; the others are any text.
-_NUMBERS = ("rank", "seed", "part", "parts", "index", "number")
+# These fields of patterns are numbers; other fields may be any text.
+_NUMERIC = ("rank", "seed", "part", "parts", "index", "number")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileKind:
-    """A kind of file, whose names are made of a pattern and one of several suffixes; a directory's pattern ends in /.
+    """A kind of file, whose names consist of a pattern and one of several suffixes; a directory's pattern ends in /.
 
     `writer` and `readers` are modules. A pattern with the field `prediction` is of a file of each prediction.
     """
@@ -28,44 +28,44 @@ class FileKind:
     pattern: str  # with fields in braces, such as "confidence_{prediction}"
     suffixes: tuple[str, ...] = ("",)
     purpose: str  # what it is, for the report's list of files and docs/reference/outputs.md
-    link: str = ""  # to a section of the documentation, from docs/reference/outputs.md
+    link: str = ""  # to a section of the documentation, relative to docs/reference/outputs.md
     place: Place = "target"
     writer: str
     readers: tuple[str, ...] = ()
-    is_slim: bool = False  # --slim keeps it
-    is_input: bool = False  # stays when a target is predicted again from the start
-    is_required: bool = False  # a prediction without it is made again
-    option: str = ""  # of FoldingOptions: if it is set, a prediction without the file is made again
-    since: str = "0.3"  # version
+    is_slim: bool = False  # kept by --slim
+    is_input: bool = False  # kept when a target is predicted again from the start
+    is_required: bool = False  # a prediction without it is computed again
+    option: str = ""  # of FoldingOptions; if it is set, a prediction without the file is computed again
+    since: str = "0.3"  # first version that wrote the file
 
     def name(self, suffix: str | None = None, **fields: str | int) -> str:
-        """Return the file's name, with the first suffix if None is given."""
+        """Return the file's name, by default with the first suffix; `fields` are the values of the pattern's fields."""
         return self.pattern.format(**fields) + (self.suffixes[0] if suffix is None else suffix)
 
     def path(self, directory: Path, suffix: str | None = None, **fields: str | int) -> Path:
-        """Return the file's path, with the first suffix if None is given."""
+        """Return the file's path in a directory; see `name`."""
         return directory / self.name(suffix, **fields)
 
     def match(self, name: str) -> dict[str, str] | None:
-        """Return the fields of a name of this kind and its `suffix`; None for any other name."""
+        """Return the fields of a file name, and its `suffix`; None if it is not a name of this kind."""
         match = self._expression.fullmatch(name)
         return None if match is None else match.groupdict()
 
     def files(self, directory: Path) -> Iterator[tuple[Path, dict[str, str]]]:
-        """Yield what has a name of this kind in a directory, if there is one, sorted, with the fields of the name."""
+        """Yield the paths in a directory that are named like this kind, sorted, with the fields of their names."""
         for path in sorted(directory.iterdir()) if directory.is_dir() else ():
             if (fields := self.match(path.name)) is not None:
                 yield path, fields
 
     @property
     def fields(self) -> set[str]:
-        """Return the names of the pattern's fields."""
+        """The names of the pattern's fields."""
         return {field for _, field, _, _ in Formatter().parse(self.pattern) if field is not None}
 
     @cached_property
     def _expression(self) -> re.Pattern[str]:
         parts = [
-            re.escape(text) + ("" if field is None else rf"(?P<{field}>{'[0-9]+' if field in _NUMBERS else '.+'})")
+            re.escape(text) + ("" if field is None else rf"(?P<{field}>{'[0-9]+' if field in _NUMERIC else '.+'})")
             for text, field, _, _ in Formatter().parse(self.pattern)
         ]
         return re.compile(f"{''.join(parts)}(?P<suffix>{'|'.join(map(re.escape, self.suffixes))})")
@@ -130,7 +130,7 @@ PAE: Final = FileKind(
 PAE_PAIRS: Final = FileKind(
     pattern="pae_{prediction}",
     suffixes=(".bcif.gz",),
-    purpose="the same as ModelCIF has it, for depositions: a row for each pair of residues, in BinaryCIF",
+    purpose="the same in ModelCIF's format, for depositions: a row for each pair of residues, in BinaryCIF",
     writer="helixfold.results.prediction",
     readers=("helixfold.results.relaxed",),
     is_slim=True,
@@ -146,8 +146,8 @@ DISTANCES: Final = FileKind(
 RECYCLES: Final = FileKind(
     pattern="recycles_{prediction}",
     suffixes=(PDB,),
-    purpose="structures of all passes as models of one file, superimposed on the last, only with --save-recycles and "
-    "where a PDB file can hold them",
+    purpose="structures of all recycling iterations as models of one file, superimposed on the last, only with "
+    "--save-recycles and where a PDB file can hold them",
     writer="helixfold.results.prediction",
     option="save_passes",
 )
@@ -163,7 +163,7 @@ LOGITS: Final = FileKind(
 REPRESENTATIONS: Final = FileKind(
     pattern="representations_{prediction}",
     suffixes=(".npz", ".safetensors"),
-    purpose="representations: what the network has made of the target, only with --save-representations",
+    purpose="representations of the target inside the network, only with --save-representations",
     link="#representations",
     writer="helixfold.results.prediction",
     is_slim=True,
@@ -190,7 +190,7 @@ RANKING: Final = FileKind(
 TIMINGS: Final = FileKind(
     pattern="timings",
     suffixes=(".json",),
-    purpose="time and peak memory of every stage, forecast and measured",
+    purpose="time and peak memory of every stage, estimated and measured",
     writer="helixfold.results.prediction",
     readers=("helixfold.apps.predict.resume", "helixfold.report.files"),
     since="0.1",
@@ -198,7 +198,7 @@ TIMINGS: Final = FileKind(
 TEMPLATES: Final = FileKind(
     pattern="templates",
     suffixes=(".json",),
-    purpose="the templates that the models of the run read, and the reason why each other hit was not used",
+    purpose="the templates that the run's models used, and for each other hit the reason why it was not used",
     writer="helixfold.apps.search",
     readers=("helixfold.report.files",),
     since="0.1",
@@ -215,7 +215,7 @@ RELAXATION: Final = FileKind(
 SETTINGS: Final = FileKind(
     pattern="settings",
     suffixes=(".json",),
-    purpose="what made the results: checksums of inputs and parameters, options, seeds, programs, device, command",
+    purpose="how the results were made: checksums of inputs and parameters, options, seeds, programs, device, command",
     link="#what-made-a-result",
     writer="helixfold.apps.predict.record",
     readers=("helixfold.apps.predict.resume", "helixfold.report.files", "helixfold.report.provenance_comparison"),
@@ -245,7 +245,7 @@ FLUCTUATIONS_TABLE: Final = FileKind(
 VARIANTS_TABLE: Final = FileKind(
     pattern="alignments",
     suffixes=(".tsv",),
-    purpose="variants of the alignment that were predicted from",
+    purpose="variants of the alignment that were used for predictions",
     link="../how-to/conformations.md",
     writer="helixfold.apps.predict.variants",
 )
@@ -319,12 +319,12 @@ SIMILAR: Final = FileKind(
 INTERFACES_TABLE: Final = FileKind(
     pattern="{target}_interfaces",
     suffixes=(".tsv",),
-    purpose="of a complex: the scores of each pair of chains of each prediction; ipSAE is the larger of both ways",
+    purpose="scores of each pair of chains of each prediction of a complex; ipSAE is the larger of both directions",
     writer="helixfold.results.tables",
 )
 SEARCHES: Final = FileKind(
     pattern="msas/",
-    purpose="search results, with a record of which search made each file",
+    purpose="search results, with a record of the search that made each file",
     writer="data_pipeline.search.result_files",
     readers=("data_pipeline.features.complexes.result_directory",),
     is_slim=True,
@@ -352,7 +352,7 @@ FAILURES: Final = FileKind(
 PART_FAILURES: Final = FileKind(
     pattern="failures-{part:04d}-of-{parts:04d}",
     suffixes=(".json",),
-    purpose="the same of one part of the targets, for which features had --shard",
+    purpose="the same for one part of the targets, written by features with --shard",
     place="output",
     writer="helixfold.apps.search",
 )
@@ -423,14 +423,14 @@ CLUSTER: Final = FileKind(
 )
 CLAIMS: Final = FileKind(
     pattern=".claims/",
-    purpose="which run of several predicts each target",
+    purpose="which of several runs predicts each target",
     place="output",
     writer="data_pipeline.io.claims",
 )
 LOCK: Final = FileKind(
     pattern=".helixfold",
     suffixes=(".lock",),
-    purpose="lock of the run that writes here; may be deleted when no run does",
+    purpose="lock of the run that writes here; may be deleted when no run is writing",
     place="output",
     writer="helixfold.results.lock",
     since="0.1",
@@ -450,7 +450,7 @@ CLUSTER_LOCK: Final = FileKind(
     writer="helixfold.apps.cluster.run",
 )
 
-# ColabFold's names, in the output directory.
+# Files under ColabFold's names, in the output directory.
 COLABFOLD_RELAXED: Final = FileKind(
     pattern="{target}_relaxed_rank_{rank:03d}_{tag}",
     suffixes=(PDB,),
@@ -549,17 +549,17 @@ COLABFOLD_WORKS: Final = FileKind(
     writer="helixfold.results.colabfold",
     since="0.2",
 )
-# Of other programs.
+# Files for results of other programs.
 OTHERS_REPORT: Final = FileKind(
     pattern="{target}_report",
     suffixes=(".html",),
-    purpose="report of one of several targets of ColabFold or AlphaFold DB, which `helixfold report` writes",
+    purpose="report on one of several targets of ColabFold or AlphaFold DB, written by `helixfold report`",
     place="output",
     writer="helixfold.report.load",
     since="0.3",
 )
 
-# Of `helixfold design`.
+# Files of `helixfold design`.
 DESIGN: Final = FileKind(
     pattern="design_{index}",
     suffixes=(PDB, MMCIF),
@@ -578,14 +578,14 @@ DESIGN_SCORES: Final = FileKind(
 DESIGN_CHECK: Final = FileKind(
     pattern="check_{index}",
     suffixes=(".json",),
-    purpose="what other models predict for a design and its controls",
+    purpose="predictions of other models for a design and its controls",
     place="design",
     writer="helixfold.apps.design.files",
 )
 DESIGN_CHECK_STRUCTURE: Final = FileKind(
     pattern="check_{index}_{model}",
     suffixes=(PDB,),
-    purpose="structure that another model predicts for a design",
+    purpose="structure of a design predicted by another model",
     place="design",
     writer="helixfold.apps.design.run",
 )
@@ -606,7 +606,7 @@ DESIGN_SETTINGS: Final = FileKind(
 TRAJECTORY: Final = FileKind(
     pattern="trajectory_{index}",
     suffixes=(".json",),
-    purpose="length of a binder's trajectory, why it ended, and how many of its sequences were accepted; written last",
+    purpose="length of a binder's trajectory, why it ended, and the number of accepted sequences; written last",
     place="design",
     writer="helixfold.apps.design.binders",
 )
@@ -620,14 +620,14 @@ REDRAW: Final = FileKind(
 CANDIDATE: Final = FileKind(
     pattern="candidate_{index}_{number}",
     suffixes=(".json",),
-    purpose="what other models predict for a sequence of a binder, what is measured, and the thresholds it misses",
+    purpose="predictions of other models for a sequence of a binder, its measurements, and the thresholds it misses",
     place="design",
     writer="helixfold.apps.design.binders",
 )
 CANDIDATE_STRUCTURE: Final = FileKind(
     pattern="candidate_{index}_{number}_{model}",
     suffixes=(PDB,),
-    purpose="complex of a target and a sequence of a binder, as another model predicts it, relaxed if it was",
+    purpose="complex of a target and a binder's sequence predicted by another model, relaxed if relaxation was done",
     place="design",
     writer="helixfold.apps.design.binders",
 )
@@ -671,13 +671,19 @@ FILES: Final = tuple(value for value in [*globals().values()] if isinstance(valu
 
 
 def kind_of(name: str, place: Place = "target") -> FileKind | None:
-    """Return the kind of a name, with / at the end for a directory; of several kinds, the one with the longest text."""
+    """Return the kind of a file name (for a directory, with / at the end); None if no kind has such names.
+
+    If several kinds match, the kind with the longest fixed text in its pattern is returned.
+    """
     kinds = [kind for kind in FILES if kind.place == place and kind.match(name) is not None]
     return max(kinds, key=lambda kind: sum(len(text) for text, *_ in Formatter().parse(kind.pattern)), default=None)
 
 
 def remove_results(directory: Path) -> None:
-    """Remove what an earlier run made, first the mark that it is finished; features and results of searches stay."""
+    """Remove the results of an earlier run from a target's directory, except features and search results.
+
+    ranking_debug.json, which marks the target as finished, is removed first.
+    """
     if not directory.is_dir():
         return
     RANKING.path(directory).unlink(missing_ok=True)
@@ -688,7 +694,7 @@ def remove_results(directory: Path) -> None:
 
 
 def slim_down(directory: Path) -> None:
-    """Remove the files that --slim does not keep from a finished target; directories, such as msas/, stay."""
+    """Remove the files of a finished target that --slim does not keep. Directories, such as msas/, are kept."""
     for path in directory.iterdir():
         kind = kind_of(path.name)
         if not path.is_dir() and (kind is None or not kind.is_slim):
@@ -696,5 +702,5 @@ def slim_down(directory: Path) -> None:
 
 
 def is_slim(directory: Path) -> bool:
-    """Return whether a finished target has only the files that --slim keeps: it has no features."""
+    """Return whether a finished target has only the files that --slim keeps, so that its features are missing."""
     return RANKING.path(directory).is_file() and not FEATURES.path(directory).is_file()

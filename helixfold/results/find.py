@@ -1,4 +1,4 @@
-"""Find predicted structures in what helixfold, AlphaFold or ColabFold wrote, or in a directory of any structures."""
+"""Find predicted structures in results of helixfold, AlphaFold or ColabFold, or in a directory of structure files."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from helixfold.results.file_table import COLABFOLD_RELAXED, COLABFOLD_UNRELAXED,
 
 
 def find_predictions(path: Path, *, all_ranks: bool = False) -> list[StructureFile]:
-    """Return the best prediction of each target, or all with `all_ranks`; sorted by name and rank.
+    """Return the best predicted structure of each target, or all with `all_ranks`, sorted by name and rank.
 
     `path` is an output directory of targets, one target's directory, a directory of structure files, or one file. Raise
     `InputError` if there are no predictions.
@@ -17,37 +17,37 @@ def find_predictions(path: Path, *, all_ranks: bool = False) -> list[StructureFi
     if not path.is_dir():
         return structure_files(path)
     targets = sorted(inside for inside in path.iterdir() if inside.is_dir())
-    found = (
+    files = (
         _ranked(path, all_ranks=all_ranks)
         or [each for target in targets for each in _ranked(target, all_ranks=all_ranks)]
         or _plain(path, all_ranks=all_ranks)
     )
-    if not found:
+    if not files:
         raise InputError.at(
             path,
             "it has no predictions: neither <target>/ranked_0.pdb nor files that end in "
             f"{', '.join(STRUCTURE_SUFFIXES)}",
         )
-    return sorted(found, key=lambda each: (each.name, each.rank))
+    return sorted(files, key=lambda each: (each.name, each.rank))
 
 
 def _ranked(directory: Path, *, all_ranks: bool) -> list[StructureFile]:
-    """Return the ranked structures in a target's directory; mmCIF first, because it holds what PDB cannot."""
-    found: dict[int, Path] = {}
+    """Return the ranked structures in a target's directory, as mmCIF if there is such a file."""
+    paths: dict[int, Path] = {}
     for path, fields in RANKED.files(directory):
         if all_ranks or int(fields["rank"]) == 0:
-            found.setdefault(int(fields["rank"]), path)
-    return [StructureFile(name=directory.resolve().name, path=path, rank=rank) for rank, path in found.items()]
+            paths.setdefault(int(fields["rank"]), path)
+    return [StructureFile(name=directory.resolve().name, path=path, rank=rank) for rank, path in paths.items()]
 
 
 def _plain(directory: Path, *, all_ranks: bool) -> list[StructureFile]:
-    found: dict[tuple[str, int], Path] = {}
+    paths: dict[tuple[str, int], Path] = {}
     for each in structure_files(directory):
         name = each.path.name
         fields = COLABFOLD_RELAXED.match(name) or COLABFOLD_UNRELAXED.match(name)
         if fields is None:
-            found.setdefault((each.name, 0), each.path)
+            paths.setdefault((each.name, 0), each.path)
         elif all_ranks or int(fields["rank"]) == 1:
-            # Relaxed ones come first in the order of names, and are what ColabFold's users look at.
-            found.setdefault((fields["target"], int(fields["rank"]) - 1), each.path)
-    return [StructureFile(name=name, path=path, rank=rank) for (name, rank), path in found.items()]
+            # Relaxed structures are preferred; they come first in the order of names.
+            paths.setdefault((fields["target"], int(fields["rank"]) - 1), each.path)
+    return [StructureFile(name=name, path=path, rank=rank) for (name, rank), path in paths.items()]

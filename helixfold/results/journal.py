@@ -1,4 +1,4 @@
-"""Keep the results of a run, one line of JSON each as soon as it is known, so that a run that was killed goes on."""
+"""Journal of a run's results, one line of JSON each, from which a killed run resumes."""
 
 import json
 import os
@@ -17,12 +17,12 @@ MAX_BYTES = 2**30
 
 
 class Journal:
-    """Results by key, of a run with certain settings, in a file whose first line has the settings.
+    """Results of a run by key, in a file whose first line has the settings of the run; use it as a context manager.
 
-    Use it as a context. Fields of a result hold numbers, except `texts` (text) and `tables` (objects of numbers); any
-    field may be null. Other lines, and a line that a killed run did not finish, are dropped. Settings that only one of
-    both runs has are kept, such as the model of complexes if the other run scored none. Raise `InputError` if a setting
-    differs, unless `overwrite` is true, and for a file that is not a journal.
+    Fields of a result hold numbers, except `texts` (text) and `tables` (objects of numbers); any field may be null.
+    Other lines, and an incomplete line of a killed run, are dropped. Settings that only one of the two runs has are
+    kept, such as the multimer model if the other run scored no complexes. Raise `InputError` if a setting differs,
+    unless `overwrite` is true, and for a file that is not a journal.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Journal:
         self._file.close()
 
     def add(self, key: str, result: Mapping[str, Any]) -> None:
-        """Write a result, which takes the place of an earlier one of its key."""
+        """Write a result, which replaces an earlier one with the same key."""
         self.results[key] = dict(result)
         with system_errors_naming(self._path):
             self._file.write(f"{json.dumps(self._line(key, result), allow_nan=False)}\n")
@@ -67,7 +67,7 @@ class Journal:
         try:
             earlier = dict(parse_json(first)["settings"])
         except (ValueError, KeyError, TypeError) as error:
-            problem = "its first line is damaged, so nobody knows from what its results are; pass --overwrite"
+            problem = "its first line is damaged, so the settings of its results are unknown; pass --overwrite"
             raise InputError.at(self._path, problem) from error
         now = json.loads(json.dumps(settings))
         before, after = (_record({name: each[name] for name in earlier.keys() & now}) for each in (earlier, now))
@@ -80,7 +80,7 @@ class Journal:
                     self._check(result, name)
                 self.results[entry.get("key", str)] = result.content
             except ValueError:
-                continue  # the end of a line that was being written, or a damaged one, whose result is made again
+                continue  # The line is incomplete or damaged, and its result is computed again.
         return earlier
 
     def _check(self, result: JsonObject, name: str) -> None:
@@ -96,7 +96,7 @@ class Journal:
 
 
 def _record(settings: Mapping[str, Any]) -> RunRecord:
-    """Tell the digests of features and weights from options by their names."""
+    """Return the settings as a record; digests of features and weights are recognised by their names."""
     weights = {name: digest for name, digest in settings.items() if name.endswith("weights")}
     inputs = {name: digest for name, digest in settings.items() if name == "features"}
     return RunRecord(

@@ -1,4 +1,4 @@
-"""Checked reading of the JSON files in a target's directory, which may be damaged or written by other programs."""
+"""Read JSON files in a target's directory with checks, because they may be damaged or from other programs."""
 
 import json
 import sys
@@ -14,32 +14,33 @@ _WORDS: dict[type, str] = {str: "text", bool: "true or false", int: "a whole num
 
 
 class JsonObject:
-    """JSON object whose fields are read with the type that they must have; any other value raises `InputError`.
+    """JSON object whose fields are read with type checks; a value of another type raises `InputError`.
 
-    A field that is missing or null has the given default; without a default it is an error.
+    A missing or null field has the default value; without a default it raises `InputError`. `place` is the object's
+    place in the file, for messages.
     """
 
     def __init__(self, path: Path, content: object, place: str = "") -> None:
         self.path, self.place = path, place
         if not isinstance(content, dict):
-            raise self._error("", f"an object is expected, got {_short(content)}")
+            raise self._error("", f"expected an object, got {_short(content)}")
         self.content: dict[str, Any] = content
 
     @classmethod
     def read(cls, path: Path) -> "JsonObject":
-        """Read the object in a file."""
+        """Read the object in a file. Raise `InputError` if it is missing or damaged."""
         return cls(path, read_json(path, AGAIN))
 
     def get(self, key: str, kind: type[_Value], default: _Value | None = None) -> _Value:
         """Return a field of type str, bool, int, float (any finite number) or list."""
-        found = self.content.get(key)
-        if found is None:
+        value = self.content.get(key)
+        if value is None:
             if default is None:
                 raise self._error(key, "is missing")
             return default
-        if not _fits(found, kind):
-            raise self._error(key, f"{_WORDS[kind]} is expected, got {_short(found)}")
-        return kind(found)
+        if not _fits(value, kind):
+            raise self._error(key, f"expected {_WORDS[kind]}, got {_short(value)}")
+        return kind(value)
 
     def optional_number(self, key: str) -> float | None:
         """Return a finite number, or None if it is missing or null."""
@@ -47,22 +48,22 @@ class JsonObject:
 
     def list_of(self, key: str, kind: type[_Value], default: list[Any] | None = None) -> tuple[_Value, ...]:
         """Return a list whose items are all of one type, as for `get`."""
-        found = self.get(key, list, default)
-        if not all(_fits(item, kind) for item in found):
-            raise self._error(key, f"a list of {_WORDS[kind].removeprefix('a ')}s is expected")
-        return tuple(map(kind, found))
+        items = self.get(key, list, default)
+        if not all(_fits(item, kind) for item in items):
+            raise self._error(key, f"expected a list of {_WORDS[kind].removeprefix('a ')}s")
+        return tuple(map(kind, items))
 
     def children(self, key: str) -> list["JsonObject"]:
         """Return a list of objects; it is empty if the field is missing."""
         return [
-            JsonObject(self.path, item, f"{self._name(key)}[{number}]")
-            for number, item in enumerate(self.get(key, list, []))
+            JsonObject(self.path, item, f"{self._name(key)}[{index}]")
+            for index, item in enumerate(self.get(key, list, []))
         ]
 
     def child(self, key: str) -> "JsonObject":
         """Return an object; it is empty if the field is missing."""
-        found = self.content.get(key)
-        return JsonObject(self.path, {} if found is None else found, self._name(key))
+        content = self.content.get(key)
+        return JsonObject(self.path, {} if content is None else content, self._name(key))
 
     def _name(self, key: str) -> str:
         return f"{self.place}.{printable(key)}" if self.place else printable(key)
@@ -72,11 +73,11 @@ class JsonObject:
         return InputError.at(self.path, f"{name}: {problem}; {AGAIN}" if name else f"{problem}; {AGAIN}")
 
 
-def _fits(found: Any, kind: type) -> bool:
-    if kind is float and type(found) in (int, float):
-        return abs(found) <= sys.float_info.max  # neither NaN nor infinite, nor an integer beyond every float
-    return type(found) is kind
+def _fits(value: Any, kind: type) -> bool:
+    if kind is float and type(value) in (int, float):
+        return abs(value) <= sys.float_info.max  # False for NaN, infinity, and integers larger than any float.
+    return type(value) is kind
 
 
-def _short(found: object) -> str:
-    return printable(json.dumps(found), 40)
+def _short(value: object) -> str:
+    return printable(json.dumps(value), 40)

@@ -1,7 +1,7 @@
 """Lock an output directory for one run at a time.
 
-Processes of one run share its lock, and so do runs that divide the targets. `data_pipeline.io.file_lock`, which keeps a
-directory for one process, has no shared locks.
+Processes of one run share its lock, and so do runs that divide the targets. `data_pipeline.io.file_lock` locks a
+directory for one process and has no shared locks.
 """
 
 import fcntl
@@ -21,23 +21,23 @@ from helixfold.results.file_table import LOCK, PART_LOCK
 
 LOCK_FILE = LOCK.name()
 _FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK
-# The last run that leaves a shared directory has it for itself for a moment; others wait so often for so many seconds.
-_WAITS, _WAIT = 20, 0.1
+# The last run that leaves a shared directory locks it exclusively for a moment. Other runs try again this number of
+# times, after this number of seconds.
+_RETRIES, _RETRY_SECONDS = 20, 0.1
 
 
 @contextmanager
 def locked_directory(
     output: Path, part: tuple[int, int] | None = None, *, is_shared: bool = False, has_others: bool = False
 ) -> Iterator[None]:
-    """Make the output directory and lock it for this run; raise `InputError` if another run holds the lock.
+    """Create the output directory and lock it for this run. Raise `InputError` if another run holds the lock.
 
-    The lock lasts until all processes of the run have ended: the first `has_others`, to which it leaves the lock, and
-    for the others the directory `is_shared`. The system drops it with the processes that hold it, so that a killed run
-    leaves none behind. Runs that make different parts (i, n) of the same targets share the directory, and each locks
-    its own part; so do runs that claim targets (`is_shared`), without a lock of their own. The last run that leaves the
-    directory removes the claims.
+    The lock lasts until all processes of the run have ended: the first one passes `has_others`, and the others pass
+    `is_shared`. The system releases the lock when these processes end, so a killed run leaves no lock. Runs that
+    predict different parts (i, n) of the same targets share the directory, and each of them locks its own `part`. Runs
+    that claim targets share the directory with `is_shared`. The last run that leaves the directory removes the claims.
 
-    Should the directory be moved, writing there raises `MovedDirectoryError`.
+    If the directory is moved, writing there raises `MovedDirectoryError`.
     """
     try:
         output.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def locked_directory(
     with ExitStack() as stack:
         file = stack.enter_context(_opened(output))
         if is_shared or part is not None:
-            _lock(output, file, fcntl.LOCK_SH, _WAITS)
+            _lock(output, file, fcntl.LOCK_SH, _RETRIES)
         else:
             _lock(output, file, fcntl.LOCK_EX)
         if has_others:
@@ -65,10 +65,10 @@ def locked_directory(
 
 @contextmanager
 def only_run(output: Path, name: str = LOCK_FILE, *, waits: bool = False) -> Iterator[None]:
-    """Lock a file of this name in the output directory; raise `InputError`, or wait, if another run holds it."""
+    """Lock a file in the output directory. If another run holds the lock, raise `InputError`, or wait if `waits`."""
     with _opened(output, name) as file:
         if waits:
-            with suppress(OSError):  # the file system has no locks
+            with suppress(OSError):  # The file system has no locks.
                 fcntl.flock(file, fcntl.LOCK_EX)
         else:
             _lock(output, file, fcntl.LOCK_EX)
@@ -76,15 +76,15 @@ def only_run(output: Path, name: str = LOCK_FILE, *, waits: bool = False) -> Ite
 
 
 def _remove_claims(output: Path, file: TextIO) -> None:
-    """Remove the claims if no other run has the lock, or if it has, leave them to that."""
-    with suppress(OSError, InputError):  # another has it, there are no locks, or the directory was moved
+    """Remove the claims, unless another run still holds the lock."""
+    with suppress(OSError, InputError):  # Another run has the lock, there are no locks, or the directory was moved.
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         remove_claims(output)
 
 
 def _opened(output: Path, name: str = LOCK_FILE) -> TextIO:
     try:
-        # Links are not followed, and no pipe is waited for. The caller's context closes the file.
+        # The flags prevent following a link and waiting for a pipe. The caller's context closes the file.
         return open(output / name, "a+", opener=lambda path, flags: os.open(path, flags | _FLAGS, 0o666))
     except OSError as error:
         raise InputError.at(
@@ -92,14 +92,14 @@ def _opened(output: Path, name: str = LOCK_FILE) -> TextIO:
         ) from error
 
 
-def _lock(output: Path, file: TextIO, kind: int, waits: int = 0) -> None:
-    """Lock the file, and write into it which process was the first; warn if the file system has no locks."""
+def _lock(output: Path, file: TextIO, kind: int, retries: int = 0) -> None:
+    """Lock the file, and write the process into it if the lock is exclusive; warn if the file system has no locks."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        if waits:
-            time.sleep(_WAIT)
-            _lock(output, file, kind, waits - 1)
+        if retries:
+            time.sleep(_RETRY_SECONDS)
+            _lock(output, file, kind, retries - 1)
             return
         file.seek(0)
         holder = printable(file.readline().strip(), 100) or "another process"
@@ -110,10 +110,10 @@ def _lock(output: Path, file: TextIO, kind: int, waits: int = 0) -> None:
         if kind != fcntl.LOCK_EX:
             return
         reason = os.strerror(error.errno or 0)
-        print(f"helixfold: {output} cannot be locked ({reason}); start no second run there", file=sys.stderr)
+        print(f"helixfold: {output} cannot be locked ({reason}); do not start a second run there", file=sys.stderr)
     else:
         if kind == fcntl.LOCK_EX:
-            # On a full disk nobody learns which process it is. A buffer would be written again at the end.
+            # On a full disk, the file does not name the process. `os.write` has no buffer that is flushed again later.
             with suppress(OSError):
                 file.truncate(0)
                 os.write(file.fileno(), f"process {os.getpid()} on {platform.node()}\n".encode())

@@ -37,19 +37,19 @@ _OPENMM = modelcif.Software(
     description="Relaxation with the Amber99sb force field",
     location="https://openmm.org",
 )
-# Entry and chain of the Protein Data Bank; its longer codes begin with pdb_ and have letters.
+# Entry and chain of the Protein Data Bank. Its new, longer codes begin with pdb_.
 _PDB_NAME = re.compile(r"([0-9][A-Za-z0-9]{3}|pdb_[A-Za-z0-9]{8})_([A-Za-z0-9]{1,4})")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOrigin:
-    """All that made a model beside helixfold itself, the target's sequences and the network's name.
+    """Provenance of a model for its ModelCIF file: software, parameters, settings, searches and templates.
 
-    Whatever is not known is left empty, and then is not in the file.
+    Unknown items are empty and left out of the file.
     """
 
     software: Mapping[str, str] = field(default_factory=dict)  # versions by program, such as torch
-    parameters: str = ""  # the name of the network's parameters, such as that of their file
+    parameters: str = ""  # the name of the network's parameters, such as the name of their file
     parameters_digest: str = ""  # SHA-256
     settings: Mapping[str, str | int | float | bool] = field(default_factory=dict)  # such as seed and dtype, by name
     searches: tuple[RecordedSearch, ...] = ()
@@ -61,10 +61,10 @@ class ModelOrigin:
 
 
 class ProteinEntity(modelcif.Entity):  # type: ignore[misc]
-    """Protein sequence; modelcif would treat one of a single residue as a ligand, not as a polymer."""
+    """A protein sequence; modelcif would treat a sequence of one residue as a ligand instead of a polymer."""
 
     def is_polymeric(self) -> bool:
-        """Return True."""
+        """Return True, also for one residue."""
         return True
 
 
@@ -87,7 +87,7 @@ class _OtherStructure(modelcif.reference.TemplateReference):  # type: ignore[mis
 
 
 def entity_of(letters: str, description: str | None = None) -> ProteinEntity:
-    """Return the entity of a sequence, with X for residues that are none of the twenty."""
+    """Return the ModelCIF entity of a sequence; letters other than the twenty amino acids become UNK."""
     alphabet = ihm.LPeptideAlphabet()
     return ProteinEntity(
         [alphabet[letter if letter in RESTYPES else "UNK"] for letter in letters], description=description
@@ -104,8 +104,8 @@ def add_steps(
     origin: ModelOrigin,
     is_relaxed: bool,
 ) -> None:
-    """Add the protocol to a system: searches, prediction by a network, and relaxation, as far as there were any."""
-    system.alignments += [_aligned(template, units) for template in origin.templates]
+    """Add the modelling protocol to a system: the searches, prediction by a network, and relaxation, where done."""
+    system.alignments += [_template_alignment(template, units) for template in origin.templates]
     templates = [pair.template.template for alignment in system.alignments for pair in alignment.pairs]
     targets, protocol = list(dict.fromkeys(unit.entity for unit in units)), modelcif.protocol.Protocol()
     inputs: list[Any] = [*targets]
@@ -136,7 +136,7 @@ def add_steps(
                 software=HELIXFOLD,
             )
         )
-    # modelcif leaves out data that are in no group.
+    # The model is in a group, because modelcif leaves out data that are not in one.
     predicted = modelcif.data.DataGroup([_Unrelaxed("unrelaxed model") if is_relaxed else model])
     protocol.steps.append(
         modelcif.protocol.ModelingStep(
@@ -157,7 +157,7 @@ def add_steps(
 
 
 def _software(network: str, origin: ModelOrigin) -> modelcif.SoftwareGroup:
-    """Return helixfold with its settings, and the libraries that it computed with."""
+    """Return helixfold with its settings, and the libraries that it used."""
     settings = {
         "network": network,
         "parameters": origin.parameters,
@@ -185,7 +185,7 @@ def _software(network: str, origin: ModelOrigin) -> modelcif.SoftwareGroup:
 
 
 def _setting(value: str | int | float | bool) -> str | int | float | bool:
-    """Return a value that is written as it is: the CIF writer gives numbers three decimals."""
+    """Return a value that the CIF writer does not round; it writes floats with three decimals."""
     if isinstance(value, float) and value != round(value, 3):
         value = repr(value)
     return cif_line(value, "value") if isinstance(value, str) else value
@@ -195,8 +195,8 @@ def _searched(
     origin: ModelOrigin, purpose: SearchPurpose, databases: Mapping[SearchedDatabase, modelcif.ReferenceDatabase]
 ) -> list[modelcif.ReferenceDatabase]:
     """Return the databases of all searches for a purpose, each once."""
-    found = (each for search in origin.searches_for(purpose) for each in search.databases)
-    return [databases[each] for each in dict.fromkeys(found)]
+    searched = (each for search in origin.searches_for(purpose) for each in search.databases)
+    return [databases[each] for each in dict.fromkeys(searched)]
 
 
 def _details(origin: ModelOrigin, purpose: SearchPurpose) -> str:
@@ -206,16 +206,16 @@ def _details(origin: ModelOrigin, purpose: SearchPurpose) -> str:
 def _database(database: SearchedDatabase) -> modelcif.ReferenceDatabase:
     return modelcif.ReferenceDatabase(
         name=cif_line(database.name, "database"),
-        # The dictionary allows no question mark in it, for one.
+        # The URL is quoted, because the dictionary does not allow some of its characters, such as question marks.
         url=None if database.url is None else quote(database.url, safe="/:~%+,"),
         version=None if database.version is None else cif_word(database.version, "version"),
     )
 
 
-def _aligned(template: AlignedTemplate, units: Sequence[modelcif.AsymUnit]) -> _TemplateAlignment:
+def _template_alignment(template: AlignedTemplate, units: Sequence[modelcif.AsymUnit]) -> _TemplateAlignment:
     """Return the alignment of a template to its chain.
 
-    Features have no other residues of a template than the aligned ones, so these are its sequence here.
+    The template's sequence consists of the aligned residues only, because the features do not have the others.
     """
     unit = next((unit for unit in units if unit.id == template.chain_id), None)
     if unit is None or len(template.residues) != len(unit.entity.sequence):
@@ -223,14 +223,14 @@ def _aligned(template: AlignedTemplate, units: Sequence[modelcif.AsymUnit]) -> _
             f"template {template.name} must have a letter for each residue of a chain of the model, got "
             f"{len(template.residues)} letters for chain {template.chain_id}"
         )
-    found = _PDB_NAME.fullmatch(template.name)
+    match = _PDB_NAME.fullmatch(template.name)
     name = cif_line(template.name, "template")
     reference = (
-        modelcif.reference.PDB(found[1].upper()) if found else _OtherStructure(cif_word(template.name, "structure"))
+        modelcif.reference.PDB(match[1].upper()) if match else _OtherStructure(cif_word(template.name, "structure"))
     )
-    places = [place for place, letter in enumerate(template.residues) if letter != "-"]
-    first, last = places[0], places[-1]
-    entity = entity_of("".join(template.residues[place] for place in places))
+    indices = [index for index, letter in enumerate(template.residues) if letter != "-"]
+    first, last = indices[0], indices[-1]
+    entity = entity_of("".join(template.residues[index] for index in indices))
     source = modelcif.Template(
         entity,
         asym_id=None,
@@ -238,28 +238,28 @@ def _aligned(template: AlignedTemplate, units: Sequence[modelcif.AsymUnit]) -> _
         transformation=modelcif.Transformation.identity(),
         name=name,
         references=[reference],
-        strand_id=found[2] if found else "A",
+        strand_id=match[2] if match else "A",
     )
     target = "".join(component.code_canonical for component in unit.entity.sequence)
-    same = sum(template.residues[place] == target[place] for place in places)
+    same = sum(template.residues[index] == target[index] for index in indices)
     return _TemplateAlignment(
         f"alignment to {name}",
         [
             modelcif.alignment.Pair(
-                source.segment(template.residues[first : last + 1], 1, len(places)),
+                source.segment(template.residues[first : last + 1], 1, len(indices)),
                 unit.segment(target[first : last + 1], first + 1, last + 1),
-                identity=modelcif.alignment.AlignedResiduePairsIdentity(f"{100 * same / len(places):.1f}"),
+                identity=modelcif.alignment.AlignedResiduePairsIdentity(f"{100 * same / len(indices):.1f}"),
             )
         ],
     )
 
 
-# Words of the Protein Data Bank for 1, 2, ... chains; more are "7-meric" and so on.
+# The Protein Data Bank's words for 1, 2, ... chains. Larger numbers are written like "7-meric".
 _OLIGOMERS = ("monomeric", "dimeric", "trimeric", "tetrameric", "pentameric", "hexameric")
 
 
 class _Model(modelcif.model.Model):  # type: ignore[misc]
-    """Predicted model whose atoms are read from arrays while they are written."""
+    """A predicted model that creates its atoms from arrays only while they are written."""
 
     other_details = None
 
@@ -308,16 +308,16 @@ class _JsonFile(modelcif.associated.File):  # type: ignore[misc]
 
 
 class _AssemblyDumper(ihm.dumper.Dumper):  # type: ignore[misc]
-    """Writes that all chains, where they stand, are one assembly, which modelcif does not write."""
+    """Writes the categories that describe all chains as one assembly, which modelcif does not write."""
 
     def dump(self, system: modelcif.System, writer: Any) -> None:
         names = ",".join(unit.id for unit in system.asym_units)
         count = len(system.asym_units)
-        # gemmi wants these columns and one of the Protein Data Bank's words for where an assembly comes from.
+        # gemmi requires these columns, and one of the Protein Data Bank's words for the source of an assembly.
         columns = ["id", "details", "method_details", "oligomeric_details", "oligomeric_count"]
         with writer.loop("_pdbx_struct_assembly", columns) as loop:
-            number = _OLIGOMERS[count - 1] if count <= len(_OLIGOMERS) else f"{count}-meric"
-            loop.write(id=1, details="software_defined_assembly", oligomeric_details=number, oligomeric_count=count)
+            oligomer = _OLIGOMERS[count - 1] if count <= len(_OLIGOMERS) else f"{count}-meric"
+            loop.write(id=1, details="software_defined_assembly", oligomeric_details=oligomer, oligomeric_count=count)
         with writer.category("_pdbx_struct_assembly_gen") as category:
             category.write(assembly_id=1, oper_expression="1", asym_id_list=names)
         with writer.category("_pdbx_struct_oper_list") as category:
@@ -342,11 +342,11 @@ class _RingBondDumper(ihm.dumper.Dumper):  # type: ignore[misc]
             category.write(id="covale")
         items = ["label_asym_id", "label_comp_id", "label_seq_id", "label_atom_id", "auth_asym_id", "auth_seq_id"]
         items.append("symmetry")
-        columns = [f"ptnr{number}_{item}" for number in (1, 2) for item in items]
+        columns = [f"ptnr{partner}_{item}" for partner in (1, 2) for item in items]
         with writer.loop("_struct_conn", ["id", "conn_type_id", *columns, "pdbx_dist_value"]) as loop:
-            for number, bond in enumerate(self._bonds, 1):
+            for serial, bond in enumerate(self._bonds, 1):
                 ends = self._end(bond, 1, bond.last, "C") | self._end(bond, 2, bond.first, "N")
-                loop.write(id=f"covale{number}", conn_type_id="covale", **ends, pdbx_dist_value=f"{bond.length:.3f}")
+                loop.write(id=f"covale{serial}", conn_type_id="covale", **ends, pdbx_dist_value=f"{bond.length:.3f}")
 
     def _end(self, bond: RingBond, partner: int, residue: int, atom: str) -> dict[str, object]:
         values = {
@@ -374,13 +374,13 @@ def to_mmcif(
 ) -> str:
     """Return the text of a ModelCIF file of target `name` as predicted by `model`; the B-factors are pLDDT.
 
-    Chains are named by `chain_ids`, in the order of `protein.chain_index`, or A, B, ... without them; chains of the
-    same sequence are one entity, and all chains are one assembly. The file has the whole sequence of each, the atoms
-    with mask above 0.5, the software, the modelling steps and what else is known of its origin, the scores and the
-    notes. Residues of a chain are numbered from 1 in `label_seq_id` and as in `protein.residue_index` in `auth_seq_id`.
-    The bond between the ends of a cyclic chain is one of `_struct_conn`.
-    With `hydrogens`, which relaxation adds, relaxation is named as a step. With `scores.has_pae`, the predicted aligned
-    errors are named as files beside this one.
+    Chains are named by `chain_ids`, in the order of `protein.chain_index`, or A, B, ... by default. Chains of the same
+    sequence are one entity, and all chains are one assembly. The file has the whole sequence of each chain, the atoms
+    with a mask above 0.5, the scores and notes, the modelling steps, and the software and other provenance in `origin`.
+    Residues of a chain are numbered from 1 in `label_seq_id`, and as in `protein.residue_index` in `auth_seq_id`. The
+    bond between the ends of a cyclic chain is in `_struct_conn`.
+    With `hydrogens`, which relaxation adds, the steps include relaxation. With `scores.has_pae`, the file refers to the
+    files of predicted aligned errors next to it.
     """
     scores, origin = scores or ModelScores(), origin or ModelOrigin()
     chains = split_chains(protein, chain_ids)
@@ -408,7 +408,7 @@ def to_mmcif(
 
 
 def entry_id(name: str) -> str:
-    """Return the identifier of a target's entry, which is also the name of the data block."""
+    """Return the identifier of a target's mmCIF entry, which is also the name of the data block."""
     return cif_word(name)
 
 
@@ -422,13 +422,13 @@ def _error_files(model: str) -> list[modelcif.associated.File]:
     ]
 
 
-# Text that CIF allows unquoted or in simple quotes; CIF's reserved words are excluded.
+# Text that CIF allows without quotes or in simple quotes, which excludes CIF's reserved words.
 _SIMPLE_TEXT = re.compile(r"(?!data_|save_|loop_|stop_|global_)[a-z0-9][a-z0-9 ._:,()/+-]{0,70}", re.IGNORECASE)
-_LONGEST, _LONGEST_WORD = 70, 60
+_MAX_LINE, _MAX_WORD = 70, 60
 
 
 def cif_text(*lines: str) -> str:
-    """Return text for an item of any length: simple text unchanged, anything else as a text field of several lines."""
+    """Return text for a CIF item of any length: simple text unchanged, other text as a field of several lines."""
     plain = [plain_text(line) for line in lines]
     if len(plain) == 1 and _SIMPLE_TEXT.fullmatch(plain[0]):
         return plain[0]
@@ -437,12 +437,12 @@ def cif_text(*lines: str) -> str:
 
 
 def cif_line(text: str, prefix: str = "target") -> str:
-    """Return text for an item that has one line: what is not simple is replaced, and what is too long is cut."""
-    line = " ".join(re.sub(r"[^A-Za-z0-9 ._:,()/+-]", "_", plain_text(text)).split())[:_LONGEST].strip()
+    """Return text for a CIF item of one line: unsuitable characters are replaced, and long text is truncated."""
+    line = " ".join(re.sub(r"[^A-Za-z0-9 ._:,()/+-]", "_", plain_text(text)).split())[:_MAX_LINE].strip()
     return line if _SIMPLE_TEXT.fullmatch(line) else f"{prefix} {line}".strip()
 
 
 def cif_word(text: str, prefix: str = "target") -> str:
-    """Return text for an item that is one word, such as the name of a data block."""
-    word = re.sub(r"[^A-Za-z0-9_.-]", "_", text)[:_LONGEST_WORD]
+    """Return text for a CIF item of one word, such as the name of a data block; see `cif_line`."""
+    word = re.sub(r"[^A-Za-z0-9_.-]", "_", text)[:_MAX_WORD]
     return word if _SIMPLE_TEXT.fullmatch(word) else f"{prefix}_{word}"

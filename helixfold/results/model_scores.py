@@ -1,4 +1,4 @@
-"""Confidence of a model in ModelCIF's categories: scores of the model, its residues, its chains and pairs of chains."""
+"""Add confidence scores to a ModelCIF model: scores of the model, its residues, its chains and pairs of chains."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,19 +21,19 @@ HELIXFOLD: Final = modelcif.Software(
     location=None,
     version=__version__,
 )
-# ModelCIF numbers the kinds of scores in the order in which a model has them; PAE is always the third.
+# modelcif numbers the kinds of scores in the order in which they are added. PAE is always the third.
 PAE_METRIC: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelScores:
-    """Scores that a ModelCIF file has of its model; those that are None are not in the file."""
+    """Confidence scores of a model for its ModelCIF file; scores that are None are left out."""
 
-    plddt: Float[np.ndarray, "r"] | None = None  # 0 to 100; None: the mean B-factor of each residue that has atoms
+    plddt: Float[np.ndarray, "r"] | None = None  # 0 to 100; None: mean B-factors of the residues that have atoms
     ptm: float | None = None
     iptm: float | None = None
     tm_by_chain: Float[np.ndarray, "k k"] | None = None  # see `TmScores.by_chain`
-    has_pae: bool = False  # the errors themselves are in a file beside the model's
+    has_pae: bool = False  # The errors are in a separate file.
 
 
 class _GlobalPLDDT(modelcif.qa_metric.Global, modelcif.qa_metric.PLDDT):  # type: ignore[misc]
@@ -51,7 +51,7 @@ class _LocalPLDDT(modelcif.qa_metric.Local, modelcif.qa_metric.PLDDT):  # type: 
 class _PAE(modelcif.qa_metric.MetricMode, modelcif.qa_metric.PAE):  # type: ignore[misc]
     """Predicted aligned error of the second residue, aligned on the first, in Angstrom; see the associated file"""
 
-    # Not of modelcif's class for pairs, whose values would be in the model's own file.
+    # modelcif's class for pairs is not used, because it would write the values into the model's own file.
     name, mode, software = "PAE", "local-pairwise", HELIXFOLD
 
 
@@ -82,10 +82,10 @@ class _PairIpTM(modelcif.qa_metric.FeaturePairwise, modelcif.qa_metric.IpTM):  #
 def add_scores(
     model: modelcif.model.Model, protein: Protein, units: Sequence[modelcif.AsymUnit], scores: ModelScores
 ) -> None:
-    """Give a model its scores, and say which residues it lacks; `units` are the protein's chains.
+    """Add the scores and the list of residues without atoms to a model; `units` are the protein's chains.
 
-    The mean pLDDT is that of all residues. Each residue that has atoms has its own, for the dictionary wants every
-    residue that has a score among the atoms.
+    The mean pLDDT is over all residues. Only residues with atoms get a pLDDT of their own, because the dictionary
+    requires every scored residue to have atoms.
     """
     mask = protein.atom_mask > 0.5
     modelled = np.asarray(mask.any(-1))
@@ -93,9 +93,9 @@ def add_scores(
     if plddt is None:
         plddt = np.where(mask, protein.b_factors, 0.0).sum(-1) / np.maximum(mask.sum(-1), 1)
         scored = modelled
-    places = [unit.residue(seq_id) for unit in units for seq_id in range(1, len(unit.entity.sequence) + 1)]
+    residues = [unit.residue(seq_id) for unit in units for seq_id in range(1, len(unit.entity.sequence) + 1)]
     model.qa_metrics.append(_GlobalPLDDT(f"{plddt[scored].mean():.2f}"))
-    model.qa_metrics += [_LocalPLDDT(places[i], f"{plddt[i]:.2f}") for i in np.flatnonzero(modelled).tolist()]
+    model.qa_metrics += [_LocalPLDDT(residues[i], f"{plddt[i]:.2f}") for i in np.flatnonzero(modelled).tolist()]
     if scores.has_pae:
         model.qa_metrics.append(_PAE())
     for kind, value in ((_GlobalPTM, scores.ptm), (_GlobalIpTM, scores.iptm)):
@@ -104,15 +104,15 @@ def add_scores(
     if scores.tm_by_chain is not None and len(units) > 1:
         model.qa_metrics += _chain_scores(units, scores.tm_by_chain)
     model.not_modeled_residue_ranges += [
-        modelcif.model.NotModeledResidueRange(places[i].asym, places[i].seq_id, places[i].seq_id)
+        modelcif.model.NotModeledResidueRange(residues[i].asym, residues[i].seq_id, residues[i].seq_id)
         for i in np.flatnonzero(~modelled).tolist()
     ]
 
 
 def _chain_scores(units: Sequence[modelcif.AsymUnit], tm: Float[np.ndarray, "k k"]) -> Iterator[Any]:
     chains = [modelcif.EntityInstanceFeature([unit]) for unit in units]
-    for number, chain in enumerate(chains):
-        yield _ChainPTM(chain, f"{tm[number, number]:.4f}")
+    for index, chain in enumerate(chains):
+        yield _ChainPTM(chain, f"{tm[index, index]:.4f}")
     for first, second in combinations(range(len(chains)), 2):
         value = max(tm[first, second], tm[second, first])
         yield _PairIpTM(chains[first], chains[second], f"{value:.4f}")

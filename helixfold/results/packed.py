@@ -1,13 +1,13 @@
-"""Keep finished targets in archives of many, so that a large batch does not take millions of files.
+"""Pack finished targets into archives of many targets, so that a large batch does not create millions of files.
 
-`packed/000001.zip` in the output directory holds up to `TARGETS` targets, each file under `<target>/` as it was in the
-target's directory. Archives are never changed: of several that have a target, the last one counts, and the directory of
-a target counts before all archives. The first member, `index.jsonl`, has a line for each target, by which most
-questions are answered without unpacking anything.
+`packed/000001.zip` in the output directory holds up to `TARGETS` targets, with each file under `<target>/` as it was in
+the target's directory. Archives are never changed. If several archives have the same target, the last one counts, and a
+target's directory counts before all archives. The first member, `index.jsonl`, has a line for each target, so that most
+queries need no unpacking.
 
-A target is packed once it is finished. Its directory is removed after its archive is in place, so that a killed process
-leaves at least one of them whole. Processes that pack or restore targets wait for each other. Where a file system has
-no locks, as some network file systems, several may pack the same targets, and nothing is lost.
+A target is packed once it is finished. Its directory is removed after its archive is complete, so that a killed process
+leaves at least one of them intact. Processes that pack or restore targets wait for each other. On file systems without
+locks, such as some network file systems, several processes may pack the same targets, but nothing is lost.
 """
 
 import json
@@ -43,21 +43,21 @@ from helixfold.results.json_object import JsonObject
 from helixfold.results.lock import LOCK_FILE, only_run
 
 INDEX_FILE: Final = "index.jsonl"
-TARGETS = 256  # of an archive
-# Of an archive with more than one target.
-_MOST_FILES, _MOST_BYTES = 2**16, 2**32
+TARGETS = 256  # maximum per archive
+# Limits of an archive with more than one target.
+_MAX_FILES, _MAX_BYTES = 2**16, 2**32
 _LIMITS = ArchiveLimits(members=2**17, unpacked_bytes=2**36, harmless_bytes=2**30)
-# What the index holds of a target that takes more is left out, and read from its files.
+# Larger index entries are left out; the target's files are read instead.
 _MAX_ENTRY_BYTES = 2**17
 _MAX_INDEX_BYTES = 2**26
 _PARTIAL = re.compile(r"\..+\.[0-9a-f]{8}\.partial")
-# Result of a target's directory for its line in the index.
+# Function that returns the index entry of a target, from its directory.
 Describe = Callable[[Path], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Index:
-    """The targets of an archive, each with its line of JSON; None where the archive has no index that can be read."""
+    """The targets of an archive, each with its line of JSON; None where the index has no readable line."""
 
     path: Path
     lines: Mapping[str, bytes | None]
@@ -66,17 +66,17 @@ class _Index:
 class PackedResults:
     """The packed targets of an output directory.
 
-    A target is `in` it if it is in an archive and has no directory. `problems` are the archives that cannot be read,
-    each with the sentence that says why; the targets in them count as not there. As a context, the object keeps the
-    archive open from which it has unpacked last.
+    `name in packed` is true if a target is in an archive and has no directory. `problems` are the archives that cannot
+    be read, each with the reason; targets in them are treated as missing. Within a context, the archive that was
+    unpacked from last stays open.
     """
 
     def __init__(self, output: Path) -> None:
         self.output = output
         self.problems: dict[Path, str] = {}
-        self._seen: list[Path] = []
-        self._places: dict[str, _Index] = {}
-        self._opened: _Opened | None = None
+        self._archives: list[Path] = []
+        self._indexes: dict[str, _Index] = {}
+        self._opened: _OpenArchive | None = None
         self.refresh()
 
     def __enter__(self) -> Self:
@@ -86,11 +86,11 @@ class PackedResults:
         self._close()
 
     def refresh(self) -> None:
-        """Read the indexes of archives that were added since."""
+        """Read the indexes again if archives were added since the last time."""
         archives = _archives(self.output)
-        if archives == self._seen:
+        if archives == self._archives:
             return
-        self._seen, self._places, self.problems = archives, {}, {}
+        self._archives, self._indexes, self.problems = archives, {}, {}
         for path in archives:
             try:
                 with damage_as_input_error(path):
@@ -99,41 +99,41 @@ class PackedResults:
             except InputError as error:
                 self.problems[path] = str(error)
             else:
-                self._places |= dict.fromkeys(index.lines, index)
+                self._indexes |= dict.fromkeys(index.lines, index)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._places and not os.path.lexists(self.output / name)
+        return name in self._indexes and not os.path.lexists(self.output / name)
 
     def names(self) -> list[str]:
-        """Return the names of all packed targets, archive by archive."""
-        if not self._places:
+        """Return the names of all packed targets, in the order of their archives."""
+        if not self._indexes:
             return []
         with os.scandir(self.output) as entries:
             others = {entry.name for entry in entries}
-        return sorted(self._places.keys() - others, key=lambda name: self._places[name].path)
+        return sorted(self._indexes.keys() - others, key=lambda name: self._indexes[name].path)
 
     def archive_of(self, name: str) -> Path | None:
-        """Return the archive that counts for a target, packed or not; None if it is in none."""
-        index = self._places.get(name)
+        """Return the last archive that has a target, even if it also has a directory; None if no archive has it."""
+        index = self._indexes.get(name)
         return None if index is None else index.path
 
     def line(self, name: str) -> bytes | None:
-        """Return the line of JSON of a packed target in the index; None if there is none."""
-        return self._places[name].lines[name]
+        """Return a packed target's line of JSON in the index; None if it has none."""
+        return self._indexes[name].lines[name]
 
     def entry(self, name: str) -> JsonObject | None:
-        """Return the line of a packed target as an object; None if there is none or a damaged one."""
+        """Return a packed target's index entry; None if it is missing or damaged."""
         line = self.line(name)
         try:
-            return None if line is None else JsonObject(self._places[name].path, parse_json(line), name)
+            return None if line is None else JsonObject(self._indexes[name].path, parse_json(line), name)
         except ValueError:
             return None
 
     @contextmanager
     def directory(self, name: str) -> Iterator[Path]:
-        """Yield the directory of a target; of a packed one, a temporary directory with its files.
+        """Yield the directory of a target; for a packed target, this is a temporary directory with its files.
 
-        Raise `InputError` if they cannot be unpacked.
+        Raise `InputError` if the files cannot be unpacked.
         """
         if name not in self:
             yield self.output / name
@@ -143,22 +143,22 @@ class PackedResults:
             yield Path(scratch) / name
 
     def restore(self, name: str) -> Path:
-        """Unpack a target into its own directory, which counts from then on, and return that.
+        """Unpack a target into its directory, which is then used instead of the archive, and return the directory.
 
-        Raise `InputError` if it cannot be unpacked.
+        Raise `InputError` if the target cannot be unpacked.
         """
         directory = self.output / name
         with _locked(self.output):
             scratch = _scratch(self.output, name)
             self.unpack(name, scratch, sync=True)
-            with suppress(OSError):  # another process was faster
+            with suppress(OSError):  # Another process was faster.
                 scratch.rename(directory)
         return directory
 
     def unpack(self, name: str, directory: Path, only: FileKind | None = None, *, sync: bool = False) -> None:
-        """Unpack the files of a target, or `only` those of a kind, into a directory, which is made.
+        """Unpack the files of a target, or `only` files of one kind, into a new directory.
 
-        Raise `InputError` if they cannot be unpacked.
+        With `sync`, the files are flushed to the disk. Raise `InputError` if they cannot be unpacked.
         """
         opened = self._open(name)
         directory.mkdir()
@@ -173,26 +173,26 @@ class PackedResults:
                     os.fsync(file.fileno())
 
     def equals_directory(self, name: str) -> bool:
-        """Return whether the archive that counts for a target has the files of its directory, byte for byte."""
+        """Return whether the last archive that has a target holds exactly the files of its directory."""
         directory = self.output / name
         files = {str(path.relative_to(directory)): path for path in files_in(directory)}
         try:
             opened = self._open(name)
             members = opened.files(name)
             return members.keys() == files.keys() and all(
-                member.file_size == files[path].stat().st_size and _has(files[path], opened.pieces(member))
+                member.file_size == files[path].stat().st_size and _has_content(files[path], opened.pieces(member))
                 for path, member in members.items()
             )
         except InputError:
             return False
 
-    def _open(self, name: str) -> "_Opened":
-        path = self._places[name].path
+    def _open(self, name: str) -> "_OpenArchive":
+        path = self._indexes[name].path
         if self._opened is None or self._opened.path != path:
             self._close()
             with ExitStack() as stack:
                 archive = stack.enter_context(open_archive(path, _LIMITS))
-                self._opened = _Opened(
+                self._opened = _OpenArchive(
                     path=path, archive=archive, stack=stack.pop_all(), members=_by_target(archive.infolist())
                 )
         return self._opened
@@ -204,8 +204,8 @@ class PackedResults:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Opened:
-    """An open archive and its files by target; all methods raise `InputError` if it is damaged."""
+class _OpenArchive:
+    """An open archive and its members by target; all methods raise `InputError` if it is damaged."""
 
     path: Path
     archive: Archive
@@ -213,19 +213,19 @@ class _Opened:
     members: Mapping[str, Sequence[Member]]
 
     def files(self, name: str) -> dict[str, Member]:
-        """Return the files of a target by their paths in its directory."""
-        found: dict[str, Member] = {}
+        """Return the members of a target by their paths in its directory."""
+        files: dict[str, Member] = {}
         for member in self.members.get(name, ()):
             path = member.filename.removeprefix(f"{name}/")
             if not _is_plain(path) or stat.S_ISLNK(member.external_attr >> 16):
-                raise InputError.at(self.path, f"{printable(member.filename)} in it is not the path of a plain file")
-            found[path] = member
-        if any(str(folder) in found for path in found for folder in PurePosixPath(path).parents):
-            raise InputError.at(self.path, f"a file of {printable(name)} in it is a directory, too")
-        return found
+                raise InputError.at(self.path, f"its member {printable(member.filename)} is not a plain file")
+            files[path] = member
+        if any(str(folder) in files for path in files for folder in PurePosixPath(path).parents):
+            raise InputError.at(self.path, f"it has a file of {printable(name)} that is also a directory")
+        return files
 
     def pieces(self, member: Member) -> Iterator[bytes]:
-        """Yield the content of a file."""
+        """Yield the content of a member in pieces."""
         with ExitStack() as stack:
             with damage_as_input_error(self.path):
                 source = stack.enter_context(self.archive.open(member))
@@ -237,7 +237,7 @@ class _Opened:
                 yield piece
 
 
-def _has(path: Path, pieces: Iterable[bytes]) -> bool:
+def _has_content(path: Path, pieces: Iterable[bytes]) -> bool:
     """Return whether a file has this content."""
     with path.open("rb") as file:
         return all(piece == file.read(len(piece)) for piece in pieces) and not file.read(1)
@@ -245,9 +245,9 @@ def _has(path: Path, pieces: Iterable[bytes]) -> bool:
 
 @contextmanager
 def readable_target(path: Path) -> Iterator[Path]:
-    """Yield a path; if there is nothing, and it names a packed target, a temporary directory with the target's files.
+    """Yield a path, or if it does not exist but names a packed target, a temporary directory with the target's files.
 
-    Raise `InputError` if they cannot be unpacked.
+    Raise `InputError` if the files cannot be unpacked.
     """
     if os.path.lexists(path):
         yield path
@@ -258,10 +258,10 @@ def readable_target(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def readable_structures(path: Path) -> Iterator[Path]:
-    """Yield a directory with the ranked structures of all targets of an output directory: itself if none is packed.
+    """Yield a directory with the ranked structures of all targets of an output directory.
 
-    If some are, it is a temporary directory, with links to the directories of the others. `path` may also be that of a
-    target, packed or not.
+    This is the output directory itself if no target is packed, and otherwise a temporary directory with links to the
+    directories of unpacked targets. `path` may also be the path of one target, packed or not.
     """
     with PackedResults(path) as packed, ExitStack() as stack:
         for problem in packed.problems.values():
@@ -283,10 +283,10 @@ def readable_structures(path: Path) -> Iterator[Path]:
 
 
 def pack_targets(output: Path, names: Iterable[str], describe: Describe) -> dict[str, str]:
-    """Pack finished targets, and remove their directories; return why others were not packed.
+    """Pack finished targets and remove their directories. Return the reasons why some targets were not packed.
 
-    `describe` returns what the index holds of the target in a directory, or raises InputError, ValueError or OSError.
-    Other processes may pack at the same time, the same targets too: what has no directory is passed over.
+    `describe` returns a target's index entry from its directory, or raises `InputError`, `ValueError` or `OSError`.
+    Other processes may pack at the same time, even the same targets; targets without a directory are skipped.
     """
     problems: dict[str, str] = {}
     with _locked(output):
@@ -296,7 +296,7 @@ def pack_targets(output: Path, names: Iterable[str], describe: Describe) -> dict
                 directory = output / name
                 if not RANKING.path(directory).is_file() or directory.is_symlink():
                     continue
-                # A run that was killed had packed it already.
+                # A killed run has already packed this target.
                 if packed.archive_of(name) is not None and packed.equals_directory(name):
                     _remove_directory(output, name)
                     continue
@@ -312,7 +312,7 @@ def pack_targets(output: Path, names: Iterable[str], describe: Describe) -> dict
 
 
 def remove_partial(output: Path) -> None:
-    """Remove what killed processes had not finished packing or unpacking; wait for a process that does so now."""
+    """Remove incomplete files of killed processes, after waiting for a process that packs or unpacks now."""
     if (PACKED.path(output)).is_dir():
         with _locked(output):
             pass
@@ -320,7 +320,7 @@ def remove_partial(output: Path) -> None:
 
 @contextmanager
 def _locked(output: Path) -> Iterator[None]:
-    """Let one process at a time pack or restore, and remove in the end what it, or a killed one, leaves unfinished."""
+    """Let one process at a time pack or restore, and remove incomplete files at the end."""
     directory = PACKED.path(output)
     require_unmoved(directory)
     directory.mkdir(exist_ok=True)
@@ -338,24 +338,24 @@ def _locked(output: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Waiting:
-    """A finished target that is to be packed, with its line in the index, and the mark that it is finished."""
+    """A finished target that will be packed, and its line in the index."""
 
     directory: Path
     line: bytes
     files: int
     size: int  # bytes
-    mark: tuple[int, int, int]
+    mark: tuple[int, int, int]  # changes if the target is predicted again; see `_mark`
 
     @classmethod
     def of(cls, directory: Path, describe: Describe) -> "_Waiting":
         if (mark := _mark(directory)) is None:
-            raise FileNotFoundError(f"{RANKING.name()} is gone")
-        if (reason := _unfit(directory)) is not None:
+            raise FileNotFoundError(f"{RANKING.name()} is missing")
+        if (reason := _unsupported_reason(directory)) is not None:
             raise InputError(reason)
         line = json.dumps(dict(describe(directory)), separators=(",", ":"), allow_nan=False).encode()
         files = files_in(directory)
-        if len(files) > _MOST_FILES:
-            raise InputError(f"it has {len(files):,} files, and an archive at most {_MOST_FILES:,}")
+        if len(files) > _MAX_FILES:
+            raise InputError(f"it has {len(files):,} files; an archive holds at most {_MAX_FILES:,}")
         return cls(
             directory=directory,
             line=line if len(line) <= _MAX_ENTRY_BYTES else b"null",
@@ -365,19 +365,19 @@ class _Waiting:
         )
 
 
-def _unfit(directory: Path) -> str | None:
-    """Say why a directory cannot be packed without a loss; None if it can."""
+def _unsupported_reason(directory: Path) -> str | None:
+    """Return why a directory cannot be packed without loss; None if it can."""
     if not _is_name(directory.name):
-        return "its name is unfit for an archive"
+        return "its name is not allowed in an archive"
     for path in directory.rglob("*"):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             return f"{printable(path.name)} in its directory is not a file"
-        str(path).encode()  # raises ValueError for a name that an archive cannot have
+        str(path).encode()  # Raises ValueError for a name that an archive cannot have.
     return None
 
 
 def _mark(directory: Path) -> tuple[int, int, int] | None:
-    """Return what differs once ranking_debug.json was removed, as before any change of results, and written again."""
+    """Return values that change when a target is predicted again, because ranking_debug.json is then rewritten."""
     try:
         status = RANKING.path(directory).stat()
     except OSError:
@@ -390,7 +390,7 @@ def _batches(waiting: Iterable[_Waiting]) -> Iterator[list[_Waiting]]:
     batch: list[_Waiting] = []
     files = size = 0
     for each in waiting:
-        if batch and (len(batch) == TARGETS or files + each.files > _MOST_FILES or size + each.size > _MOST_BYTES):
+        if batch and (len(batch) == TARGETS or files + each.files > _MAX_FILES or size + each.size > _MAX_BYTES):
             yield batch
             batch, files, size = [], 0, 0
         batch.append(each)
@@ -400,7 +400,7 @@ def _batches(waiting: Iterable[_Waiting]) -> Iterator[list[_Waiting]]:
 
 
 def _write_archive(output: Path, batch: list[_Waiting]) -> list[str]:
-    """Write the next archive, and return the names of the targets in it."""
+    """Write the next archive and return the names of the targets in it."""
     draft = _scratch(output, "draft")
     while batch:
         heading = {"targets": [each.directory.name for each in batch]}
@@ -409,19 +409,19 @@ def _write_archive(output: Path, batch: list[_Waiting]) -> list[str]:
             directories = {each.directory.name: each.directory for each in batch}
             write_zip(temporary, directories, {INDEX_FILE: b"\n".join(lines) + b"\n"})
         with open_archive(draft, _LIMITS):
-            pass  # what could not be read again is not written
-        # Without locks, another process may have packed and removed one meanwhile, or begun it again.
-        whole = [each for each in batch if _mark(each.directory) == each.mark]
-        if len(whole) == len(batch):
+            pass  # Raises if the archive could not be read again.
+        # Without locks, another process may have packed and removed a target meanwhile, or started it again.
+        unchanged = [each for each in batch if _mark(each.directory) == each.mark]
+        if len(unchanged) == len(batch):
             _put_in_place(draft, PACKED.path(output))
             break
-        batch = whole
+        batch = unchanged
     draft.unlink(missing_ok=True)
     return [each.directory.name for each in batch]
 
 
 def _put_in_place(draft: Path, directory: Path) -> None:
-    """Give an archive the next free number, also where another process without locks does the same."""
+    """Give an archive the next free number, even if another process does the same on a file system without locks."""
     number = 1 + max((int(path.stem) for path in _archives(directory.parent)), default=0)
     while True:
         path = PACKED_ARCHIVE.path(directory, number=number)
@@ -430,23 +430,23 @@ def _put_in_place(draft: Path, directory: Path) -> None:
             break
         except FileExistsError:
             number += 1
-        except OSError:  # a file system without links
+        except OSError:  # The file system has no links.
             if not path.exists():
                 draft.rename(path)
                 break
             number += 1
     descriptor = os.open(directory, os.O_RDONLY)
     try:
-        with suppress(OSError):  # some file systems cannot
-            os.fsync(descriptor)  # the archive before what it replaces is removed
+        with suppress(OSError):  # Some file systems cannot flush a directory.
+            os.fsync(descriptor)  # The archive must be on disk before the directories are removed.
     finally:
         os.close(descriptor)
 
 
 def _remove_directory(output: Path, name: str) -> None:
-    """Remove a target's directory at once, as seen from outside: half of one would count as the target."""
+    """Remove a target's directory. It is renamed first, because part of a directory would count as the target."""
     scratch = _scratch(output, name)
-    with suppress(FileNotFoundError):  # another process was faster
+    with suppress(FileNotFoundError):  # Another process was faster.
         (output / name).rename(scratch)
     shutil.rmtree(scratch, ignore_errors=True)
 
@@ -456,16 +456,16 @@ def _scratch(output: Path, name: str) -> Path:
 
 
 def _archives(output: Path) -> list[Path]:
-    """Return the archives of an output directory, the first one first."""
-    found = PACKED_ARCHIVE.files(PACKED.path(output))
-    return [path for _, path in sorted((int(fields["number"]), path) for path, fields in found)]
+    """Return the archives of an output directory in the order of their numbers."""
+    files = PACKED_ARCHIVE.files(PACKED.path(output))
+    return [path for _, path in sorted((int(fields["number"]), path) for path, fields in files)]
 
 
 @cache
 def _read_index(path: Path, _modified: int, _size: int) -> _Index:
-    """Read the index of an archive; raise `InputError` if the archive is damaged, incomplete or another kind of file.
+    """Read the index of an archive. Raise `InputError` if the archive is damaged, incomplete or another kind of file.
 
-    Archives are never changed, and each is read once.
+    The result is cached by path, time and size, because archives are never changed.
     """
     with open_archive(path, _LIMITS) as archive:
         members = _by_target(archive.infolist())
@@ -475,7 +475,7 @@ def _read_index(path: Path, _modified: int, _size: int) -> _Index:
 
 
 def _index_lines(archive: Archive) -> dict[str, bytes]:
-    """Return the lines of an archive's index by target; none if it is missing, too large or damaged."""
+    """Return the lines of an archive's index by target; empty if the index is missing, too large or damaged."""
     try:
         if archive.getinfo(INDEX_FILE).file_size > _MAX_INDEX_BYTES:
             return {}
@@ -487,21 +487,21 @@ def _index_lines(archive: Archive) -> dict[str, bytes]:
 
 
 def _by_target(members: Iterable[Member]) -> dict[str, list[Member]]:
-    """Return the files of an archive by target, without those that belong to none."""
-    found: dict[str, list[Member]] = {}
+    """Return an archive's members by target; members that belong to no target are left out."""
+    by_target: dict[str, list[Member]] = {}
     for member in members:
         name, _, path = member.filename.partition("/")
         if path and not member.is_dir() and _is_name(name):
-            found.setdefault(name, []).append(member)
-    return found
+            by_target.setdefault(name, []).append(member)
+    return by_target
 
 
 def _is_plain(path: str) -> bool:
-    """Return whether the path of a file in an archive leads nowhere else."""
+    """Return whether a member's path stays within its target's directory."""
     parts = PurePosixPath(path).parts
     return path == "/".join(parts) and ".." not in parts and "\0" not in path
 
 
 def _is_name(name: object) -> bool:
-    """Return whether something is a name that the directory of a target can have."""
+    """Return whether a value is a valid name of a target's directory."""
     return isinstance(name, str) and re.fullmatch(r"[^./\0][^/\0]{0,199}", name) is not None

@@ -1,12 +1,12 @@
-"""Write predicted aligned errors as ModelCIF's category of pairwise scores, in a file beside the model's.
+"""Write predicted aligned errors in ModelCIF's category of pairwise scores, in a file next to the model's.
 
-A model of 1,000 residues has a million pairs, which are 35 MB of text. ModelCIF therefore has files that are associated
-with an entry (`_ma_entry_associated_files`), and depositions in ModelArchive keep pairwise scores in one; AlphaFold DB
-keeps its PAE outside the model's file, too. Here it is BinaryCIF, one of the formats that the dictionary names for such
-files: 2 bytes for each error, which gzip makes 1.5. python-ihm and Mol* read it.
+A model of 1,000 residues has a million pairs, which would be 35 MB of text. ModelCIF therefore allows files that are
+associated with an entry (`_ma_entry_associated_files`). Depositions in ModelArchive store pairwise scores in such a
+file, and AlphaFold DB also keeps PAE outside the model's file. Here the file is BinaryCIF, which the dictionary allows:
+2 bytes per error, or 1.5 after gzip. python-ihm and Mol* read it.
 
-Columns are encoded from their runs. biotite's encoder, which needs a value or text for each pair, gives a file of the
-same size with 4.5 times the CPU time and 0.8 GB of memory, compared with 0.12 GB, for 3,000 residues.
+Columns are run-length encoded directly. biotite's encoder, which needs a value or text for each pair, gives a file of
+the same size but takes 4.5 times the CPU time, and 0.8 GB of memory instead of 0.12 GB, for 3,000 residues.
 """
 
 import gzip
@@ -23,9 +23,9 @@ from helixfold import __version__
 from helixfold.results.chains import ChainRange
 
 CATEGORY: Final = "_ma_qa_metric_local_pairwise"
-# Errors are written in tenths of an Angstrom, as in pae_<model>.json.
+# Errors are rounded to tenths of an Å, as in pae_<model>.json.
 _STEPS_PER_ANGSTROM = 10
-# BinaryCIF's numbers for types (Sehnal et al. 2020, doi:10.1371/journal.pcbi.1008247).
+# BinaryCIF's codes for data types (Sehnal et al. 2020, doi:10.1371/journal.pcbi.1008247).
 _TYPES: Final = {"int32": 3, "uint8": 4, "uint16": 5, "uint32": 6, "float64": 33}
 _Column = dict[str, Any]
 
@@ -39,21 +39,21 @@ def pairwise_errors(
     metric: int,
     notes: Sequence[str] = (),
 ) -> bytes:
-    """Return a gzipped BinaryCIF file of PAE in Angstrom, a row for each pair: the aligned residue, the scored one.
+    """Return a gzipped BinaryCIF file of PAE in Å, with a row for each pair of an aligned and a scored residue.
 
-    Only residues that have atoms are in it, as in the model's own file. `entry` is the identifier of that file, which
-    defines the score under the number `metric`; the notes are for its readers, too.
+    It has only residues with atoms, like the model's file. `entry` is the identifier of that file, and `metric` the
+    number under which it defines the score. The notes are written as details of the entry.
     """
     modelled = (protein.atom_mask > 0.5).any(-1)
     length = int(modelled.sum())
     pairs = length * length
     asym = np.repeat(np.arange(len(chains)), [chain.stop - chain.start for chain in chains])[modelled]
-    number = np.concatenate([np.arange(1, chain.stop - chain.start + 1) for chain in chains])[modelled]
+    seq_id = np.concatenate([np.arange(1, chain.stop - chain.start + 1) for chain in chains])[modelled]
     aatype = protein.aatype[modelled]
     names = [chain.name for chain in chains]
     sides = {
         "1": lambda values: _runs(values, np.full(length, length)),
-        "2": lambda values: _numbers(np.tile(values.astype(np.min_scalar_type(int(values.max()))), length)),
+        "2": lambda values: _integers(np.tile(values.astype(np.min_scalar_type(int(values.max()))), length)),
     }
     columns = {
         "ordinal_id": _counted(pairs),
@@ -63,7 +63,7 @@ def pairwise_errors(
             for side, encoded in sides.items()
             for name, column in (
                 (f"label_asym_id_{side}", _strings(names, encoded(asym))),
-                (f"label_seq_id_{side}", encoded(number)),
+                (f"label_seq_id_{side}", encoded(seq_id)),
                 (f"label_comp_id_{side}", _strings(THREE_LETTER, encoded(aatype))),
             )
         },
@@ -102,15 +102,15 @@ def _file(header: str, categories: dict[str, tuple[int, dict[str, _Column]]]) ->
     }
 
 
-def _numbers(values: Int[np.ndarray, "..."]) -> _Column:
-    """Encode integers as they are, in little-endian bytes."""
+def _integers(values: Int[np.ndarray, "..."]) -> _Column:
+    """Encode integers as little-endian bytes."""
     little = values.astype(values.dtype.newbyteorder("<"))
     return {"data": little.tobytes(), "encoding": [{"kind": "ByteArray", "type": _TYPES[values.dtype.name]}]}
 
 
 def _runs(values: Int[np.ndarray, " n"], lengths: Int[np.ndarray, " n"]) -> _Column:
-    """Encode each value as often as `lengths` says."""
-    encoded = _numbers(np.stack([values, lengths], axis=-1).astype(np.int32))
+    """Run-length encode each value with its number of repetitions."""
+    encoded = _integers(np.stack([values, lengths], axis=-1).astype(np.int32))
     run_length = {"kind": "RunLength", "srcType": _TYPES["int32"], "srcSize": int(lengths.sum())}
     return {"data": encoded["data"], "encoding": [run_length, *encoded["encoding"]]}
 
@@ -123,18 +123,18 @@ def _counted(rows: int) -> _Column:
 
 
 def _tenths(pae: Float[np.ndarray, "r r"]) -> _Column:
-    encoded = _numbers(np.rint(pae * _STEPS_PER_ANGSTROM).astype(np.uint16))
+    encoded = _integers(np.rint(pae * _STEPS_PER_ANGSTROM).astype(np.uint16))
     fixed_point = {"kind": "FixedPoint", "factor": _STEPS_PER_ANGSTROM, "srcType": _TYPES["float64"]}
     return {"data": encoded["data"], "encoding": [fixed_point, *encoded["encoding"]]}
 
 
 def _text(text: str) -> _Column:
-    return _strings([text], _numbers(np.zeros(1, np.uint8)))
+    return _strings([text], _integers(np.zeros(1, np.uint8)))
 
 
 def _strings(texts: Sequence[str], indices: _Column) -> _Column:
-    """Encode texts that are given by their indices."""
-    offsets = _numbers(np.cumsum([0, *map(len, texts)]).astype(np.int32))
+    """Encode a column of texts, which `indices` refers to."""
+    offsets = _integers(np.cumsum([0, *map(len, texts)]).astype(np.int32))
     encoding = {
         "kind": "StringArray",
         "dataEncoding": indices["encoding"],

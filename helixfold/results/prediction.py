@@ -1,7 +1,7 @@
-"""Rank the predictions of one target, and write them into its directory, under AlphaFold's file names.
+"""Rank the predictions of a target, and write them into its directory under AlphaFold's file names.
 
-Every file is written atomically, and none has a time or a date. `ranking_debug.json` is written last, so a target that
-has it is finished.
+Every file is written atomically, and no file contains a time or date. `ranking_debug.json` is written last, so a target
+that has it is finished.
 """
 
 import re
@@ -54,7 +54,7 @@ from helixfold.results.pdb import models_to_pdb, plain_text
 from helixfold.results.writing import to_json, write_file
 from helixfold.runtime.options import RepresentationFormat
 
-# AlphaFold's own program writes tenths of an Angstrom; AlphaFold DB rounds to whole ones, in the same layout.
+# AlphaFold's own program writes tenths of an Å. AlphaFold DB rounds to whole Å in the same format.
 _PAE_STEPS_PER_ANGSTROM = 10
 
 
@@ -67,12 +67,13 @@ def write_prediction(
     *,
     representations_format: RepresentationFormat = "npz",
 ) -> str | None:
-    """Write all files of one prediction of target `name`, if None that of its directory.
+    """Write all files of one prediction of target `name`, by default named like its directory.
 
-    The confidence file has the MSA's `depth`, and the mmCIF file the prediction's `origin`. A structure that a PDB file
-    cannot hold is in the mmCIF file only; return the reason, which is also in the confidence file, and else None.
+    The MSA's `depth` is written into the confidence file, and the prediction's `origin` into the mmCIF file. If a PDB
+    file cannot hold the structure, only the mmCIF file is written; return the reason, which is also in the confidence
+    file. Otherwise return None.
     """
-    # A ranking made before this prediction no longer says that the target is finished.
+    # An earlier ranking no longer means that the target is finished.
     RANKING.path(directory).unlink(missing_ok=True)
     model, protein, notes = prediction.name, prediction.protein, prediction.notes
     name = name or directory.resolve().name
@@ -105,13 +106,13 @@ def write_prediction(
     if pdb is not None and prediction.recycling_iterations is not None:
         earlier = [_superposed(each, protein) for each in prediction.recycling_iterations[:-1]]
         write_file(path(RECYCLES), pdb_of(prediction, earlier))
-    # Last, because a prediction that has its confidences has all other files.
+    # The confidence file is last, because it means that all other files of the prediction exist.
     write_file(path(CONFIDENCE), to_json({"target": name, **confidence_content(prediction, depth, no_pdb_file)}))
     return no_pdb_file
 
 
 def pdb_of(prediction: Prediction, earlier: Sequence[Protein] = ()) -> str:
-    """Return the text of a PDB file of a prediction, after models of `earlier` structures of its chains."""
+    """Return the text of a PDB file of a prediction; structures of `earlier` iterations come first, as models."""
     program = f"helixfold {__version__}" if prediction.program == "helixfold" else prediction.program
     remark = f"Predicted by {program}, {prediction.name}. The B-factor column holds pLDDT, 0 to 100."
     return models_to_pdb([*earlier, prediction.protein], [remark, *prediction.notes], chain_ids=prediction.chain_ids)
@@ -137,20 +138,20 @@ def mmcif_of(prediction: Prediction, name: str, origin: ModelOrigin | None = Non
 
 
 def _superposed(protein: Protein, onto: Protein) -> Protein:
-    """Return a structure whose C-alpha atoms are superposed on those of another one of the same residues."""
+    """Superpose a structure on another one of the same residues by their C-alpha atoms."""
     alpha = ATOM_ORDER["CA"]
     moved = superposition(protein.atom_positions[:, alpha], onto.atom_positions[:, alpha])
     return replace(protein, atom_positions=moved.apply(protein.atom_positions))
 
 
 def _distance_arrays(prediction: Prediction, distances: Distances) -> dict[str, np.ndarray]:
-    """Return the arrays of distances_<prediction>.npz, with distances in Angstrom between pseudo-beta atoms.
+    """Return the arrays of distances_<prediction>.npz, with distances in Å between pseudo-beta atoms.
 
-    Pseudo-beta atoms are C-beta, and C-alpha of glycine. For r residues, the arrays are:
-
-    `residue_number` (r), and (r r) in half precision, which has steps of at most 0.016 Angstrom below 32:
-    `expected_distance`, the mean of the distogram, whose last bin is open: what is further apart than 21.7 has 21.8;
-    `contact_probability` of less than 8 Angstrom; `structure_distance` in the predicted coordinates, NaN without them.
+    Pseudo-beta atoms are C-beta, and C-alpha of glycine. For r residues, the arrays are `residue_number` (r), and with
+    shape (r r), in half precision, which has steps of at most 0.016 Å below 32 Å:
+    - `expected_distance`, the mean of the distogram, whose last bin is open: distances above 21.7 Å count as 21.8 Å;
+    - `contact_probability`, the probability of a distance below 8 Å;
+    - `structure_distance`, the distance in the predicted coordinates, NaN without them.
     `notes` (n) are strings.
     """
     return {
@@ -163,7 +164,7 @@ def _distance_arrays(prediction: Prediction, distances: Distances) -> dict[str, 
 
 
 def structure_distances(protein: Protein) -> Float[np.ndarray, "r r"]:
-    """Return distances in Angstrom between pseudo-beta atoms; NaN for residues without one."""
+    """Return distances in Å between the pseudo-beta atoms of a structure; NaN for residues without one."""
     points, mask = pseudo_beta(protein.aatype, protein.atom_positions, protein.atom_mask)
     points[mask < 0.5] = np.nan
     squared = sum(np.square(points[:, None, axis] - points[None, :, axis]) for axis in range(3))
@@ -171,12 +172,12 @@ def structure_distances(protein: Protein) -> Float[np.ndarray, "r r"]:
 
 
 def write_timings(directory: Path, timings: Mapping[str, object], notes: Sequence[str] = ()) -> None:
-    """Write the duration of each stage, and other measurements, to timings.json."""
+    """Write the duration of each stage and other measurements to timings.json."""
     write_file(TIMINGS.path(directory), to_json({**timings, **({"notes": list(notes)} if notes else {})}, indent=4))
 
 
 def pae_rows(pae: Float[np.ndarray, "r r"], separator: str) -> Iterator[str]:
-    """Yield each row as text, rounded to tenths of an Angstrom."""
+    """Yield each row of PAE as text, rounded to tenths of an Å."""
     steps = _PAE_STEPS_PER_ANGSTROM
     numbers = [str(step / steps) for step in range(round(float(pae.max()) * steps) + 2)]
     for row in pae:
@@ -184,7 +185,7 @@ def pae_rows(pae: Float[np.ndarray, "r r"], separator: str) -> Iterator[str]:
 
 
 def _pae_json(prediction: Prediction, pae: Float[np.ndarray, "r r"]) -> Iterator[bytes]:
-    """Yield the PAE file in AlphaFold DB's format in pieces."""
+    """Yield the content of the PAE file in AlphaFold DB's format, in pieces."""
     yield b'[{"predicted_aligned_error":['
     for index, row in enumerate(pae_rows(pae, ",")):
         yield f"{',' if index else ''}[{row}]".encode()
@@ -192,12 +193,12 @@ def _pae_json(prediction: Prediction, pae: Float[np.ndarray, "r r"]) -> Iterator
     yield f"],{to_json(rest)[1:]}]".encode()
 
 
-_NUMBER_BYTES = 32  # of the text of one, in any program's file
-_DAMAGED = "is damaged; --overwrite makes it again"
+_NUMBER_BYTES = 32  # maximum length of a number's text, in the file of any program
+_DAMAGED = "is damaged; pass --overwrite to predict the target again"
 
 
 def read_finished(directory: Path, name: str) -> Prediction | None:
-    """Read a prediction whose files are all present and intact; return None if it must be made again."""
+    """Read a finished prediction; return None if a required file is missing or damaged."""
     try:
         prediction = read_prediction(directory, name)
         required = [kind for kind in FILES if kind.is_required and (kind is not PAE or prediction.ptm is not None)]
@@ -213,19 +214,22 @@ def has_requested_files(
     options: FoldingOptions,
     representations_format: RepresentationFormat,
 ) -> bool:
-    """Return whether a prediction has all files that these options ask for, with all that they ask for."""
+    """Return whether a prediction has all files that these options request, with the requested representations."""
     requested = [kind for kind in FILES if kind.option and getattr(options, kind.option)]
     if REPRESENTATIONS in requested:
         requested.remove(REPRESENTATIONS)
         path = REPRESENTATIONS.path(directory, f".{representations_format}", prediction=prediction.name)
-        names = {*options.representations, *([PASSES] if options.save_passes else [])}
+        names = {*options.representations, *([ITERATIONS] if options.save_passes else [])}
         if not names <= representation_names(path):
             return False
     return all(path.is_file() for path in _files(directory, prediction, requested))
 
 
 def _files(directory: Path, prediction: Prediction, kinds: Iterable[FileKind]) -> Iterator[Path]:
-    """Yield the files of these kinds that a prediction has: of a slim target ranked structures, and what it keeps."""
+    """Yield the paths of a prediction's files of these kinds.
+
+    For a slim target, these are only files that --slim keeps, and ranked structures instead of unrelaxed ones.
+    """
     fields: dict[str, str | int] = {"prediction": prediction.name}
     if is_slim(directory):
         order = JsonObject.read(RANKING.path(directory)).list_of("order", str)
@@ -239,27 +243,27 @@ def _files(directory: Path, prediction: Prediction, kinds: Iterable[FileKind]) -
 
 
 def best_structure(directory: Path, rank: int = 0) -> Path | None:
-    """Return the PDB file of a rank of a target, or the mmCIF file where PDB cannot hold it; None if there is none."""
+    """Return the PDB file of a target's structure with this rank (0 is the best), or else the mmCIF file, or None."""
     return next(filter(Path.is_file, (RANKED.path(directory, suffix, rank=rank) for suffix in (PDB, MMCIF))), None)
 
 
 def ranked(predictions: Sequence[Prediction]) -> list[Prediction]:
-    """Sort predictions by their ranking confidence, the best first; equal ones stay in the given order.
+    """Sort predictions by ranking confidence, the best first; equal ones keep their order.
 
-    Where only some have one that is made of ipTM, which others cannot be compared with, mean pLDDT counts.
+    If only some predictions have an ipTM, ranking confidences cannot be compared, and mean pLDDT is used.
     """
     names = [prediction.name for prediction in predictions]
     if not names or len(set(names)) < len(names):
-        raise ValueError(f"ranking needs one or more predictions of different names, got {names}")
+        raise ValueError(f"ranking needs one or more predictions with different names, got {names}")
     if len({prediction.iptm is None for prediction in predictions}) > 1:
         return sorted(predictions, key=lambda prediction: -float(prediction.plddt.mean(dtype=np.float64)))
     return sorted(predictions, key=lambda prediction: -prediction.ranking_confidence)
 
 
 def write_ranked(directory: Path, order: Sequence[Prediction]) -> None:
-    """Copy structures, relaxed ones if there are any, to ranked_<n>.pdb and .cif, where 0 is the best.
+    """Copy structures, relaxed if possible, to ranked_<n>.pdb and .cif, where 0 is the best.
 
-    Ranked structures of an earlier order that this one does not have are removed.
+    Ranked structures of an earlier, longer order are removed.
     """
     for rank, prediction in enumerate(order):
         for suffix in RANKED.suffixes:
@@ -274,7 +278,7 @@ def write_ranked(directory: Path, order: Sequence[Prediction]) -> None:
 def write_ranking(directory: Path, order: Sequence[Prediction]) -> None:
     """Write ranking_debug.json, the last file of a target: its presence means that the target is finished.
 
-    As in AlphaFold's, confidences are called plddts, or iptm+ptm if they are made of ipTM.
+    As in AlphaFold, the key of the confidences is plddts, or iptm+ptm if they are computed from ipTM.
     """
     confidences = {prediction.name: prediction.ranking_confidence for prediction in order}
     content = {
@@ -293,9 +297,9 @@ def all_notes(order: Sequence[Prediction]) -> list[str]:
 
 
 def read_pae(path: Path, residues: int, problem: str = _DAMAGED) -> tuple[Float[np.ndarray, "r r"], float]:
-    """Read predicted aligned errors in Angstrom, and their upper limit, from a file in AlphaFold DB's format.
+    """Read predicted aligned errors in Å, and their upper limit, from a file in AlphaFold DB's format.
 
-    Raise `InputError` with this `problem` if it is damaged, or is not that of a chain of `residues`.
+    Raise `InputError` with the message `problem` if the file is damaged or has another number of residues.
     """
     try:
         content = read_pair_json(path, residues)[0]
@@ -309,38 +313,38 @@ def read_pae(path: Path, residues: int, problem: str = _DAMAGED) -> tuple[Float[
 
 
 def read_pair_json(path: Path, residues: int) -> Any:
-    """Return the content of a JSON file with numbers of all pairs of residues; raise `InputError` if it is not JSON."""
+    """Read a JSON file with numbers for all pairs of residues. Raise `InputError` if it is not JSON or too large."""
     pairs = residues * residues
     sizes = {"max_bytes": MAX_JSON_BYTES + _NUMBER_BYTES * pairs, "max_values": MAX_JSON_VALUES + pairs}
     return read_json(path, AGAIN, **sizes)
 
 
 def natural_key(name: str) -> list[tuple[int, str]]:
-    """Return a key that sorts names by the numbers in them, so that seed_10 comes after seed_9."""
+    """Return a sort key that compares numbers in names by value, so that seed_10 comes after seed_9."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
-# The array that says how many passes came before the last, in a file that has their representations.
-PASSES = "passes"
+# Name of the array with the number of recycling iterations before the last, if a file has their representations.
+ITERATIONS = "passes"
 
 
 def representation_arrays(prediction: Prediction) -> dict[str, np.ndarray]:
-    """Return the representations of a prediction under the names that files have for them, float32.
+    """Return the float32 representations of a prediction by their names in files.
 
-    Those of the last pass have their own names, such as `single`. If those of all passes were asked for, pass_0_single
-    is that of the first pass, and `passes` counts the passes before the last.
+    Representations of the last recycling iteration have plain names, such as `single`. If all iterations were
+    requested, pass_0_single is from the first iteration, and `passes` is the number of iterations before the last.
     """
     arrays: dict[str, np.ndarray] = {}
     arrays |= {str(name): value for name, value in (prediction.representations or {}).items()}
-    for number, earlier in enumerate(prediction.pass_representations):
-        arrays |= {f"pass_{number}_{name}": value for name, value in earlier.items()}
+    for index, earlier in enumerate(prediction.pass_representations):
+        arrays |= {f"pass_{index}_{name}": value for name, value in earlier.items()}
     if prediction.recycling_iterations is not None:
-        arrays[PASSES] = np.array(len(prediction.pass_representations), np.int32)
+        arrays[ITERATIONS] = np.array(len(prediction.pass_representations), np.int32)
     return arrays
 
 
 def write_representations(path: Path, prediction: Prediction) -> None:
-    """Write the representations of a prediction and its notes, which .safetensors holds in its metadata."""
+    """Write the representations of a prediction and its notes; a .safetensors file has the notes in its metadata."""
     arrays = representation_arrays(prediction)
     with atomic_write(path) as temporary:
         if path.suffix == ".npz":
@@ -348,7 +352,7 @@ def write_representations(path: Path, prediction: Prediction) -> None:
             with temporary.open("wb") as archive:
                 np.savez(archive, allow_pickle=False, **arrays, notes=notes)
         else:
-            # Takes a while to import.
+            # safetensors is imported here, because it loads slowly.
             from safetensors.numpy import save_file  # noqa: PLC0415
 
             contiguous = {name: np.ascontiguousarray(each) for name, each in arrays.items()}
@@ -356,7 +360,7 @@ def write_representations(path: Path, prediction: Prediction) -> None:
 
 
 def representation_names(path: Path) -> Set[str]:
-    """Return the names of the arrays in a file of representations; none if it is missing or damaged."""
+    """Return the names of the arrays in a file of representations; empty if it is missing or damaged."""
     if path.suffix == ".npz":
         try:
             return npz_names(path)

@@ -1,4 +1,4 @@
-"""What identifies the results of a run, and how an earlier run's settings differ from those of this one."""
+"""Record of the inputs and settings that determine a run's results, and its comparison with an earlier run."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,28 +11,31 @@ from data_pipeline.io.errors import InputError, printable
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """The inputs, the options that change results, and the weights from which results are made.
+    """Inputs, options that change results, and weights that determine a run's results.
 
-    Inputs are digests, objects with a digest such as `{"sha256": ..., "file": ...}`, or lists of these. Names of files
-    do not count, because files may be moved. Options may be objects of options.
+    Inputs are digests, objects with a digest such as `{"sha256": ..., "file": ...}`, or lists of these. File names are
+    not compared, because files may be moved. Options may be nested.
     """
 
     inputs: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
-    weights: Mapping[str, str] = field(default_factory=dict)  # digest of the parameters by model
+    weights: Mapping[str, str] = field(default_factory=dict)  # digests of the parameters, by model
 
     def differences(self, now: "RunRecord") -> list[str]:
-        """Describe how `now` differs from this earlier record; models that only one of them has do not count."""
+        """Return a text for each difference of `now` from this earlier record.
+
+        Models that only one of the records has are not compared.
+        """
         inputs = [
-            _another(name, self.inputs.get(name), now.inputs.get(name))
+            _difference_text(name, self.inputs.get(name), now.inputs.get(name))
             for name in sorted({*self.inputs, *now.inputs})
             if _digests(self.inputs.get(name)) != _digests(now.inputs.get(name))
         ]
-        mine, theirs = _flat(self.options), _flat(now.options)
+        before, after = _flat(self.options), _flat(now.options)
         options = [
-            f"{printable(name, 50)} {_as_text(mine.get(name))}, now {_as_text(theirs.get(name))}"
-            for name in sorted({*mine, *theirs})
-            if mine.get(name) != theirs.get(name)
+            f"{printable(name, 50)} {_as_text(before.get(name))}, now {_as_text(after.get(name))}"
+            for name in sorted({*before, *after})
+            if before.get(name) != after.get(name)
         ]
         models = [name for name, digest in now.weights.items() if self.weights.get(name, digest) != digest]
         return [*inputs, *options, *(f"other weights of {printable(name, 50)}" for name in models)]
@@ -43,18 +46,21 @@ def require_same_settings(
     differences: Sequence[str],
     *,
     verb: str = "made",
-    remedy: str = "pass --overwrite, or another --output",
+    remedy: str = "pass --overwrite or another --output",
     error: type[InputError] = InputError,
 ) -> None:
-    """Raise `error` if results at `path` were made with other settings; `remedy` says what the user can do."""
+    """Raise `error` if there are differences between the settings of results at `path` and of this run.
+
+    `verb` ("made" or "begun") and `remedy`, which tells the user what to do, are parts of the message.
+    """
     if differences:
         raise error.at(path, f"{verb} before with other settings ({'; '.join(differences)}); {remedy}")
 
 
-def _another(name: str, *values: Any) -> str:
-    shown = printable(name.replace("_", " "), 50)
-    is_plural = any(isinstance(value, list) for value in values) or re.search("[^s]s$", shown)
-    return f"{shown}: other ones" if is_plural else f"another {shown}"
+def _difference_text(name: str, *values: Any) -> str:
+    words = printable(name.replace("_", " "), 50)
+    is_plural = any(isinstance(value, list) for value in values) or re.search("[^s]s$", words)
+    return f"other {words}" if is_plural else f"another {words}"
 
 
 def _flat(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -66,7 +72,7 @@ def _flat(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _digests(value: Any) -> Any:
-    """Leave out the names of files, which may be moved."""
+    """Return an input's digests without file names, because files may be moved."""
     if isinstance(value, list):
         return [_digests(entry) for entry in value] or None
     return value.get("sha256") if isinstance(value, dict) else value
@@ -75,4 +81,4 @@ def _digests(value: Any) -> Any:
 def _as_text(value: Any) -> str:
     if isinstance(value, float) and float(f"{value:g}") == value:
         return f"{value:g}"
-    return "not given" if value is None else printable(str(value), 50)
+    return "not set" if value is None else printable(str(value), 50)

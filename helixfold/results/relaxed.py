@@ -1,4 +1,4 @@
-"""Write relaxed structures of a target, and the outcome of each relaxation in relax_metrics.json."""
+"""Write the relaxed structures of a target, and the results of relaxation in relax_metrics.json."""
 
 import math
 from collections.abc import Mapping
@@ -24,9 +24,9 @@ from helixfold.results.writing import to_json, write_file
 
 
 def read_unrelaxed(directory: Path, prediction: Prediction) -> Protein:
-    """Read a predicted structure from its file; the B-factors are pLDDT.
+    """Read an unrelaxed predicted structure from its file; the B-factors are pLDDT.
 
-    Raise `RelaxationError` if a chain has no atoms, as one of unknown residues only: reading leaves it out.
+    Raise `RelaxationError` if a chain has no atoms, because all its residues are unknown; reading leaves it out.
     """
     protein = protein_from_chains(read_structure(UNRELAXED.path(directory, MMCIF, prediction=prediction.name)).chains)
     if len(protein.aatype) != len(prediction.plddt):
@@ -43,7 +43,7 @@ def write_relaxed(
 ) -> None:
     """Write relaxed_<prediction>.cif and .pdb of target `name`, with hydrogens and pLDDT as B-factors.
 
-    There is a PDB file if there is one of the prediction. The mmCIF file tells the `origin` of the prediction.
+    The PDB file is written if the prediction has one. The `origin` of the prediction is written into the mmCIF file.
     """
     remark = (
         f"Predicted by helixfold {__version__}, {prediction.name}, and relaxed with Amber99sb by OpenMM. The B-factor "
@@ -77,10 +77,11 @@ def write_relaxed(
 
 
 def relaxation_notes(relaxed: Relaxed) -> list[str]:
-    """Return notes on residues that were placed anew, that still have violations, and that were not relaxed."""
+    """Return notes on residues that were placed again, that still have violations, and that were not relaxed."""
     notes = []
     if relaxed.freed:
-        notes.append(f"{len(relaxed.freed)} residues were placed anew: bonds or overlaps could not be mended in place.")
+        reason = "bonds or overlaps could not be repaired in place"
+        notes.append(f"{len(relaxed.freed)} residues were placed again: {reason}.")
     if relaxed.after.residues:
         notes.append(f"{relaxed.after.residues} residues still have impossible bonds, angles or clashes.")
     if relaxed.left_out:
@@ -127,7 +128,7 @@ def read_metrics(directory: Path) -> dict[str, dict[str, Any]]:
 
 
 def _is_relaxed(directory: Path, name: str) -> bool:
-    """Return whether the files of a relaxed structure are there; there is a PDB file only if it was predicted so."""
+    """Return whether all files of a relaxed structure exist; a PDB file is required only if the prediction has one."""
     return all(
         RELAXED.path(directory, suffix, prediction=name).is_file()
         for suffix in RELAXED.suffixes

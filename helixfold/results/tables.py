@@ -1,11 +1,11 @@
 """Write tab-separated tables in the format of nf-core/proteinfold, for its report and for MultiQC.
 
-Names and columns are those that its `extract_metrics.py` writes and `generate_report.py` and
-`generate_multiqc_contents.py` read (development version of 2026): <target>_plddt.tsv, <target>_ptm.tsv,
-<target>_<rank>_pae.tsv and <target>_msa.tsv. Notes of a prediction are in a column that those readers ignore, or in a
-comment. The table of pTM can have neither.
+Its `extract_metrics.py` writes tables with these names and columns, and its `generate_report.py` and
+`generate_multiqc_contents.py` read them (development version of 2026): <target>_plddt.tsv, <target>_ptm.tsv,
+<target>_<rank>_pae.tsv and <target>_msa.tsv. Notes of a prediction are in a column that these programs ignore, or in a
+comment. The table of pTM can have neither, so it is not written for predictions with notes.
 
-<target>_interfaces.tsv is ours: a line for each pair of chains of each prediction of a complex.
+<target>_interfaces.tsv is our own: a line for each pair of chains of each prediction of a complex.
 """
 
 import csv
@@ -25,17 +25,17 @@ from helixfold.results.prediction import all_notes, pae_rows, read_pae
 from helixfold.results.text_tables import tab_separated
 from helixfold.results.writing import write_file
 
-# HHblits' order: twenty residue types in alphabetical order.
+# The twenty residue types in alphabetical order, as in HHblits.
 _MSA_LETTERS = "ACDEFGHIKLMNPQRSTVWY"
 _FIRST_COLUMNS = ("rank", "prediction", "chain_1", "chain_2")
 _SCORES = ("iptm", "ipsae", "pdockq", "pdockq2", "lis", "interface_plddt", "interface_pae", "contacts")
 
 
 def write_tables(directory: Path, order: Sequence[Prediction]) -> None:
-    """Write tables of pLDDT and pTM of all predictions, the best first, and of the PAE of the best one."""
+    """Write tables of pLDDT, pTM and interface scores of all predictions, the best first, and of the best one's PAE."""
     target, notes = directory.resolve().name, all_notes(order)
     write_file(PLDDT_TABLE.path(directory, target=target), plddt_table([each.plddt for each in order], notes))
-    # Rank, from 0, and pTM, without a header.
+    # The columns are the rank, from 0, and pTM, without a header.
     ptms = [f"{rank}\t{each.ptm:.3f}\n" for rank, each in enumerate(order) if each.ptm is not None]
     write_file(
         PTM_TABLE.path(directory, target=target), "".join(ptms) if len(ptms) == len(order) and not notes else None
@@ -51,7 +51,7 @@ def write_tables(directory: Path, order: Sequence[Prediction]) -> None:
 def interface_table(directory: Path, order: Sequence[Prediction]) -> str | None:
     """Return a table with a line for each pair of chains, from the confidence files; None for single chains.
 
-    Scores are those of `InterfaceScores`, NA where there are none. Notes of a prediction are in the last column.
+    The scores are defined in `helixfold.analysis.interfaces`; missing scores are NA. The last column has the notes.
     """
     lines = [
         [rank, prediction.name, *interface.list_of("chains", str), *map(interface.content.get, _SCORES), notes]
@@ -74,7 +74,7 @@ def plddt_table(plddts: Sequence[Float[np.ndarray, " r"]], notes: Sequence[str] 
 
 
 def pae_table(pae: Float[np.ndarray, "r r"], notes: Sequence[str] = ()) -> Iterator[bytes]:
-    """Yield a table of PAE in Angstrom without a header; row i is aligned, column j scored."""
+    """Yield a table of PAE in Å without a header; rows are aligned residues, and columns scored ones."""
     for note in notes:
         yield f"# {plain_text(note)}\n".encode()
     for row in pae_rows(pae, "\t"):
@@ -84,8 +84,8 @@ def pae_table(pae: Float[np.ndarray, "r r"], notes: Sequence[str] = ()) -> Itera
 def msa_table(msa: Int[np.ndarray, "n r"]) -> Iterator[bytes]:
     """Yield a table of the alignment without a header, the target first, with a number for each residue.
 
-    0 to 19 are the residue types in alphabetical order, 20 is unknown, 21 a gap.
+    Numbers 0 to 19 are the residue types in alphabetical order, 20 is an unknown residue, and 21 a gap.
     """
-    numbers = np.array([str(number) for number in (*map(_MSA_LETTERS.index, RESTYPES), UNKNOWN, GAP)])
+    codes = np.array([str(code) for code in (*map(_MSA_LETTERS.index, RESTYPES), UNKNOWN, GAP)])
     for row in msa:
-        yield ("\t".join(numbers[row].tolist()) + "\n").encode()
+        yield ("\t".join(codes[row].tolist()) + "\n").encode()

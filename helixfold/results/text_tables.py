@@ -1,4 +1,4 @@
-"""Lay out tables as text: aligned for the screen, or separated by tabs."""
+"""Format tables as text: aligned for the screen, or separated by tabs."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,23 +8,23 @@ _DIGITS = 4
 
 
 def aligned(lines: Sequence[Sequence[str]], *, left: int) -> Iterator[str]:
-    """Yield the lines of a table whose first `left` columns are aligned on the left, and the others on the right."""
+    """Yield the lines of a table with the first `left` columns left-aligned and the others right-aligned."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         cells = [
-            cell.ljust(width) if number < left else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
+            cell.ljust(width) if index < left else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(line, widths, strict=True))
         ]
         yield "  ".join(cells).rstrip()
 
 
 def tab_separated(names: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
-    """Return a table as tab-separated text under the names of its columns, with NA for None."""
+    """Return a table as tab-separated text with a header of column names, and NA for None."""
     return "".join("\t".join(map(_cell, line)) + "\n" for line in (names, *lines))
 
 
 def rounded(value: Any) -> Any:
-    """Return a number with four digits, None if it is not finite, and anything else as it is."""
+    """Round a float to four decimals, or return None if it is not finite; return other values unchanged."""
     if isinstance(value, float):
         return round(value, _DIGITS) if math.isfinite(value) else None
     return value

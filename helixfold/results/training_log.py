@@ -1,4 +1,4 @@
-"""The log of a training run, `log.jsonl`: its records, and how they are read.
+"""Read the log of a training run, `log.jsonl`.
 
 Steps count from 0, as in `TrainingLoader`.
 """
@@ -20,28 +20,28 @@ LOG_FILE = "log.jsonl"
 
 @dataclass(frozen=True, kw_only=True)
 class StepRecord:
-    """Record of one step, over all processes."""
+    """Record of one training step, over all ranks."""
 
     step: int
     examples_seen: int  # since the beginning of the run, including this step
-    losses: dict[str, float]  # means over the step's batch: each term unweighted, their sum "weighted", and "total"
+    losses: dict[str, float]  # means over the batch: each term unweighted, the weighted sum "weighted", and "total"
     learning_rate: float
     gradient_norm: float
     clipped: float  # fraction of gradients that were clipped (of examples, tensors or batches, as configured)
-    skipped: bool  # a loss or gradient was not finite, and the parameters were not updated
-    passes: int  # recycling iterations, the last one included
+    skipped: bool  # whether a loss or gradient was not finite, so that the parameters were not updated
+    passes: int  # recycling iterations, including the last one
     seconds: float
     data_seconds: float  # part of `seconds` spent waiting for data
     examples_per_second: float
-    memory_gib: float  # peak of the run so far
-    names: tuple[str, ...]  # of the chains or assemblies in the batch
-    # Of complexes, mean over the examples that have each; see `losses.chain_metrics`. Earlier logs have none.
+    memory_gib: float  # peak since the start of the run
+    names: tuple[str, ...]  # chains or assemblies in the batch
+    # Means over the complexes that have a metric; see `losses.chain_metrics`. Earlier versions wrote none.
     metrics: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationRecord:
-    """Record of the scores of the held-out chains after a step."""
+    """Record of an evaluation on held-out chains after a step."""
 
     step: int
     summary: dict[str, float]  # means over the chains
@@ -50,7 +50,7 @@ class EvaluationRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingHistory:
-    """Steps and evaluations of a `log.jsonl`, in order."""
+    """The steps and evaluations of a training run, in order."""
 
     steps: tuple[StepRecord, ...]
     evaluations: tuple[EvaluationRecord, ...]
@@ -60,9 +60,9 @@ _Record = TypeVar("_Record", StepRecord, EvaluationRecord)
 
 
 def read_log(path: Path) -> TrainingHistory:
-    """Return the steps and evaluations in a `log.jsonl`, without an incomplete last line.
+    """Read the steps and evaluations in a `log.jsonl`, ignoring an incomplete last line.
 
-    Raise `InputError` with the line number if the file is not such a log.
+    Raise `InputError` with the line number if the file is not a training log.
     """
     steps: list[StepRecord] = []
     evaluations: list[EvaluationRecord] = []
@@ -71,7 +71,7 @@ def read_log(path: Path) -> TrainingHistory:
             if values["type"] == "step":
                 steps.append(_restored(StepRecord, values))
                 if len(steps) > 1 and steps[-1].step <= steps[-2].step:
-                    raise ValueError(f"step {steps[-1].step} stands after step {steps[-2].step}")
+                    raise ValueError(f"step {steps[-1].step} follows step {steps[-2].step}")
             elif values["type"] == "evaluation":
                 evaluations.append(_restored(EvaluationRecord, values))
         except (ValueError, OverflowError) as error:  # OverflowError: an integer larger than any float
@@ -80,7 +80,7 @@ def read_log(path: Path) -> TrainingHistory:
 
 
 def _restored(record: type[_Record], values: Mapping[str, Any]) -> _Record:
-    """Rebuild the record that a line was written from. Raise ValueError if it is not such a record."""
+    """Create a record from the values of a line. Raise `ValueError` if they are not such a record."""
     kinds: dict[str, Any] = typing.get_type_hints(record)
     optional = {each.name for each in fields(record) if each.default_factory is not MISSING}
     stored = {*values} - {"type", "time"}
@@ -105,11 +105,11 @@ def _value(name: str, kind: Any, value: Any) -> Any:
 def log_lines(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any]]]:
     """Yield the number (from 1), bytes and content of each complete line.
 
-    Raise `InputError` with the line number if the file is not such a log.
+    Raise `InputError` with the line number if the file is not a training log.
     """
     require_file(path)
     with os_errors_as_input_errors(path, "cannot be read"), path.open("rb") as file:
-        # Text after the last line break is an incomplete line.
+        # Text after the last line break is an incomplete line, which is left out.
         for number, line in enumerate(iter(lambda: file.readline(MAX_JSON_BYTES), b""), start=1):
             if not line.endswith(b"\n") and len(line) < MAX_JSON_BYTES:
                 return
@@ -121,7 +121,7 @@ def log_lines(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any]]]:
             if not is_record or type(values.get("step")) not in (int, types.NoneType):
                 raise InputError.at(
                     path,
-                    f"'{printable(line[:100].decode(errors='replace').rstrip(), 60)}' is no line of a training log; "
+                    f"'{printable(line[:100].decode(errors='replace').rstrip(), 60)}' is not a line of a training log; "
                     "move the file away",
                     line=number,
                 )

@@ -1,4 +1,4 @@
-"""The published works that a prediction rests on, as references for a text and for BibTeX."""
+"""Publications to cite for a prediction, as plain references and as BibTeX."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,10 +7,10 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Work:
-    """A published work."""
+    """A publication to cite."""
 
     key: str  # in BibTeX
-    author: str  # as BibTeX has it, the first ones
+    author: str  # the first authors, in BibTeX's format
     title: str
     journal: str
     year: int
@@ -18,13 +18,13 @@ class Work:
 
     @property
     def bibtex(self) -> str:
-        """Return the entry of a BibTeX file."""
+        """The entry in BibTeX's format."""
         fields = ("author", "title", "journal", "year", "doi")
         return f"@article{{{self.key},\n" + "".join(f"{name} = {{{getattr(self, name)}}},\n" for name in fields) + "}\n"
 
     @property
     def citation(self) -> str:
-        """Return the work in one line of a list of references."""
+        """The reference as one line of plain text."""
         first, *others = self.author.replace('{\\"u}', "ü").split(" and ")
         authors = f"{first.partition(',')[0]} et al." if len(others) > 1 else " and ".join([first, *others])
         return f"{authors} {self.title}. {self.journal} ({self.year}), doi:{self.doi}"
@@ -91,5 +91,5 @@ WORKS: Final = {
 
 
 def bibtex(names: Iterable[str]) -> str:
-    """Return a BibTeX file with the works of these names."""
+    """Return the text of a BibTeX file with these works; `names` are keys of `WORKS`."""
     return "".join(WORKS[name].bibtex for name in names)

@@ -293,7 +293,11 @@ def test_reports_on_damaged_results_are_made_or_refused_in_a_sentence(
         (line,) = said
         assert code == 1, name
         assert line.startswith(f"helixfold: good: no report: {out}/good/{wrong}: ")
-        advice = ("fold the target again with --overwrite", "get it again", "--overwrite makes it again")
+        advice = (
+            "fold the target again with --overwrite",
+            "get it again",
+            "pass --overwrite to predict the target again",
+        )
         assert line.endswith(tuple(f"; {each}" for each in advice))
 
 

@@ -130,10 +130,10 @@ def test_what_earlier_versions_did_not_record_is_no_sameness(
     [
         (None, "not a result; name the directory of a target"),
         ("", "not a complete JSON file"),
-        ("[]", "an object is expected"),
-        ("{}", "names no prediction"),
-        ('{"predictions": {"tiny": 7}}', "predictions.tiny: an object is expected"),
-        ('{"predictions": {"tiny": {}}, "options": []}', "options: an object is expected"),
+        ("[]", "expected an object"),
+        ("{}", "has no predictions"),
+        ('{"predictions": {"tiny": 7}}', "predictions.tiny: expected an object"),
+        ('{"predictions": {"tiny": {}}, "options": []}', "options: expected an object"),
     ],
 )
 def test_what_is_no_result_is_one_sentence(
@@ -155,7 +155,7 @@ def test_a_directory_of_one_result_stands_for_it_and_one_of_more_names_one(
     assert main(["compare", str(made / "a"), str(made / "b" / "one")]) == 0
     both = results[0].parent
     assert main(["compare", str(made / "a"), str(both)]) == 2
-    assert f"{both}: holds 2 results; name one of them, such as {both / 'a'}" in capsys.readouterr().err
+    assert f"{both}: has 2 results; pass one of them, such as {both / 'a'}" in capsys.readouterr().err
 
 
 def test_structures_are_rejected_with_advice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,7 +82,7 @@ def test_more_samples_than_are_compared_get_the_conformation_that_they_are_like(
     order = write_target(tmp_path / "first", models=NAMES, noise=0.1)
     target, by_name = tmp_path / "hairpin", dict(zip(order, states, strict=True))
     write_target(target, models=NAMES, noise=0.1, states=[bent(2.2 * by_name[name]) for name in NAMES])
-    monkeypatch.setattr(ensemble, "_MOST_COMPARED", 4)
+    monkeypatch.setattr(ensemble, "_MAX_COMPARED", 4)
     write_ensemble(target)
     assert [line["conformation"] for line in table(target / "ensemble.tsv")] == [str(1 + state) for state in states]
     assert "4 of 7, evenly chosen by rank" in (target / "ensemble.html").read_text()
@@ -113,7 +113,7 @@ def test_the_command_writes_it_from_what_is_there(target: Path, capsys: pytest.C
 
 
 def test_the_report_shows_the_best_of_many(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("helixfold.report.target_page._MOST_PREDICTIONS", 2)
+    monkeypatch.setattr("helixfold.report.target_page._MAX_PREDICTIONS", 2)
     write_ensemble(target)
     write_report(target)
     page = (target / "report.html").read_text()

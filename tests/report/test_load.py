@@ -87,7 +87,7 @@ def test_one_of_several_targets_is_named(tmp_path: Path) -> None:
     colabfold(tmp_path, "two")
     with pytest.raises(InputError, match="holds 2 targets; pass one of them as target: one, two"):
         load_results(tmp_path)
-    with pytest.raises(InputError, match="holds no target 'three'; it has one, two"):
+    with pytest.raises(InputError, match="has no target 'three'; it has one, two"):
         load_results(tmp_path, "three")
     (best, _) = load_results(tmp_path, target="two")
     assert best.file is not None

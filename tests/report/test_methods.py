@@ -69,7 +69,7 @@ def test_the_protein_and_the_rows_that_were_read_are_named(tmp_path: Path) -> No
     found = methods_of(read_target(directory))
     assert found is not None
     assert "The structure of hairpin (Src SH3, Gallus gallus; " in found.text
-    assert "which has 40 sequences (at most 30 read in each recycling iteration), was made" in found.text
+    assert "which has 40 sequences (of which at most 30 were used in each recycling iteration), was made" in found.text
 
 
 def test_a_server_is_cited_as_colabfolds_with_its_program(tmp_path: Path) -> None:
@@ -85,8 +85,8 @@ def test_given_alignments_and_single_sequences_are_no_searches(tmp_path: Path) -
     given, alone = methods(tmp_path / "given", record), methods(tmp_path / "alone", record, rows=1)
     assert given is not None
     assert alone is not None
-    assert "The multiple sequence alignment, which has 40 sequences, was given." in given.text
-    assert "The network read the sequence alone" in alone.text
+    assert "The multiple sequence alignment, which has 40 sequences, was provided by the user." in given.text
+    assert "Only the sequence was used" in alone.text
 
 
 def test_parameters_that_are_not_deepminds_are_named(tmp_path: Path) -> None:

@@ -309,7 +309,7 @@ def test_the_files_plots_are_of_the_predictions_and_of_the_chains(
         score = [0.3, 0.8, 0.5][place]
         write_prediction(tmp_path, special_complex.prediction(f"m_{place}", ranking_confidence=score, **changed))
     order = ranked([each for place in range(3) if (each := read_finished(tmp_path, f"m_{place}")) is not None])
-    monkeypatch.setattr("helixfold.report.plot_files._MOST_DRAWN", 2)
+    monkeypatch.setattr("helixfold.report.plot_files._MAX_DRAWN", 2)
     drawn: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
     for name in ("plddt", "pae", "coverage"):
 

@@ -71,7 +71,7 @@ def test_one_sentence_and_a_table_tell_what_made_all_predictions(plain_target: P
     for row in (
         "command helixfold predict 'a b.fasta'",
         "threads 3 of each of 2 processes",
-        "executor slabs, slabs of 256 MiB, 4 targets in the same passes",
+        "executor slabs, slabs of 256 MiB, 4 targets at once",
         "operators attention: triton, linear: one and two",
         f"features SHA-256 {'f' * 64}",
         "searches mmseqs 18 in uniref; mmseqs 18 pair; server x",

@@ -132,7 +132,7 @@ def test_results_without_a_record_say_so(tmp_path: Path) -> None:
 
 def test_what_is_no_result_is_one_sentence(tmp_path: Path) -> None:
     compared(tmp_path, settings(RECORD), settings(RECORD))
-    with pytest.raises(InputError, match=r"holds 2 results; name one of them, such as .*first"):
+    with pytest.raises(InputError, match=r"has 2 results; pass one of them, such as .*first"):
         compare_provenance(tmp_path, tmp_path / "second")
     (tmp_path / "second" / "settings.json").unlink()
     # The only one in a directory is found.
@@ -143,7 +143,7 @@ def test_what_is_no_result_is_one_sentence(tmp_path: Path) -> None:
         ("second", "not a result; name the directory of a target"),
         ("nowhere", "not a result; name the directory of a target"),
         ("a.pdb", "to compare structures, use `helixfold evaluate`"),
-        ("empty.json", "names no prediction"),
+        ("empty.json", "has no predictions"),
     ):
         with pytest.raises(InputError, match=problem):
             compare_provenance(tmp_path / "first", tmp_path / name)

@@ -109,9 +109,9 @@ def test_damaged_files_make_lines_and_no_failures(tmp_path: Path) -> None:
     write_pulldown(tmp_path)
     found = rows(tmp_path)
     assert [line["status"] for line in found.values()] == ["finished", "failed", "failed"]
-    assert "a list is expected" in found["a"]["problem"]
+    assert "expected a list" in found["a"]["problem"]
     (tmp_path / "pulldown.json").write_text('{"complexes": [{"name": 1}]}')
-    with pytest.raises(InputError, match=r"complexes\[0\]\.name: text is expected"):
+    with pytest.raises(InputError, match=r"complexes\[0\]\.name: expected text"):
         write_pulldown(tmp_path)
 
 

@@ -78,7 +78,7 @@ def test_the_screen_has_rows_by_file_templates_and_notes(prepared_complex: Prepa
         "1 hit not used, see templates.json; x is not used"
     )
     assert summary(prepared, {"2xyz_B"}).endswith(
-        "; 1 template (2xyz_B), 1 (1abc_A) that no model of this run reads, 1 hit not used, see templates.json; "
+        "; 1 template (2xyz_B), 1 (1abc_A) that no model of this run uses, 1 hit not used, see templates.json; "
         "x is not used"
     )
     features = prepared_complex.features.multimer

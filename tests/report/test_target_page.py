@@ -141,7 +141,7 @@ def test_a_damaged_pair_is_named(dimer: Path, tmp_path: Path) -> None:
     content = json.loads(path.read_text())
     content["interfaces"][0]["chains"] = ["A"]
     path.write_text(json.dumps(content))
-    with pytest.raises(InputError, match="an interface has 1 chains, not 2; fold the target again"):
+    with pytest.raises(InputError, match="an interface has 1 chains; expected 2; fold the target again"):
         write_report(copy)
 
 
@@ -403,10 +403,10 @@ def test_a_missing_file_leaves_out_its_part(target: Path, missing: str) -> None:
         ("confidence_model_1_ptm.json", '{"plddt": [1, NaN]}', "plddt: a list of numbers"),
         ("pae_model_1_ptm.json", '[{"predicted_aligned_error":[[1,2],[3,4]]}]', "is damaged"),
         ("pae_model_1_ptm.json", "", "is damaged"),
-        ("ranking_debug.json", '{"order": ["../../secret"]}', "no part of a file name"),
-        ("ranking_debug.json", '{"order": []}', "names no prediction"),
-        ("timings.json", '{"stages": {"a": {"seconds": "x"}}}', "seconds: a number is expected"),
-        ("templates.json", '{"used": [3]}', "used[0]: an object is expected"),
+        ("ranking_debug.json", '{"order": ["../../secret"]}', "cannot be part of a file name"),
+        ("ranking_debug.json", '{"order": []}', "has no predictions"),
+        ("timings.json", '{"stages": {"a": {"seconds": "x"}}}', "seconds: expected a number"),
+        ("templates.json", '{"used": [3]}', "used[0]: expected an object"),
         ("features.npz", "x", "damaged"),
         ("unrelaxed_model_1_ptm.pdb", "ATOM      1  CA  ALA A   1      x", "not a PDB file"),
     ],

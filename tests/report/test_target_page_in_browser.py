@@ -186,7 +186,7 @@ def test_relaxed_atoms_are_shown_where_there_are_some(opened: Browser) -> None:
     assert opened.find("#kind").get_attribute("value") == "relaxed"
     assert opened.find("#kind-label").is_displayed()
     assert "0.214" in opened.find("main").text
-    assert "could not be relaxed and stays as predicted: atoms lie on each other" in opened.find(".warnings").text
+    assert "could not be relaxed and is shown as predicted: atoms lie on each other" in opened.find(".warnings").text
     opened.run("model.value = '1'; model.dispatchEvent(new Event('change'))")
     opened.until(lambda: not opened.find("#kind-label").is_displayed())
 

@@ -136,7 +136,7 @@ def test_without_locks_nothing_is_removed(
     assert not capsys.readouterr().err
     with locked_directory(tmp_path):
         pass
-    assert "cannot be locked (Function not implemented); start no second run there" in capsys.readouterr().err
+    assert "cannot be locked (Function not implemented); do not start a second run there" in capsys.readouterr().err
 
 
 def test_claims_that_are_a_link_or_in_a_moved_directory_are_left_alone(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_archives_are_of_limited_size(output: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(packed, "TARGETS", 2)
     pack_targets(output, NAMES, describe)
     assert archives_in(output) == ["000001.zip", "000002.zip"]
-    monkeypatch.setattr(packed, "_MOST_FILES", 9)
+    monkeypatch.setattr(packed, "_MAX_FILES", 9)
     for name in NAMES:
         write(output / name, "again")
     pack_targets(output, NAMES, describe)
@@ -362,9 +362,9 @@ def test_no_path_leads_out_of_a_target(tmp_path: Path, name: str) -> None:
     hostile(output / "packed" / "000001.zip", {"t/ranking_debug.json": b"{}", name: b"x"})
     with PackedResults(output) as found:
         assert found.names() == ["t"]
-        with pytest.raises(InputError, match="not the path of a plain file"):
+        with pytest.raises(InputError, match="is not a plain file"):
             found.restore("t")
-        with pytest.raises(InputError, match="not the path of a plain file"), found.directory("t"):
+        with pytest.raises(InputError, match="is not a plain file"), found.directory("t"):
             pass
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.parent.name != "packed"]
 
@@ -386,7 +386,7 @@ def test_links_and_contradictions_are_refused(tmp_path: Path) -> None:
     with PackedResults(tmp_path) as found, pytest.raises(InputError, match="plain file"):
         found.restore("t")
     hostile(path, {"t/ranking_debug.json": b"{}", "t/a": b"", "t/a/b": b""})
-    with PackedResults(tmp_path) as found, pytest.raises(InputError, match="is a directory, too"):
+    with PackedResults(tmp_path) as found, pytest.raises(InputError, match="is also a directory"):
         found.restore("t")
     hostile(path, {INDEX_FILE: b'{"targets": ["t"]}\n{}\n', "u/ranking_debug.json": b"{}"})
     os.utime(path, (1, 1))

@@ -83,7 +83,7 @@ def test_nothing_or_the_same_prediction_twice_cannot_be_ranked(tmp_path: Path, c
     write_prediction(tmp_path, prediction())
     found = read_finished(tmp_path, "model_1_ptm")
     assert found is not None
-    with pytest.raises(ValueError, match="one or more predictions of different names"):
+    with pytest.raises(ValueError, match="one or more predictions with different names"):
         ranked([found] * count)
 
 
@@ -153,7 +153,7 @@ def test_a_damaged_pae_file_is_one_sentence(tmp_path: Path) -> None:
         "[" * 100_000,
     ):
         path.write_text(text)
-        with pytest.raises(InputError, match=r"pae_x\.json: is damaged; --overwrite makes it again"):
+        with pytest.raises(InputError, match=r"pae_x\.json: is damaged; pass --overwrite to predict the target again"):
             read_pae(path, 2)
 
 

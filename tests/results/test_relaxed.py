@@ -77,7 +77,7 @@ def test_readers_are_told_what_was_done_and_what_is_left(tmp_path: Path, kind: s
     text = " ".join((tmp_path / f"relaxed_model_1_ptm.{kind}").read_text().replace("REMARK   6", "").split())
     assert "OpenMM" in text
     assert "1 residues still have impossible bonds, angles or clashes." in text
-    assert "2 residues were placed anew: bonds or overlaps could not be mended in place." in text
+    assert "2 residues were placed again: bonds or overlaps could not be repaired in place." in text
     assert "1 residues had too few atoms to be relaxed." in text
     assert " ".join(NOTE.split()) in text
 

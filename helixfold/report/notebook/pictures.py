@@ -1,4 +1,4 @@
-"""Draw plots for notebooks: maps of residue pairs side by side, and lines along a chain or a training run."""
+"""Draw plots for notebooks: maps of residue pairs, and curves along a chain or a training run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,10 +34,10 @@ def maps(
     most: float | None = None,
     columns: int = 5,
 ) -> Picture:
-    """Draw a map of residue pairs for each panel, all on one colour scale, which `label` names with its unit.
+    """Draw maps of residue pairs, one panel for each title, with a common colour scale labelled `label`.
 
-    The scale goes from `least` to `most`, by default the largest value. With `least` None, it is symmetric with white
-    at 0, for differences. A row has up to `columns` panels.
+    The scale goes from `least` to `most`, which is by default the largest value. If `least` is None, the scale is
+    symmetric with white at 0, for differences. A row has up to `columns` panels.
     """
     values = {title: np.asarray(panel, dtype=np.float64) for title, panel in panels.items()}
     top = max(float(np.nanmax(np.abs(each))) for each in values.values()) if most is None else most
@@ -55,15 +55,15 @@ def lines(
     along_label: str = "Residue",
     most: float | None = None,
 ) -> Picture:
-    """Draw a line for each name, over residue numbers from 1 or over the values in `along`.
+    """Draw a curve for each name, over residue numbers from 1 or over the values in `along`.
 
-    `label` names the vertical axis, which goes from 0 to `most`, and `along_label` the horizontal one.
+    `label` is the label of the vertical axis, which goes from 0 to `most`, and `along_label` of the horizontal axis.
     """
     figure = Figure(figsize=(6.5, 2.8), dpi=_DOTS_PER_INCH, facecolor="white", layout="constrained")
     axes = figure.add_subplot()
-    for number, (name, line) in enumerate(values.items()):
-        places = np.arange(1, len(line) + 1) if along is None else along
-        axes.plot(places, line, color=_COLORS[number % len(_COLORS)], label=name, marker="o", markersize=3)
+    for index, (name, line) in enumerate(values.items()):
+        positions = np.arange(1, len(line) + 1) if along is None else along
+        axes.plot(positions, line, color=_COLORS[index % len(_COLORS)], label=name, marker="o", markersize=3)
     axes.set(ylim=(0, most), xlabel=along_label, ylabel=label)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.spines[["top", "right"]].set_visible(False)

@@ -1,6 +1,6 @@
-"""Show structures in a notebook, to be rotated with the mouse: one, several superposed, or an animation.
+"""Show structures in a notebook as interactive views: one, several together, or an animation.
 
-Needs the extra `notebooks`.
+This module needs the extra `notebooks`.
 """
 
 import base64
@@ -19,22 +19,22 @@ from helixfold.results.pdb import to_pdb
 
 # Okabe and Ito's colours, which can be distinguished with any kind of colour vision.
 _COLORS = ("#999999", "#0072B2", "#D55E00", "#009E73", "#CC79A7")
-# Angstrom: radius of a C-alpha atom drawn as a ball, and the range of distances between neighbours in a chain, with
-# a margin for chains that are not quite right yet.
+# Å: radius of a C-alpha atom drawn as a ball, and the range of distances between neighbours that counts as a chain,
+# with a margin for inaccurate structures.
 _BALL, _STEPS = 0.7, (2.0, 5.0)
 _SIDE_CHAINS = {"stick": {"radius": 0.12, "colorscheme": "default"}}
 
 
 def show_structure(protein: Protein, *, side_chains: bool = False) -> Any:
-    """Show one structure, whose B-factors are pLDDT, in AlphaFold DB's colours; `side_chains` draws these as sticks."""
+    """Show a structure in AlphaFold DB's confidence colours (its B-factors are pLDDT), optionally with side chains."""
     view = _empty_view()
     view.addModel(to_pdb(protein), "pdb")
     view.setStyle({}, {})
     plddts = protein.b_factors.max(1)
     for chain in split_chains(protein):
-        for place in range(chain.start, chain.stop):
-            band = next(band for band in CONFIDENCE_BANDS if plddts[place] >= band.min_plddt)
-            _draw(view, {"chain": chain.name, "resi": int(protein.residue_index[place])}, band.color, protein)
+        for index in range(chain.start, chain.stop):
+            band = next(band for band in CONFIDENCE_BANDS if plddts[index] >= band.min_plddt)
+            _draw(view, {"chain": chain.name, "resi": int(protein.residue_index[index])}, band.color, protein)
     if side_chains:
         view.addStyle(_SIDE_CHAINS)
     view.zoomTo()
@@ -42,18 +42,18 @@ def show_structure(protein: Protein, *, side_chains: bool = False) -> Any:
 
 
 def show_together(proteins: Mapping[str, Protein]) -> Any:
-    """Show several structures where their coordinates put them, each in the colour in which its name is printed."""
+    """Show several structures in one view without superposing them; each name is printed in its structure's colour."""
     view = _empty_view()
-    for number, (name, protein) in enumerate(proteins.items()):
-        color = _COLORS[number % len(_COLORS)]
+    for index, (name, protein) in enumerate(proteins.items()):
+        color = _COLORS[index % len(_COLORS)]
         view.addModel(to_pdb(protein), "pdb")
-        view.setStyle({"model": number}, {})
-        _draw(view, {"model": number}, color, protein)
+        view.setStyle({"model": index}, {})
+        _draw(view, {"model": index}, color, protein)
         view.addLabel(
             name,
             {
                 "useScreen": True,
-                "position": {"x": 8, "y": 8 + 26 * number, "z": 0},
+                "position": {"x": 8, "y": 8 + 26 * index, "z": 0},
                 "fontSize": 13,
                 "fontColor": color,
                 "backgroundOpacity": 0,
@@ -64,16 +64,16 @@ def show_together(proteins: Mapping[str, Protein]) -> Any:
 
 
 def show_film(proteins: Sequence[Protein], truth: Protein | None = None) -> Any:
-    """Show the frames of one chain as an animation, coloured from blue at the first residue to red at the last.
+    """Show structures of one chain as the frames of an animation, coloured from blue (first residue) to red (last).
 
-    `truth` is drawn in grey with all frames.
+    The structure `truth` is drawn in grey with all frames.
     """
     view = _empty_view()
     view.addModelsAsFrames(
-        "".join(_as_model(number, protein) for number, protein in enumerate(proteins, start=1)), "pdb"
+        "".join(_as_model(serial, protein) for serial, protein in enumerate(proteins, start=1)), "pdb"
     )
     view.setStyle({"model": 0}, {"cartoon": {"color": "spectrum"}})
-    # A ribbon cannot be drawn through early frames, in which neighbours are far apart.
+    # Balls are added, because a ribbon cannot be drawn if neighbours are far apart, as in early frames.
     view.addStyle({"model": 0, "atom": "CA"}, {"sphere": {"radius": _BALL, "color": "spectrum"}})
     if truth is not None:
         view.addModel(to_pdb(truth), "pdb")
@@ -84,7 +84,7 @@ def show_film(proteins: Sequence[Protein], truth: Protein | None = None) -> Any:
 
 
 def _draw(view: Any, selection: dict[str, object], color: str, protein: Protein) -> None:
-    """Draw a ribbon, or a ball for each C-alpha atom if neighbours are not as far apart as in a chain."""
+    """Draw a ribbon, or a ball for each C-alpha atom if distances between neighbours do not fit a chain."""
     if _is_chain(protein):
         view.addStyle(selection, {"cartoon": {"color": color, "thickness": 0.5}})
     else:
@@ -96,9 +96,9 @@ def _is_chain(protein: Protein) -> bool:
     return len(steps) == 0 or float(np.mean((steps > _STEPS[0]) & (steps < _STEPS[1]))) > 0.5
 
 
-def _as_model(number: int, protein: Protein) -> str:
+def _as_model(serial: int, protein: Protein) -> str:
     lines = [line for line in to_pdb(protein).splitlines(keepends=True) if line.startswith(("ATOM", "TER"))]
-    return f"MODEL {number:8d}\n{''.join(lines)}ENDMDL\n"
+    return f"MODEL {serial:8d}\n{''.join(lines)}ENDMDL\n"
 
 
 def _empty_view() -> Any:
@@ -107,5 +107,5 @@ def _empty_view() -> Any:
 
 @cache
 def _viewer() -> str:
-    """Return 3Dmol.js, which comes with the reports, as a data URL that needs no network."""
+    """Return the packaged 3Dmol.js as a data URL, so that no network is needed."""
     return f"data:text/javascript;base64,{base64.b64encode(asset(VIEWER).encode()).decode()}"

@@ -119,7 +119,7 @@ def test_designs_are_folded_again_by_another_model(
     assert main([*command, "--overwrite", "--check-models", "tiny"]) == 2
     assert "tiny also designs, so that its check would prove nothing" in capsys.readouterr().err
     assert main([*command, *checking, "--seed", "3"]) == 1
-    assert "made before with other settings (models: other ones; options.seed 0, now 3)" in capsys.readouterr().err
+    assert "made before with other settings (other models; options.seed 0, now 3)" in capsys.readouterr().err
     # A design that is made again does not inherit the checks of the old one.
     (directory / "design_1.json").write_bytes((directory / "design_0.json").read_bytes())
     (directory / "trajectory_1.npz").touch()

@@ -132,8 +132,8 @@ def test_a_directory_keeps_its_settings_unless_it_is_overwritten(tmp_path: Path)
     changes: list[tuple[Callable[[], None], str]] = [
         (lambda: begin(options=DesignOptions(seed=1)), "options.seed 0, now 1"),
         (lambda: begin(made.weighted({"con": 2.0})), r"losses.con \S+, now 2"),
-        (lambda: begin(task.hallucination(6)), "chains: other ones"),
-        (lambda: begin(task.hallucination(5, cyclic=True)), r"cyclic not given, now \[\]"),
+        (lambda: begin(task.hallucination(6)), "other chains"),
+        (lambda: begin(task.hallucination(5, cyclic=True)), r"cyclic not set, now \[\]"),
         (lambda: begin(task.hallucination(5, name="other")), "another target"),
     ]
     for change, what in changes:

@@ -73,7 +73,7 @@ def test_templates_that_no_model_reads_are_not_said_to_be_used(
     fasta.write_text(f">one\n{parse_pdb(structure.read_bytes()).chains[0].sequence}\n")
     for model, count in ((("--weights", without_templates), 0), (("--models", "tiny"), 1)):
         runs(fasta, "--templates", structure, "--num-recycles", 0, *model, "--overwrite")
-        unread = "0 templates, 1 (helix_long_A) that no model of this run reads"
+        unread = "0 templates, 1 (helix_long_A) that no model of this run uses"
         assert (unread in runs.out) == (count == 0), runs.out
         assert json.loads((runs.target / "timings.json").read_text())["templates"] == count
         templates = json.loads((runs.target / "templates.json").read_text())

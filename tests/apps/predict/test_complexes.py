@@ -94,8 +94,8 @@ def test_complexes_are_folded_and_found_finished(fasta: Path, runs: Runs) -> Non
     ("options", "difference"),
     [
         ("--pair-mode unpaired", "pair_mode unpaired_paired, now unpaired"),
-        ("--chain-ids X Y", "chain IDs: other ones"),
-        ("--msa {msas}", "alignments: other ones"),
+        ("--chain-ids X Y", "other chain IDs"),
+        ("--msa {msas}", "other alignments"),
     ],
 )
 def test_a_complex_made_with_other_settings_is_kept_and_its_user_told(

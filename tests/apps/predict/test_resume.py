@@ -83,7 +83,7 @@ def test_a_finished_target_is_relaxed_by_a_later_run_that_asks_for_it(
     [
         (["--num-recycles", "2"], "num_recycles 0, now 2"),
         (["--recycle-tolerance", "0.5"], "recycle_tolerance 0, now 0.5"),
-        (["--max-extra-rows", "5"], "max_extra_rows not given, now 5"),
+        (["--max-extra-rows", "5"], "max_extra_rows not set, now 5"),
         (["--dtype", "bfloat16"], "dtype float32, now bfloat16"),
         (["--seed", "3"], "other weights of tiny"),
     ],
@@ -116,7 +116,7 @@ def test_another_alignment_of_a_finished_target_is_told(fasta: Path, runs: Runs,
     assert "finished before, skipped" in runs.out
     moved.write_text(f">one\n{SEQUENCE}\n>two\nMKTAYIAAAA\n")
     assert runs(fasta, "--msa", moved) == []
-    assert "finished before with other settings (alignments: other ones)" in runs.err
+    assert "finished before with other settings (other alignments)" in runs.err
     assert runs.code == 2
     assert runs(fasta, "--msa", moved, "--overwrite") == ["tiny"]
     assert runs(fasta, "--msa", moved) == []

@@ -38,7 +38,7 @@ def test_a_run_that_began_on_a_gpu_goes_on_elsewhere_as_it_began(
     assert runs(one, "--dtype", "float32") == []
     assert "finished before with other settings (dtype bfloat16, now float32)" in runs.err
     assert runs(one, "--max-extra-rows", 5) == []
-    assert "(dtype bfloat16, now float32; max_extra_rows not given, now 5)" in runs.err
+    assert "(dtype bfloat16, now float32; max_extra_rows not set, now 5)" in runs.err
     assert runs(one, "--overwrite") == ["tiny"]
     assert began not in runs.err
     assert dtype_of(runs.target) == "float32"

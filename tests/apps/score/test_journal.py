@@ -50,7 +50,7 @@ def test_whatever_was_written_whole_is_read_again(share: float) -> None:
 def test_results_of_other_settings_are_refused_and_can_be_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     write(path)
-    with pytest.raises(InputError, match=r"other settings \(seed 0, now 1\); pass --overwrite, or another --output"):
+    with pytest.raises(InputError, match=r"other settings \(seed 0, now 1\); pass --overwrite or another --output"):
         Journal(path, {**SETTINGS, "seed": 1})
     path.write_text("{")
     with pytest.raises(InputError, match="first line is damaged"):

@@ -33,5 +33,5 @@ def test_facts_that_an_earlier_version_did_not_write_are_not_compared(tmp_path: 
     stored = {"adapter": "lora", "base": "a", "held_out": ["x"], "config": RUN.to_dict()}
     (tmp_path / CONFIG_FILE).write_text(json.dumps(stored))
     require_same_finetuning(tmp_path, {"adapter": "lora", "held_out": ["x"], "table": "b"}, RUN)
-    with pytest.raises(ConfigError, match=r"\(another base; held out: other ones; adapter lora, now full\)"):
+    with pytest.raises(ConfigError, match=r"\(another base; other held out; adapter lora, now full\)"):
         require_same_finetuning(tmp_path, {"adapter": "full", "base": "b", "held_out": [], "table": "b"}, RUN)
