@@ -1,7 +1,7 @@
-"""Measure what each technique is worth for `helixfold benchmark ablation`, by switching off one at a time.
+"""Measure the effect of each technique for `helixfold benchmark ablation`, by switching off one at a time.
 
-Wang et al. 2022 (arXiv 2207.05477) name most of the techniques: fused operators, fused tensors, recomputation, bfloat16
-and updates in place.
+Most of the techniques are described by Wang et al. 2022 (arXiv 2207.05477): fused operators, fused tensors,
+recomputation, bfloat16 and updates in place.
 """
 
 import math
@@ -47,7 +47,7 @@ from helixfold.planning.size import dtype_name
 from helixfold.weights.untrained import untrained_model
 
 Results = Mapping[str, Tensor]
-# The fused operators by kind.
+# Names of the fused operators, by kind.
 KINDS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "attention": frozenset({"attention", "self_attention", "global_attention"}),
@@ -66,9 +66,9 @@ _NOTHING = RecomputeConfig.everywhere("none")
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """The network and the sizes of its random inputs, which `draw` seeds.
+    """The network and the sizes of its random inputs.
 
-    `recycles` is the number of recycling iterations before the last one.
+    `recycles` is the number of recycling iterations before the last one, and `draw` the seed of the random inputs.
     """
 
     model: ModelConfig
@@ -82,15 +82,16 @@ class Problem:
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
+        """The numbers of residues, MSA rows, extra MSA rows and templates."""
         return self.residues, self.rows, self.extra_rows, self.templates
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSetup:
-    """Way to compute a training step.
+    """Settings of a training step: the techniques that are switched on.
 
-    `plain` names the operators that PyTorch's own functions compute. `flat_optimizer` says whether parameters,
-    gradients and moments are in a few flat buffers.
+    `plain` names the operators that use PyTorch's own functions. With `flat_optimizer`, parameters, gradients and
+    moments are in a few flat buffers.
     """
 
     dtype: torch.dtype
@@ -99,26 +100,28 @@ class TrainingSetup:
     flat_optimizer: bool = True
 
     def plainest(self) -> "TrainingSetup":
-        """Return the setup in this dtype with every technique switched off."""
+        """Return the setup of the same dtype with every technique switched off."""
         return TrainingSetup(dtype=self.dtype, plain=ALL_OPERATORS, recompute=_NOTHING, flat_optimizer=False)
 
     def run(self, problem: Problem, device: torch.device) -> "TrainingRun":
+        """Create a training step with this setup."""
         return TrainingRun(problem, self, device)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionSetup:
-    """Way to compute a prediction; `plain` names the operators that PyTorch's own functions compute."""
+    """Settings of a prediction; `plain` names the operators that use PyTorch's own functions."""
 
     dtype: torch.dtype
     plain: frozenset[str] = frozenset()
     way: Literal["whole", "slabs", "slabs, not in place", "spilled"] = "slabs"
 
     def plainest(self) -> "PredictionSetup":
-        """Return the setup in this dtype with every technique switched off."""
+        """Return the setup of the same dtype with every technique switched off."""
         return PredictionSetup(dtype=self.dtype, plain=ALL_OPERATORS, way="whole")
 
     def run(self, problem: Problem, device: torch.device) -> "PredictionRun":
+        """Create a prediction with this setup."""
         return PredictionRun(problem, self, device)
 
 
@@ -163,9 +166,9 @@ def _operators_and_dtype(on: Setup) -> Iterator[Technique]:
 
 
 class AdamByTensor:
-    """The optimizer's work done tensor by tensor with `torch.optim.Adam`: clipping, update, moving average, rounding.
+    """Optimizer that processes tensor by tensor with `torch.optim.Adam`: clipping, update, moving average, rounding.
 
-    Gradients are with respect to the model's parameters. `dtype` applies to all submodules that do not stay in float32.
+    Parameters are cast to `dtype`, except in submodules that stay in float32.
     """
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
@@ -202,7 +205,7 @@ class AdamByTensor:
 
 
 class FlatAdam:
-    """The same work done by `FlatOptimizer`, which keeps numbers in flat buffers."""
+    """The same computation by `FlatOptimizer`, which stores parameters and moments in flat buffers."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
         self._model = model
@@ -220,13 +223,13 @@ class FlatAdam:
 
     def gradient(self) -> Tensor:
         """Return the gradients as one vector, in the order of the model's parameters."""
-        places = {id(parameter): start for parameter, start, _ in self._optimizer.trained}
+        offsets = {id(parameter): start for parameter, start, _ in self._optimizer.trained}
         values = self._optimizer.gradient_sum
-        return torch.cat([values[places[id(each)] :][: each.numel()] for each in self._model.parameters()])
+        return torch.cat([values[offsets[id(each)] :][: each.numel()] for each in self._model.parameters()])
 
 
 class TrainingRun:
-    """A training step of a setup; parameters and inputs are the same in all setups."""
+    """A training step with a setup; parameters and inputs are the same for all setups."""
 
     def __init__(self, problem: Problem, setup: TrainingSetup, device: torch.device) -> None:
         self._problem, self._setup = problem, setup
@@ -238,7 +241,7 @@ class TrainingRun:
         self._labels = random_labels(self._batch)
 
     def step(self) -> None:
-        """Make one whole step."""
+        """Run one whole step."""
         self._gradients()
         self._optimizer.step()
 
@@ -249,7 +252,7 @@ class TrainingRun:
 
     def _gradients(self) -> Tensor:
         """Compute the gradients and return the loss."""
-        torch.manual_seed(self._problem.draw)  # of dropout
+        torch.manual_seed(self._problem.draw)  # for dropout
         inputs, dtype = [self._batch], self._setup.dtype
         with _operators(self._setup.plain):
             previous = self._model.recycle(Whole(), [inputs] * self._problem.recycles, dtype)
@@ -261,7 +264,7 @@ class TrainingRun:
 
 
 class PredictionRun:
-    """A prediction of a setup; parameters and inputs are the same in all setups."""
+    """A prediction with a setup; parameters and inputs are the same for all setups."""
 
     def __init__(self, problem: Problem, setup: PredictionSetup, device: torch.device) -> None:
         self._problem, self._setup = problem, setup
@@ -272,14 +275,14 @@ class PredictionRun:
         self._batch = random_batch(*problem.sizes, device)
 
     def step(self) -> Outputs:
-        """Make one prediction."""
+        """Run one prediction."""
         inputs, dtype = [self._batch], self._setup.dtype
         with torch.no_grad(), _operators(self._setup.plain):
             previous = self._model.recycle(self._executor, [inputs] * self._problem.recycles, dtype)
             return self._model(self._executor, inputs, previous, dtype)
 
     def results(self) -> Results:
-        """Make one prediction and return the pair stream, the atoms and all logits."""
+        """Run one prediction and return the pair stream, the atoms and all logits."""
         outputs = self.step()
         logits = {each.name: getattr(outputs.logits, each.name) for each in fields(outputs.logits)}
         return {
@@ -290,7 +293,7 @@ class PredictionRun:
 
 
 class NotInPlace(Slabs):
-    """`Slabs`, but each update's result is written to new memory."""
+    """Executor like `Slabs` that writes the result of each update to new memory instead of updating in place."""
 
     @torch.no_grad()
     def apply(
@@ -303,12 +306,12 @@ class NotInPlace(Slabs):
         context: Context,
         dropout_mask: Tensor | None,
     ) -> LocalStream:
-        own = self.gather(stream).clone()
-        return super().apply(update, own, mask, context_input, context=context, dropout_mask=dropout_mask)
+        copy = self.gather(stream).clone()
+        return super().apply(update, copy, mask, context_input, context=context, dropout_mask=dropout_mask)
 
 
 def _operators(plain: frozenset[str]) -> AbstractContextManager[object]:
-    """Compute these operators by PyTorch's own functions inside."""
+    """Return a context in which these operators use PyTorch's own functions."""
     return forced("reference", plain) if plain else nullcontext()
 
 
@@ -319,11 +322,11 @@ STAGES = {
 }
 _WRONG = 1
 _MIB = 2**20
-# A reading lasts at least so long; shorter steps are repeated.
-_LEAST_SECONDS = 0.3
-# Largest allowed error, relative to the norm of plain PyTorch's result in float32: for float32 and for lower precision.
-# In lower precision, twice plain PyTorch's own error is allowed as well.
-_EXACT, _LOW, _TIMES_PLAIN = 1e-4, 2e-3, 2.0
+# Minimum time of a measurement; shorter steps are repeated.
+_MIN_SECONDS = 0.3
+# Largest allowed errors, in float32 and in lower precision, relative to the norm of plain PyTorch's result in float32.
+# In lower precision, twice plain PyTorch's own error is allowed if that is larger.
+_FLOAT32_ERROR, _LOW_PRECISION_ERROR, _TIMES_PLAIN = 1e-4, 2e-3, 2.0
 _HEADER = (
     f"{'':38} {'with, ms':>10} {'without':>10} {'faster':>8} {'(range)':>13}  {'with, MiB':>10} {'without':>10} "
     f"{'less':>6}"
@@ -334,8 +337,8 @@ _HEADER = (
 class Reading:
     """Measurements of one setup.
 
-    `seconds` has the time of a step in each round. `memory` is the peak in bytes beyond what the program itself takes:
-    parameters, moments and inputs too. `faults` says which results are wrong.
+    `seconds` has the time of a step in each round. `memory` is the peak in bytes, without the memory of the program
+    itself, but with parameters, moments and inputs. `faults` lists the wrong results.
     """
 
     setup: Setup
@@ -359,9 +362,9 @@ class Comparison:
     off: Reading
 
     def lines(self) -> Iterator[str]:
-        """Yield the row of the table, and what is to be said of it."""
+        """Yield the row of the table, and a line for each wrong result."""
         on, off = self.on, self.off
-        # How much longer a step takes without the technique, in each round.
+        # These are the ratios of step times without and with the technique, in each round.
         ratios = [longer / shorter for shorter, longer in zip(on.seconds, off.seconds, strict=True)]
         spread = f"({min(ratios):.2f}-{max(ratios):.2f})"
         yield (
@@ -383,12 +386,12 @@ class Comparison:
 
 
 def run(options: AblationOptions) -> int:
-    """Print what each technique saves, and return 0, or 1 if any result is wrong.
+    """Print the time and memory that each technique saves. Return 0, or 1 if any result is wrong.
 
-    Raise `InputError` if the file cannot be written, or no technique has the name asked for.
+    Raise `InputError` if the file cannot be written, or no technique matches `--only`.
     """
     if options.json is not None and not options.json.parent.is_dir():
-        raise InputError(f"{options.json} cannot be written: {options.json.parent} is no directory")
+        raise InputError(f"{options.json} cannot be written: {options.json.parent} is not a directory")
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     device, dtype = pick_device(options.device), DTYPES[options.dtype]
@@ -400,13 +403,13 @@ def run(options: AblationOptions) -> int:
     machine = measured_device(device, list(dict.fromkeys([torch.float32, dtype])), options.repeats)
     problem, name = _problem(options)
     print("\n".join(machine.lines()))
-    print(f"\n{name}; medians of {options.repeats}, memory beside what the program itself takes")
+    print(f"\n{name}; medians of {options.repeats}, memory without the program itself")
     rows = []
-    for part, chosen in techniques.items():
-        if chosen:
+    for part, matching in techniques.items():
+        if matching:
             what = "a training step" if part == "training" else "a prediction"
             print(f"\n{what}, {options.dtype}\n{_HEADER}", flush=True)
-            for comparison in comparisons(chosen, problem, options.repeats, str(device)):
+            for comparison in comparisons(matching, problem, options.repeats, str(device)):
                 rows.append(comparison.row(part))
                 print("\n".join(comparison.lines()), flush=True)
     content = {"machine": machine.to_dict(), "name": name, "options": asdict(options), "techniques": rows}
@@ -415,7 +418,7 @@ def run(options: AblationOptions) -> int:
 
 
 def comparisons(techniques: Sequence[Technique], problem: Problem, repeats: int, device: str) -> list[Comparison]:
-    """Measure all setups of these techniques in a fresh process, and return a comparison for each technique."""
+    """Measure all setups of these techniques in a new process, and return a comparison for each technique."""
     setups = list(dict.fromkeys(setup for each in techniques for setup in (each.on, each.off)))
     threads = torch.get_num_threads()
     readings: list[Reading] = on_ranks(1, measure, problem, setups, repeats, device=device, threads=threads)
@@ -424,18 +427,18 @@ def comparisons(techniques: Sequence[Technique], problem: Problem, repeats: int,
 
 
 def measure(mesh: Mesh, problem: Problem, setups: Sequence[Setup], repeats: int) -> list[Reading]:
-    """Return a reading of each setup.
+    """Measure each setup.
 
-    Each round rebuilds every setup and measures it once, so that changes in the machine's speed affect all setups.
+    Each round rebuilds and measures every setup once, so that changes in the machine's speed affect all setups alike.
     """
     if all(isinstance(setup, PredictionSetup) for setup in setups):
-        keep_few_kernels()  # as `helixfold predict` does, and `helixfold train` does not
+        keep_few_kernels()  # `helixfold predict` does the same, but not `helixfold train`.
     device, readings = mesh.device, judge(problem, setups, mesh.device)
 
     def two_steps(setup: Setup) -> None:
         run = setup.run(problem, device)
         run.step()
-        run.step()  # with moments and buffers
+        run.step()  # The second step includes moments and buffers.
 
     for reading in readings:
         settle()
@@ -446,14 +449,14 @@ def measure(mesh: Mesh, problem: Problem, setups: Sequence[Setup], repeats: int)
                 step = reading.setup.run(problem, device).step
                 step()
                 once = mean_seconds(step, device=device)
-                times = math.ceil(_LEAST_SECONDS / once) - 1
+                times = math.ceil(_MIN_SECONDS / once) - 1
                 reading.seconds.append(mean_seconds(step, times, device) if times else once)
     return readings
 
 
 def judge(problem: Problem, setups: Sequence[Setup], device: torch.device) -> list[Reading]:
-    """Return a reading of each setup that says which of its results are wrong."""
-    # Recycled distances are sorted into bins, where rounding may decide; one iteration has no such steps.
+    """Check the results of each setup, and return readings that list wrong results but have no times yet."""
+    # Recycling is off, because recycled distances are sorted into bins, where rounding may change the bin.
     problem = replace(problem, recycles=0)
 
     def results(setup: Setup, draw: int) -> Results:
@@ -464,35 +467,35 @@ def judge(problem: Problem, setups: Sequence[Setup], device: torch.device) -> li
     def faults(setup: Setup, draw: int) -> list[str]:
         exact = replace(setup, dtype=torch.float32)
         true = plain_results(exact.plainest(), draw)
-        allowed = dict.fromkeys(true, _EXACT)
-        found = list(_faults(errors(results(exact, draw), true), allowed, "float32"))
+        allowed = dict.fromkeys(true, _FLOAT32_ERROR)
+        wrong = list(_faults(errors(results(exact, draw), true), allowed, "float32"))
         if setup != exact:
             plain = errors(plain_results(setup.plainest(), draw), true)
-            allowed = {name: max(_LOW, _TIMES_PLAIN * error) for name, error in plain.items()}
-            found += _faults(errors(results(setup, draw), true), allowed, dtype_name(setup.dtype))
-        return found
+            allowed = {name: max(_LOW_PRECISION_ERROR, _TIMES_PLAIN * error) for name, error in plain.items()}
+            wrong += _faults(errors(results(setup, draw), true), allowed, dtype_name(setup.dtype))
+        return wrong
 
-    # One of two random inputs must be right: where a hidden value is all but 0, rounding decides whether ReLU passes it
-    # on, and a gradient then jumps. Wrong code is wrong for both.
+    # The results must be right for one of two random inputs. If a hidden value is almost 0, rounding can change whether
+    # ReLU passes it on, and thus the gradient. Wrong code fails for both inputs.
     return [Reading(setup=setup, faults=faults(setup, 0) and faults(setup, 1)) for setup in setups]
 
 
-def errors(found: Results, true: Results) -> dict[str, float]:
-    """Return the norm of each result's difference from the true one, relative to the true one's norm."""
+def errors(results: Results, true: Results) -> dict[str, float]:
+    """Return the norm of each result's difference from the true result, relative to the norm of the true result."""
     return {
-        name: float((found[name].double() - right.double()).norm() / right.double().norm())
+        name: float((results[name].double() - right.double()).norm() / right.double().norm())
         for name, right in true.items()
     }
 
 
-def _faults(found: dict[str, float], allowed: dict[str, float], dtype: str) -> Iterator[str]:
-    for name, error in found.items():
-        if not error <= allowed[name]:  # a comparison with NaN is false
-            yield f"{name} is off by {error:.1e} in {dtype}, {allowed[name]:.1e} is allowed"
+def _faults(relative_errors: dict[str, float], allowed: dict[str, float], dtype: str) -> Iterator[str]:
+    for name, error in relative_errors.items():
+        if not error <= allowed[name]:  # This is also true for NaN.
+            yield f"{name} is off by {error:.1e} in {dtype}; at most {allowed[name]:.1e} is allowed"
 
 
 def _problem(options: AblationOptions) -> tuple[Problem, str]:
-    """Return the problem that the options describe, and its description."""
+    """Return the problem for these options, and its description for the table."""
     example, loss, stage = STAGES[options.stage]
     model, sampling = preset(options.preset).model, preset(options.preset).sampling
     blocks = ""

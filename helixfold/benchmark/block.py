@@ -1,4 +1,4 @@
-"""Measure one Evoformer block for `helixfold benchmark block`: forward and backward, plain, whole and in slabs."""
+"""Measure one Evoformer block for `helixfold benchmark block`: forward and backward, by plain PyTorch and executors."""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -39,40 +39,40 @@ def readings(options: BlockOptions, common: CommonOptions, machine: BenchmarkDev
     name = f"Evoformer block of {options.preset}, {options.residues} residues, {options.rows} rows"
     for dtype in common.dtypes:
         kind = getattr(torch, dtype)
-        # As in a run, where parameters are cast once before a pass or a step.
+        # Parameters are cast once here, as a run does before a prediction or a step.
         stack = evoformer(options.preset, 1, machine.device).to(kind)
         streams = random_streams(options.preset, options.residues, options.rows, kind, machine.device)
-        for passes, gradients in (("forward", False), ("forward and backward", True)):
+        for direction, gradients in (("forward", False), ("forward and backward", True)):
             stack.requires_grad_(gradients)
-            given = leaves(streams, gradients=gradients)
-            ways = {PLAIN: block_pass(stack, Whole(), given, "reference"), "ours": block_pass(stack, Whole(), given)}
+            inputs = leaves(streams, gradients=gradients)
+            ways = {PLAIN: block_pass(stack, Whole(), inputs, "reference"), "ours": block_pass(stack, Whole(), inputs)}
             if machine.device.type == "cuda":
                 ways["ours, replayed"] = replayed(ways["ours"], machine.device)
             repeats = common.repeats or 5
             costs = measure(ways, machine.device, repeats)
             if not gradients:
-                # Apart, since slabs return memory to a CPU's system, which takes the time of whoever computes next.
-                costs |= measure({"ours, in slabs": block_pass(stack, Slabs(), given)}, machine.device, repeats)
+                # Slabs are measured separately, because on a CPU they return memory to the system, which slows others.
+                costs |= measure({"ours, in slabs": block_pass(stack, Slabs(), inputs)}, machine.device, repeats)
             flops = block_flops(options.residues, options.rows, options.preset, gradients=gradients)
             yield Readings(
                 part="block",
                 name=name,
                 dtype=kind,
-                passes=passes,
+                passes=direction,
                 costs=costs,
                 work=Work(flops=flops, bytes=0),
             )
 
 
 def leaves(streams: Streams, *, gradients: bool) -> Streams:
-    """Return the streams as leaves that require gradients or not, with their masks."""
+    """Return the streams as autograd leaves that require gradients or not, with their masks."""
     msa, pair, *masks = streams
     msa, pair = (each.detach().requires_grad_(gradients) for each in (msa, pair))
     return msa, pair, masks[0], masks[1]
 
 
 def random_block(name: str, residues: int, rows: int, dtype: torch.dtype, device: torch.device) -> Callable[[], object]:
-    """Return a call of both passes of a block of the preset `name` on random streams, everything in one dtype."""
+    """Return a function that runs a block of the preset `name` forward and backward on random streams of one dtype."""
     stack = evoformer(name, 1, device).to(dtype).requires_grad_(True)
     return block_pass(stack, Whole(), leaves(random_streams(name, residues, rows, dtype, device), gradients=True))
 
@@ -80,32 +80,35 @@ def random_block(name: str, residues: int, rows: int, dtype: torch.dtype, device
 def block_pass(
     stack: EvoformerStack, run: Executor, streams: Streams, backend: str | None = None
 ) -> Callable[[], object]:
-    """Return a call of the block on leaves: forward, and backward too if the streams require gradients."""
+    """Return a function that runs the block forward, and also backward if the streams require gradients.
+
+    `backend` forces the operators' backend, such as "reference".
+    """
     gradients = streams[0].requires_grad
     inputs = [*streams[:2], *stack.parameters()]
 
-    def both() -> object:
+    def run_block() -> object:
         with forced(backend) if backend is not None else nullcontext(), torch.set_grad_enabled(gradients):
             outputs = stack(run, *streams)
             if not gradients:
                 return outputs
             return torch.autograd.grad(outputs, inputs, [torch.ones_like(each) for each in outputs])
 
-    return both
+    return run_block
 
 
 def block_flops(residues: int, rows: int, name: str = "model_1", *, gradients: bool = False) -> int:
-    """Return the FLOPs of one block's forward pass, or of both passes with `gradients`, as PyTorch counts them.
+    """Return PyTorch's count of the FLOPs of a block's forward pass, or with `gradients` of forward and backward pass.
 
     The block is run on meta tensors, so nothing is computed.
     """
     meta = torch.device("meta")
     stack = evoformer(name, 1, meta).requires_grad_(gradients)
-    given = leaves(random_streams(name, residues, rows, torch.float32, meta), gradients=gradients)
+    inputs = leaves(random_streams(name, residues, rows, torch.float32, meta), gradients=gradients)
     with FlopCounterMode(display=False) as counter, forced("reference"), torch.set_grad_enabled(gradients):
-        outputs = stack(Whole(), *given)
+        outputs = stack(Whole(), *inputs)
         if gradients:
-            # Not `torch.autograd.grad`, in which the counter's hooks on modules fail.
+            # `torch.autograd.grad` cannot be used, because the counter's hooks on modules fail in it.
             torch.autograd.backward(outputs, [torch.ones_like(each) for each in outputs])
     return int(counter.get_total_flops())
 
@@ -121,7 +124,7 @@ def evoformer(name: str, blocks: int, device: torch.device) -> EvoformerStack:
 
 
 def random_streams(name: str, residues: int, rows: int, dtype: torch.dtype, device: torch.device) -> Streams:
-    """Return a random MSA and pair of the preset `name`, and masks of ones.
+    """Return random MSA and pair streams with the channels of preset `name`, and masks of ones.
 
     Shapes are (1, rows, residues, c_m), (1, residues, residues, c_z), (1, rows, residues) and (1, residues, residues).
     """

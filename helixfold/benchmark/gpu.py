@@ -1,7 +1,7 @@
-"""`python scripts/benchmark.py gpu`: everything that is to be known of one GPU, part by part.
+"""Run all benchmarks on one GPU, part by part (`python scripts/benchmark.py gpu`).
 
-It reads its options with argparse and needs only PyTorch, Triton, NumPy, einops and jaxtyping, as a machine that is
-lent for an hour has them.
+This module uses argparse and needs only PyTorch, Triton, NumPy, einops and jaxtyping, so that it runs on rented
+machines, which have few packages.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from helixfold.benchmark.measurement import (
     settle,
     show,
 )
-from helixfold.benchmark.memory import PREDICTION, Point, measured_here
+from helixfold.benchmark.memory import PREDICTION, Point, measure_in_process
 from helixfold.benchmark.model import PEERS
 from helixfold.benchmark.op_cases import INCOMING, OUTGOING, TRIANGLE_CORE
 from helixfold.benchmark.ops import PACKAGES
@@ -51,9 +51,9 @@ from helixfold.planning.executors import EXECUTORS
 from helixfold.planning.size import gib
 from helixfold.training.estimate import with_settled_recompute
 
-_FASTEST = 3  # choices that are shown for each launch
+_FASTEST = 3  # number of choices that are printed for each launch
 _REPEATS = 20
-# Values to try, by kernel. What is no parameter of a kernel is an option of its launch.
+# Values to try, by kernel. Names that are not parameters of the kernel are options of its launch.
 CHOICES: dict[str, dict[str, tuple[int, ...]]] = {
     "attention.attend": {"block_q": (64, 128), "block_k": (32, 64), "num_warps": (4, 8), "num_stages": (2, 3)},
     "attention_backward.to_key_and_value": {"block_q": (32, 64), "block_k": (64, 128), "num_warps": (4, 8)},
@@ -88,8 +88,8 @@ CHOICES: dict[str, dict[str, tuple[int, ...]]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Launched:
-    """A launch of a kernel: its arguments by the names of the function's parameters, and Triton's options."""
+class KernelLaunch:
+    """A launch of a kernel: the grid, the arguments by parameter name, and Triton's options."""
 
     kernel: Kernel
     grid: tuple[int, ...]
@@ -98,14 +98,14 @@ class Launched:
 
     @property
     def name(self) -> str:
-        """Module and function, such as "transition.forward"."""
+        """The kernel's module and function, such as "transition.forward"."""
         return f"{self.kernel.jitted.fn.__module__.rpartition('.')[2]}.{self.kernel.name.lstrip('_')}"
 
-    def changed(self, change: Mapping[str, int]) -> "Launched":
-        """Return the launch with other tiles or options, and the grid and the memory that these need."""
+    def changed(self, change: Mapping[str, int]) -> "KernelLaunch":
+        """Return the launch with other tiles or options, and the grid and memory that they need."""
         arguments = {name: change.get(name, value) for name, value in self.arguments.items()}
         options = {**self.options, **{name: value for name, value in change.items() if name not in arguments}}
-        # A limit of registers is for the tiles that a kernel has.
+        # A limit on registers applies only to the original tiles.
         options.pop("maxnreg", None)
         grid = _GRIDS[self.name](arguments, self.grid)
         return replace(self, grid=grid, arguments=arguments, options=options)
@@ -115,103 +115,106 @@ class Launched:
         self.kernel.jitted[self.grid](**self.arguments, **self.options)
 
     def compile(self) -> None:
-        """Compile the kernel and launch nothing."""
+        """Compile the kernel without launching it."""
         self.kernel.jitted.run(grid=self.grid, warmup=True, **self.arguments, **self.options)
 
-    def choices(self) -> Iterator[tuple[str, "Launched"]]:
-        """Yield the launch as it is and with each choice of its kernel, each with its name."""
+    def choices(self) -> Iterator[tuple[str, "KernelLaunch"]]:
+        """Yield the original launch and the launch with each choice of tiles and options, by description."""
         yield "ours", self
         values = CHOICES.get(self.name, {})
-        for chosen in itertools.product(*values.values()) if values else ():
-            change = dict(zip(values, chosen, strict=True))
-            if all(change[name] <= most for name, most in self._most().items() if name in change):
+        for combination in itertools.product(*values.values()) if values else ():
+            change = dict(zip(values, combination, strict=True))
+            if all(change[name] <= limit for name, limit in self._max_tiles().items() if name in change):
                 yield ", ".join(f"{name} {value}" for name, value in change.items()), self.changed(change)
 
-    def _most(self) -> dict[str, int]:
-        """Return the most channels or keys of tiles; masks are padded for tiles of so many keys."""
-        given = self.arguments
-        most = {
-            "block_hidden": given.get("hidden"),
-            "block_c": given.get("c"),
-            "part": given.get("c_z", given.get("c")),
+    def _max_tiles(self) -> dict[str, int]:
+        """Return the maximum tile sizes: the numbers of channels, and the number of keys that masks are padded for."""
+        arguments = self.arguments
+        limits = {
+            "block_hidden": arguments.get("hidden"),
+            "block_c": arguments.get("c"),
+            "part": arguments.get("c_z", arguments.get("c")),
         }
-        if "sizes" in given:
-            most["block_k"] = tile_size(given["sizes"][3], LARGEST_TILE)
-        return {name: size for name, size in most.items() if size is not None}
+        if "sizes" in arguments:
+            limits["block_k"] = tile_size(arguments["sizes"][3], LARGEST_TILE)
+        return {name: size for name, size in limits.items() if size is not None}
 
 
-def launches_of(action: Callable[[], object]) -> list[Launched]:
-    """Return the launches of kernels that an action makes, each kind of launch once."""
-    found: dict[object, Launched] = {}
+def launches_of(action: Callable[[], object]) -> list[KernelLaunch]:
+    """Run an action and return the kernels that it launches, without repeats of the same kind of launch."""
+    launches: dict[object, KernelLaunch] = {}
 
     def watch(kernel: Kernel, grid: tuple[int, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         parameters = inspect.signature(kernel.jitted.fn)
         own = {name: value for name, value in kwargs.items() if name in parameters.parameters}
         options = {name: value for name, value in kwargs.items() if name not in own}
-        launched = Launched(kernel, grid, parameters.bind(*args, **own).arguments, options)
-        absent = tuple(name for name, value in launched.arguments.items() if value is None)
-        found.setdefault((launched.name, grid, absent, tuple(own.values())), launched)
+        launch = KernelLaunch(kernel, grid, parameters.bind(*args, **own).arguments, options)
+        absent = tuple(name for name, value in launch.arguments.items() if value is None)
+        launches.setdefault((launch.name, grid, absent, tuple(own.values())), launch)
 
     with watched(watch):
         action()
-    return list(found.values())
+    return list(launches.values())
 
 
-def block_launches(preset: str, sizes: tuple[int, int], device: torch.device) -> list[Launched]:
-    """Return the launches of both passes of an Evoformer block in bfloat16 with so many residues and rows."""
+def block_launches(preset: str, sizes: tuple[int, int], device: torch.device) -> list[KernelLaunch]:
+    """Return the kernel launches of an Evoformer block's forward and backward pass in bfloat16.
+
+    `sizes` has the numbers of residues and MSA rows.
+    """
     return launches_of(random_block(preset, *sizes, torch.bfloat16, device))
 
 
 def tile_readings(
     preset: str, sizes: tuple[int, int], common: CommonOptions, machine: BenchmarkDevice
 ) -> Iterator[Readings]:
-    """Yield for each launch of a block its time as it is and with the fastest choices of tiles."""
+    """Yield, for each kernel launch of a block, its time with our tiles and with the fastest other tiles."""
     launches = block_launches(preset, sizes, machine.device)
     if machine.device.type == "cuda":
         _compile_by_all_processors(preset, sizes)
-    for launched in launches:
-        if launched.name not in CHOICES:
+    for launch in launches:
+        if launch.name not in CHOICES:
             continue
-        costs = {by: _cost(each, machine.device, common.repeats or 3) for by, each in launched.choices()}
+        costs = {by: _cost(each, machine.device, common.repeats or 3) for by, each in launch.choices()}
         fastest = sorted((by for by in costs if costs[by].failure is None), key=lambda by: costs[by].seconds)
-        shown = ["ours", *[by for by in fastest if by != "ours"][:_FASTEST]]
-        channels = launched.arguments.get("c", launched.arguments.get("channels"))
+        printed = ["ours", *[by for by in fastest if by != "ours"][:_FASTEST]]
+        channels = launch.arguments.get("c", launch.arguments.get("channels"))
         yield Readings(
             part="tiles",
-            name=f"{launched.name}, {sizes[0]} residues, {sizes[1]} rows, {channels} channels",
+            name=f"{launch.name}, {sizes[0]} residues, {sizes[1]} rows, {channels} channels",
             dtype=torch.bfloat16,
-            passes=f"grid {' x '.join(map(str, launched.grid))}",
-            costs={by: costs[by] for by in shown},
-            notes=(f"of {len(costs) - 1} choices {len(fastest) - 1} can be launched",),
+            passes=f"grid {' x '.join(map(str, launch.grid))}",
+            costs={by: costs[by] for by in printed},
+            notes=(f"{len(fastest) - 1} of {len(costs) - 1} choices can be launched",),
         )
 
 
-def _cost(launched: Launched, device: torch.device, repeats: int) -> Cost:
+def _cost(launch: KernelLaunch, device: torch.device, repeats: int) -> Cost:
     try:
-        launched.run()
+        launch.run()
         synchronize(device)
-        return Cost(seconds=min(mean_seconds(launched.run, _REPEATS, device=device) for _ in range(repeats)))
-    # Tiles that need more shared memory than the card has, for one.
+        return Cost(seconds=min(mean_seconds(launch.run, _REPEATS, device=device) for _ in range(repeats)))
+    # For example, the tiles need more shared memory than the GPU has.
     except Exception as error:
         return Cost(failure=reason_of_failure(error))
 
 
 def _compile_by_all_processors(preset: str, sizes: tuple[int, int]) -> None:
-    """Compile all choices, each in one of as many processes as there are processors; Triton keeps them on disk."""
+    """Compile all choices in parallel processes; Triton caches the compiled kernels on disk."""
     count = max(1, (os.cpu_count() or 1) - 1)
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=_compile_some, args=(preset, sizes, number, count)) for number in range(count)]
+    processes = [context.Process(target=_compile_some, args=(preset, sizes, index, count)) for index in range(count)]
     for process in processes:
         process.start()
     for process in processes:
         process.join()
 
 
-def _compile_some(preset: str, sizes: tuple[int, int], number: int, count: int) -> None:
-    every = (each for launched in block_launches(preset, sizes, torch.device("cuda")) for _, each in launched.choices())
-    for place, each in enumerate(every):
-        if place % count == number:
-            # What cannot be compiled is found again, and named, when it is timed.
+def _compile_some(preset: str, sizes: tuple[int, int], process: int, count: int) -> None:
+    every = (each for launch in block_launches(preset, sizes, torch.device("cuda")) for _, each in launch.choices())
+    for index, each in enumerate(every):
+        if index % count == process:
+            # Errors are ignored here, because they are reported when the kernel is timed.
             with suppress(Exception):
                 each.compile()
 
@@ -219,11 +222,11 @@ def _compile_some(preset: str, sizes: tuple[int, int], number: int, count: int) 
 _Grid = tuple[int, ...]
 
 
-def _more(arguments: dict[str, Any], name: str, count: int) -> None:
-    """Give a kernel room for so many partial sums, if it writes any."""
-    given: Tensor | None = arguments[name]
-    if given is not None:
-        arguments[name] = given.new_empty(count)
+def _resize_sums(arguments: dict[str, Any], name: str, count: int) -> None:
+    """Replace a kernel's buffer for partial sums with one of `count` elements, if it has one."""
+    buffer: Tensor | None = arguments[name]
+    if buffer is not None:
+        arguments[name] = buffer.new_empty(count)
 
 
 def _attention(side: str) -> Callable[[dict[str, Any], _Grid], _Grid]:
@@ -249,7 +252,7 @@ def _positions(arguments: dict[str, Any], before: _Grid) -> _Grid:
     samples = before[0] // arguments["tiles"]
     arguments["tiles"] = cdiv(arguments["positions"], arguments["block"])
     if "sums_at" in arguments:
-        _more(arguments, "sums_at", samples * arguments["tiles"] * arguments["sums_width"])
+        _resize_sums(arguments, "sums_at", samples * arguments["tiles"] * arguments["sums_width"])
     return (samples * arguments["tiles"],)
 
 
@@ -266,7 +269,7 @@ def _looping_rows(arguments: dict[str, Any], before: _Grid) -> _Grid:
 
 def _hidden(arguments: dict[str, Any], before: _Grid) -> _Grid:
     (tiles,) = _rows(arguments, before)
-    _more(arguments, "sums_at", tiles * arguments["hidden"])
+    _resize_sums(arguments, "sums_at", tiles * arguments["hidden"])
     return (tiles * (arguments["hidden"] // arguments["block_hidden"]),)
 
 
@@ -308,13 +311,13 @@ _GRIDS: dict[str, Callable[[dict[str, Any], _Grid], _Grid]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """Presets, and numbers of residues and of alignment rows, at which a GPU is measured."""
+    """Presets, numbers of residues and MSA rows, and other settings with which a GPU is measured."""
 
     preset: str = "model_1"
     operators: tuple[int, ...] = (256, 384, 1024)
     blocks: tuple[tuple[int, int], ...] = ((256, 128), (384, 512))  # residues and rows
     models: tuple[int, ...] = (256, 512, 1024, 2048)
-    plain_models: tuple[int, ...] = (256,)  # those that plain PyTorch computes, too
+    plain_models: tuple[int, ...] = (256,)  # residues for which plain PyTorch is measured, too
     rows: int = 512
     extra_rows: int = 1024
     stages: tuple[Size, ...] = ("initial_training", "finetuning")
@@ -324,7 +327,7 @@ class Sizes:
     peers: tuple[int, ...] = (256, 512, 1024)
 
 
-# With these, the command is tried on a CPU.
+# Small sizes to try the command on a CPU.
 TINY = Sizes(
     preset="tiny",
     operators=(8,),
@@ -342,7 +345,7 @@ TINY = Sizes(
 
 
 def operators(sizes: Sizes, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:
-    """Yield readings of every operator; results are compared with the reference's in the same run."""
+    """Yield readings of every operator; their results are also compared with the reference."""
     yield from ops.readings(_operators(sizes), common, machine)
 
 
@@ -353,24 +356,24 @@ def blocks(sizes: Sizes, common: CommonOptions, machine: BenchmarkDevice) -> Ite
 
 
 def models(sizes: Sizes, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:
-    """Yield readings of one pass of the whole network."""
+    """Yield readings of one forward pass of the whole network."""
     for residues in sizes.models:
         ways: tuple[Way, ...] = ("plain", "whole", "slabs") if residues in sizes.plain_models else ("whole",)
         yield from model.readings(_model(sizes, residues, ways), common, machine)
 
 
 def steps(sizes: Sizes, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:
-    """Yield readings of a training step of each stage with each checkpoint policy; a note says which `auto` chooses."""
+    """Yield readings of a training step for each stage and checkpoint policy, with a note on the choice of "auto"."""
     for stage in sizes.stages:
-        note = _chosen_policy(stage, machine.device)
+        note = _auto_policy(stage, machine.device)
         for keep in sizes.policies:
             readings = step.readings(replace(sizes.step, size=stage, checkpoint_policy=keep), common, machine)
             for reading in _or_failure(readings, f"training step, {stage}, recompute {keep}", "step", common):
                 yield replace(reading, notes=(*reading.notes, note)) if reading.passes == WHOLE else reading
 
 
-def _chosen_policy(stage: Size, device: torch.device) -> str:
-    """Return a sentence on what a run of this stage with recompute "auto" would recompute in the free memory."""
+def _auto_policy(stage: Size, device: torch.device) -> str:
+    """Describe the checkpoint policy that "auto" would choose for this stage in the free memory."""
     config = replace(step.STAGES[stage](), recompute=RecomputeConfig.everywhere("auto"))
     properties, memory = properties_of(device), available_memory(device)
     try:
@@ -380,9 +383,10 @@ def _chosen_policy(stage: Size, device: torch.device) -> str:
 
 
 def long_chains(sizes: Sizes, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:
-    """Yield seconds and peak memory of two recycling iterations of long chains, by executor, with one block a stack.
+    """Yield the time and peak memory of two recycling iterations of long chains by each executor.
 
-    Memory does not depend on the number of blocks. An executor that needs more memory than is free is not tried.
+    Each stack has one block, because memory does not depend on the number of blocks. Executors that need more than the
+    free memory are not measured.
     """
     for dtype in common.dtypes:
         for residues in sizes.chains:
@@ -403,10 +407,10 @@ def long_chains(sizes: Sizes, common: CommonOptions, machine: BenchmarkDevice) -
                     device=str(machine.device),
                 )
                 costs[executor] = _chain(point, machine.device)
-                notes.append(f"forecast for {executor}: {gib(point.needs())}")
+                notes.append(f"estimate for {executor}: {gib(point.needs())}")
             yield Readings(
                 part="long",
-                name=f"{sizes.preset} with one block a stack, {residues} residues, {sizes.rows} rows",
+                name=f"{sizes.preset} with one block per stack, {residues} residues, {sizes.rows} rows",
                 dtype=getattr(torch, dtype),
                 passes="forward",
                 costs=costs,
@@ -418,16 +422,16 @@ def _chain(point: Point, device: torch.device) -> Cost:
     settle()
     needed, free = point.needs(), available_memory(device)
     if needed > free:
-        return Cost(failure=f"needs {gib(needed)}, and {gib(free)} are free")
+        return Cost(failure=f"needs {gib(needed)}, but {gib(free)} are free")
     with TemporaryDirectory() as spill:
-        found = measured_here(Mesh.alone(device), point, Path(spill), limit=None)
-    if found.failure is not None:
-        return Cost(failure=found.failure)
-    return Cost(seconds=found.seconds, memory=found.peak)
+        measurement = measure_in_process(Mesh.alone(device), point, Path(spill), limit=None)
+    if measurement.failure is not None:
+        return Cost(failure=measurement.failure)
+    return Cost(seconds=measurement.seconds, memory=measurement.peak)
 
 
 def peers(sizes: Sizes, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:
-    """Yield readings of what other packages compute, beside ours: triangle operators, and DeepMind's program."""
+    """Yield readings of other packages next to ours: triangle operators, and DeepMind's program."""
     for name in (TRIANGLE_CORE, OUTGOING, INCOMING):
         yield from ops.readings(replace(_operators(sizes), only=name), common, machine)
     for residues in sizes.peers:
@@ -447,7 +451,7 @@ def _model(sizes: Sizes, residues: int, ways: tuple[Way, ...]) -> ModelOptions:
 
 
 def _or_failure(readings: Iterator[Readings], name: str, part: str, common: CommonOptions) -> Iterator[Readings]:
-    """Yield readings, and after an error, such as memory that runs out, one that says so."""
+    """Yield readings, and after an error, such as running out of memory, a reading with the failure."""
     try:
         yield from readings
     except Exception as error:
@@ -458,7 +462,7 @@ def _or_failure(readings: Iterator[Readings], name: str, part: str, common: Comm
 
 
 def other_tiles(sizes: Sizes, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:
-    """Yield readings of a block's kernels with other tiles, in bfloat16."""
+    """Yield readings of a block's kernels with our tiles and other tiles, in bfloat16."""
     yield from tile_readings(sizes.preset, sizes.blocks[0], common, machine)
 
 
@@ -475,7 +479,7 @@ PARTS: dict[str, Part] = {
 
 
 def measured(names: list[str], sizes: Sizes, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:
-    """Yield the readings of these parts; a part that fails says so, and the next one is measured."""
+    """Yield the readings of these parts; a failing part yields its failure, and the next part is measured."""
     for name in names:
         yield from _or_failure(PARTS[name](sizes, common, machine), f"the part {name}", name, common)
 
@@ -484,16 +488,17 @@ _ROWS = 60
 
 
 def write_traces(directory: Path, sizes: Sizes, dtype: torch.dtype, device: torch.device) -> list[Path]:
-    """Write `block.txt`, `block.json.gz`, `step.txt` and `step.json.gz` to the directory, and return their paths.
+    """Profile a block and a training step, write the tables and traces to the directory, and return their paths.
 
-    Each is of one call after two that are not recorded. chrome://tracing and ui.perfetto.dev open the `.json.gz`.
+    The files are `block.txt`, `block.json.gz`, `step.txt` and `step.json.gz`. Each is for one call after two warm-up
+    calls. chrome://tracing and ui.perfetto.dev open the `.json.gz` files.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    written = []
+    paths = []
     block_pass = block.random_block(sizes.preset, *sizes.blocks[0], dtype, device)
     for name, action in (("block", block_pass), ("step", _step(sizes, dtype, device))):
-        written += _write(directory / name, action, device)
-    return written
+        paths += _write(directory / name, action, device)
+    return paths
 
 
 def _write(path: Path, action: Callable[[], object], device: torch.device) -> list[Path]:
@@ -501,18 +506,18 @@ def _write(path: Path, action: Callable[[], object], device: torch.device) -> li
         action()
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
     synchronize(device)
-    with profile(activities=activities) as found:
+    with profile(activities=activities) as profiler:
         action()
         synchronize(device)
     table, trace = path.with_suffix(".txt"), path.with_suffix(".json.gz")
     order = "self_cuda_time_total" if device.type == "cuda" else "self_cpu_time_total"
-    table.write_text(found.key_averages().table(sort_by=order, row_limit=_ROWS, max_name_column_width=80) + "\n")
-    found.export_chrome_trace(str(trace))
+    table.write_text(profiler.key_averages().table(sort_by=order, row_limit=_ROWS, max_name_column_width=80) + "\n")
+    profiler.export_chrome_trace(str(trace))
     return [table, trace]
 
 
 def _step(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Callable[[], object]:
-    # What `auto` chooses where it fits; on a card with less memory, blocks are recomputed.
+    # The first policy recomputes nothing; "auto" chooses it if it fits into the GPU's memory.
     options = replace(sizes.step, checkpoint_policy=sizes.policies[0])
     config = step.at_sizes(step.STAGES[sizes.stages[0]](), options)
     parts = step.training_parts(config, dtype, device)
@@ -524,39 +529,41 @@ _OURS = ("ours", "whole", "slabs", "spilled")
 
 
 def main(words: Sequence[str]) -> int:
-    """Measure what the words of the command line ask for; return the exit code.
+    """Run the command with these command-line arguments and return its exit code.
 
-    Wrong words end the process with one sentence and exit code 2.
+    Wrong arguments end the process with a message and exit code 2.
     """
     parser = argparse.ArgumentParser(prog="benchmark.py gpu", description="Measure one GPU, part by part.")
-    parser.add_argument("--part", nargs="+", choices=list(PARTS), default=list(PARTS), help="parts, all if not given")
+    parser.add_argument("--part", nargs="+", choices=list(PARTS), default=list(PARTS), help="parts (default: all)")
     parser.add_argument("--dtypes", nargs="+", choices=("bfloat16", "float32"), default=["bfloat16"])
-    parser.add_argument("--repeats", type=int, help="readings, of which the median counts")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the readings there, again after each")
+    parser.add_argument("--repeats", type=int, help="number of measurements; the median is reported")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the measurements to FILE")
     parser.add_argument("--trace", type=Path, metavar="DIR", help="only profile a block and a training step, into DIR")
-    parser.add_argument("--tiny", action="store_true", help="small sizes on whatever device there is, for a trial")
-    given = parser.parse_args(words)
-    if not given.tiny and not torch.cuda.is_available():
-        parser.error("there is no GPU that PyTorch can use; --tiny tries the command on a CPU")
-    if given.repeats is not None and given.repeats < 1:
-        parser.error(f"--repeats must be at least 1, got {given.repeats}")
-    sizes = TINY if given.tiny else Sizes()
+    parser.add_argument("--tiny", action="store_true", help="use small sizes on any device, to try the command")
+    arguments = parser.parse_args(words)
+    if not arguments.tiny and not torch.cuda.is_available():
+        parser.error("PyTorch finds no GPU; pass --tiny to try the command on a CPU")
+    if arguments.repeats is not None and arguments.repeats < 1:
+        parser.error(f"--repeats must be at least 1, got {arguments.repeats}")
+    sizes = TINY if arguments.tiny else Sizes()
     device = pick_device("cuda" if torch.cuda.is_available() else "cpu")
-    if given.trace is not None:
-        for path in write_traces(given.trace, sizes, getattr(torch, given.dtypes[0]), device):
+    if arguments.trace is not None:
+        for path in write_traces(arguments.trace, sizes, getattr(torch, arguments.dtypes[0]), device):
             print(f"wrote {path}")
         return 0
-    common = CommonOptions(device=str(device), dtypes=tuple(given.dtypes), repeats=given.repeats, json=given.json)
-    machine, made = show(partial(measured, given.part, sizes, common), common)
-    print("\n".join(summary(made, machine)))
+    common = CommonOptions(
+        device=str(device), dtypes=tuple(arguments.dtypes), repeats=arguments.repeats, json=arguments.json
+    )
+    machine, readings = show(partial(measured, arguments.part, sizes, common), common)
+    print("\n".join(summary(readings, machine)))
     return 0
 
 
-def summary(made: Sequence[Readings], machine: BenchmarkDevice) -> Iterator[str]:
-    """Yield a line for each reading: our fastest way beside the plain one and the fastest peer."""
+def summary(readings: Sequence[Readings], machine: BenchmarkDevice) -> Iterator[str]:
+    """Yield a line for each reading: our fastest time, compared with plain PyTorch and the fastest peer."""
     yield ""
     yield f"{'':112} {'ours, ms':>10} {'of best':>8} {'to plain':>9} {'to peer':>8}"
-    for reading in made:
+    for reading in readings:
         rows = {by: row for by in reading.costs if (row := reading.row(by, machine))["seconds"] is not None}
         ours = [row for by, row in rows.items() if by.startswith(_OURS)]
         peers = [row["seconds"] for by, row in rows.items() if by in _PEERS]

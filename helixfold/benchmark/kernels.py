@@ -26,24 +26,27 @@ if TYPE_CHECKING:
 
 
 def run(options: KernelsOptions) -> None:
-    """Print registers and spills of every kernel in training, and the bytes of the tensors that launches are given."""
+    """Compile all kernels of training, and print their registers, spills and the bytes of their tensors.
+
+    Raise `InputError` without `--static`, without Triton, or if Triton's interpreter is on.
+    """
     if not options.static:
         raise InputError(
-            "kernels are compiled and counted, not timed: add --static, or measure on a GPU with "
+            "kernels are compiled and counted, not timed: pass --static, or measure on a GPU with "
             "`helixfold benchmark ops --device cuda`"
         )
     if find_spec("triton") is None:
         raise InputError("kernels are compiled by Triton, which is not installed: pip install triton")
     if os.environ.get("TRITON_INTERPRET", "0") not in ("", "0"):
-        raise InputError("kernels are interpreted, not compiled, where TRITON_INTERPRET is set: unset it")
+        raise InputError("kernels are interpreted, not compiled, because TRITON_INTERPRET is set: unset it")
     _show(shape_of(options, getattr(torch, options.dtype)), options.arch, options.only, options.json)
 
 
 # A line of machine code: its address, a predicate if there is one, and the instruction's name with its modifiers.
 _INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
 _RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+)")
-# Names of the instructions that multiply matrices: those of a warp (before Hopper, and on consumer Blackwell), of a
-# group of four warps (Hopper), and of the tensor memory (data centre Blackwell).
+# Names of matrix instructions of a warp (before Hopper, and on consumer Blackwell), of a group of four warps (Hopper),
+# and of the tensor memory (data centre Blackwell).
 _MATRIX = re.compile(r"(?:HMMA|IMMA|DMMA|QMMA|OMMA|HGMMA|QGMMA|UTC\w*MMA)\b")
 _SECONDS = 120.0
 _LISTING_BYTES = 2**26
@@ -53,8 +56,9 @@ _LISTING_BYTES = 2**26
 class MachineCode:
     """Facts about a kernel's machine code.
 
-    `registers` and `spilled` (bytes of its stack) are those of a thread, `spills` the number of instructions that read
-    or write spilled values, `instructions` that of all, and `matrix` the number of matrix instructions by kind.
+    `registers` is the number of registers per thread, and `spilled` the bytes of its stack per thread. `spills` is the
+    number of instructions that read or write spilled values, `instructions` the number of all instructions, and
+    `matrix` the number of matrix instructions by kind.
     """
 
     registers: int
@@ -65,13 +69,13 @@ class MachineCode:
 
 
 def machine_code(kernel: "CompiledKernel") -> MachineCode:
-    """Return what NVIDIA's disassembler finds in a kernel."""
+    """Disassemble a kernel with NVIDIA's tools and return facts about its machine code."""
     with TemporaryDirectory() as folder:
-        path = _written(kernel, Path(folder))
+        path = _write_cubin(kernel, Path(folder))
         registers, spilled = _resources(path)
         command = (_tool("nvdisasm"), "-c", path)
-        done = run_program(command, timeout=_SECONDS, directory=path.parent, kept_bytes=_LISTING_BYTES)
-    names = Counter(_INSTRUCTION.findall(done.stdout.decode()))
+        result = run_program(command, timeout=_SECONDS, directory=path.parent, kept_bytes=_LISTING_BYTES)
+    names = Counter(_INSTRUCTION.findall(result.stdout.decode()))
     matrix = Counter[str]()
     for name, count in names.items():
         if _MATRIX.match(name):
@@ -88,20 +92,20 @@ def _tool(name: str) -> Path:
     return TOOLS / name
 
 
-def _written(kernel: "CompiledKernel", folder: Path) -> Path:
+def _write_cubin(kernel: "CompiledKernel", folder: Path) -> Path:
     path = folder / "kernel.cubin"
     path.write_bytes(kernel.cubin)
     return path
 
 
 def _resources(path: Path) -> tuple[int, int]:
-    """Return the registers and the bytes of stack of a thread."""
+    """Return the number of registers and the bytes of stack of a thread."""
     command = (_tool("cuobjdump"), "--dump-resource-usage", path)
-    done = run_program(command, timeout=_SECONDS, directory=path.parent)
-    found = _RESOURCES.search(done.stdout.decode())
-    if found is None:
-        raise ValueError(f"cuobjdump says nothing of registers: {done.stdout.decode()!r}")
-    return int(found[1]), int(found[2])
+    result = run_program(command, timeout=_SECONDS, directory=path.parent)
+    match = _RESOURCES.search(result.stdout.decode())
+    if match is None:
+        raise ValueError(f"cuobjdump did not print the number of registers: {result.stdout.decode()!r}")
+    return int(match[1]), int(match[2])
 
 
 _HEADER = (
@@ -116,7 +120,10 @@ _code = cache(machine_code)
 
 @dataclass(frozen=True, kw_only=True)
 class KernelRow:
-    """One distinct kernel in a pass of a part; `moved` is the bytes of the tensors that all its launches are given."""
+    """A row of the table: one kernel in the forward or backward pass of a part of the network.
+
+    `moved` is the number of bytes of the tensors that are passed to all its launches.
+    """
 
     kernel: str
     launches: int
@@ -126,6 +133,7 @@ class KernelRow:
     moved: int
 
     def line(self) -> str:
+        """Return the row as text."""
         matrix = ", ".join(f"{count} {kind}" for kind, count in self.code.matrix.items())
         return (
             f"  {self.kernel:36} {self.launches:8} {self.code.registers:9} {self.code.spills:6} "
@@ -135,7 +143,11 @@ class KernelRow:
 
 @dataclass(frozen=True, kw_only=True)
 class PassRow:
-    """A pass of a part: its kernels, and the other operators by name."""
+    """The forward or backward pass of a part: its kernels, and the counts of other operators by name.
+
+    `floor` is the minimum number of bytes that the pass must move, and `kept` the number of bytes that the forward pass
+    saves for the backward pass.
+    """
 
     name: str
     backward: bool
@@ -147,9 +159,11 @@ class PassRow:
 
     @property
     def moved(self) -> int:
+        """The number of bytes of the tensors of all launches."""
         return sum(row.moved for row in self.kernels) + self.operators_moved
 
     def lines(self) -> Iterator[str]:
+        """Yield the rows of the pass as text."""
         yield f"{self.name}, {self.direction}"
         yield from (row.line() for row in self.kernels)
         if self.operators:
@@ -159,6 +173,7 @@ class PassRow:
             yield f"    {names}"
 
     def sum_line(self) -> str:
+        """Return the pass's row of the summary as text."""
         launches = sum(row.launches for row in self.kernels)
         return (
             f"{self.name:22} {self.direction:8} {launches:7} {sum(self.operators.values()):6} {self.moved / 1e6:8.1f} "
@@ -168,6 +183,7 @@ class PassRow:
 
     @property
     def direction(self) -> str:
+        """The word "forward" or "backward"."""
         return "backward" if self.backward else "forward"
 
     def to_dict(self) -> dict[str, Any]:
@@ -176,9 +192,9 @@ class PassRow:
 
 
 def _show(sizes: Shape, architectures: Sequence[str], only: str, path: Path | None) -> None:
-    """Print the tables of all parts for each architecture; with a path, also write them there as JSON.
+    """Print the tables of the parts whose name contains `only`, for each architecture.
 
-    Show the parts whose name contains `only`. Raise `InputError` if there are none.
+    With a path, also write them there as JSON. Raise `InputError` if no part matches.
     """
     from helixfold.ops.triton.compiled import compiled_launches  # noqa: PLC0415 (needs Triton)
 
@@ -188,7 +204,7 @@ def _show(sizes: Shape, architectures: Sequence[str], only: str, path: Path | No
     tables = []
     for architecture in architectures:
         properties = ARCHITECTURES[architecture]
-        refusals: dict[str, str] = {}
+        unsupported: dict[str, str] = {}
         compiled = partial(compiled_launches, int(architecture.removeprefix("sm_")))
         print(
             f"{architecture} ({properties.name}): {sizes.preset}, {sizes.residues} residues, "
@@ -196,12 +212,12 @@ def _show(sizes: Shape, architectures: Sequence[str], only: str, path: Path | No
         )
         print(_HEADER)
         rows = []
-        for each in passes(sizes, names, properties, compiled, refusals):
+        for each in passes(sizes, names, properties, compiled, unsupported):
             rows.append(_pass_row(each))
             if each.name != BLOCK:
                 print("\n".join(rows[-1].lines()), flush=True)
-        for operator, reason in refusals.items():
-            print(f"no kernel of ours computes {operator}: {reason}")
+        for operator, reason in unsupported.items():
+            print(f"helixfold has no kernel for {operator}: {reason}")
         print(f"\n{_SUM_HEADER}")
         print("\n".join(row.sum_line() for row in rows))
         block = [row for row in rows if row.name == BLOCK]
@@ -210,10 +226,10 @@ def _show(sizes: Shape, architectures: Sequence[str], only: str, path: Path | No
             with_kept = floor + sum(row.kept for row in block)
             print(
                 f"the block forward and backward: {moved / floor:.2f} times the floor moved, "
-                f"{moved / with_kept:.2f} with what is kept"
+                f"{moved / with_kept:.2f} times the floor with saved tensors"
             )
         print()
-        tables.append({"arch": architecture, "refusals": refusals, "passes": [row.to_dict() for row in rows]})
+        tables.append({"arch": architecture, "refusals": unsupported, "passes": [row.to_dict() for row in rows]})
     write_json(path, tables)
 
 

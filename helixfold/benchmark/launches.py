@@ -1,4 +1,4 @@
-"""Count what the parts of the network launch on a GPU, for `helixfold benchmark launches`."""
+"""Count the kernels and operators that parts of the network launch on a GPU, for `helixfold benchmark launches`."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -19,10 +19,11 @@ _HEADER = (
 
 @dataclass(frozen=True, kw_only=True)
 class Launches:
-    """The launches of a part's forward or backward pass.
+    """Counts of the launches in a part's forward or backward pass.
 
-    `names` counts our kernels and PyTorch's operators by name. Casts are operators too, `waits` those for which the
-    host waits. `kept` is the bytes that the forward pass keeps for the backward pass, without parameters.
+    `names` has the counts of our kernels and PyTorch's operators by name, and `waits` of the operators for which the
+    host waits. Casts are counted as operators, too. `kept` is the number of bytes that the forward pass saves for the
+    backward pass, without parameters.
     """
 
     part: str
@@ -37,30 +38,32 @@ class Launches:
 
     @classmethod
     def of(cls, one: Pass) -> "Launches":
+        """Count the launches of a pass."""
         calls = one.calls
-        launched = [call for call in calls if call.is_kernel or call.moved or not call.waits]
+        launches = [call for call in calls if call.is_kernel or call.moved or not call.waits]
         return cls(
             part=one.name,
             backward=one.backward,
-            kernels=sum(call.is_kernel for call in launched),
-            others=sum(not call.is_kernel for call in launched),
+            kernels=sum(call.is_kernel for call in launches),
+            others=sum(not call.is_kernel for call in launches),
             parameter_casts=sum(call.cast == "parameter" for call in calls),
             other_casts=sum(call.cast == "other" for call in calls),
             waits=dict(Counter(call.name for call in calls if call.waits)),
             kept=0 if one.backward else one.kept,
-            names=dict(Counter(call.name for call in launched).most_common()),
+            names=dict(Counter(call.name for call in launches).most_common()),
         )
 
     def line(self) -> str:
-        kept = "" if self.backward else f"{self.kept / 2**20:8,.0f}"
+        """Return the row of the table as text."""
+        saved = "" if self.backward else f"{self.kept / 2**20:8,.0f}"
         return (
             f"{self.part:47} {'backward' if self.backward else 'forward':8} {self.kernels:7,} {self.others:6,} "
-            f"{self.parameter_casts:15,} {self.other_casts:11,} {sum(self.waits.values()):5} {kept}"
+            f"{self.parameter_casts:15,} {self.other_casts:11,} {sum(self.waits.values()):5} {saved}"
         ).rstrip()
 
 
 def run(options: LaunchesOptions) -> None:
-    """Print how many kernels and operators every part launches, and what it casts, waits for and keeps."""
+    """Print the numbers of kernels, operators, casts and waits of every part, and the memory it saves for gradients."""
     properties = DEVICE_MODELS[options.gpu]
     sizes = shape_of(options, torch.bfloat16)
     print(
@@ -68,19 +71,19 @@ def run(options: LaunchesOptions) -> None:
         "rows, bfloat16, nothing recomputed"
     )
     print(_HEADER)
-    found: list[Launches] = []
+    rows: list[Launches] = []
     for part in parts(sizes):
         if options.only in part.name:
             for launches in counted(part, properties):
-                found.append(launches)
+                rows.append(launches)
                 print(launches.line(), flush=True)
                 for name, count in launches.waits.items():
                     print(f"    the host waits {count} times for {name}")
                 if options.names:
                     print("    " + ", ".join(f"{count} {name}" for name, count in launches.names.items()))
-    write_json(options.json, [asdict(each) for each in found])
+    write_json(options.json, [asdict(each) for each in rows])
 
 
 def counted(part: Part, properties: DeviceProperties) -> Iterator[Launches]:
-    """Yield the launches of a part's forward pass, and of its backward pass if it has one, on a described card."""
+    """Yield the launches of a part's forward pass, and of its backward pass if it has one, on a simulated GPU."""
     return map(Launches.of, both_passes(part, properties))

@@ -1,4 +1,4 @@
-"""Measure training examples per second for `helixfold benchmark loader`, from a feature store and from files."""
+"""Measure how many training examples are loaded per second from a feature store or files (`benchmark loader`)."""
 
 import statistics
 from dataclasses import replace
@@ -24,7 +24,7 @@ from helixfold.training.loader import TrainingLoader
 
 
 class SourceFiles:
-    """A store's chains read from their structure and alignment files each time, for comparison with the store."""
+    """Chains of a store that are read from structure and alignment files each time, for comparison with the store."""
 
     def __init__(self, entries: tuple[IndexEntry, ...], structures: Path, alignments: Path | None) -> None:
         self.entries = entries
@@ -40,12 +40,12 @@ class SourceFiles:
         structure = read_structure(path)
         chain = next((chain for chain in structure.chains if chain_name(structure, chain.name, path) == name), None)
         if chain is None:
-            raise InputError.at(path, f"there is no chain '{printable(name)}' in it")
-        found = (self._alignments.find(name) if self._alignments else None) or SearchResults()
+            raise InputError.at(path, f"it has no chain '{printable(name)}'")
+        results = (self._alignments.find(name) if self._alignments else None) or SearchResults()
         sequence = chain.sequence
         rows = [
             alignment_for_chain(read_alignment(file.path, max_rows=file.max_rows), sequence, file.path)
-            for file in found.alignments
+            for file in results.alignments
         ]
         return monomer_features(name, sequence, rows), chain_labels(structure, chain)
 
@@ -53,13 +53,13 @@ class SourceFiles:
         for stem in (name, name.rpartition("_")[0]):
             if stem.lower() in self._paths:
                 return self._paths[stem.lower()]
-        raise InputError(f"there is no structure file of chain '{printable(name)}'; its name begins with the chain's")
+        raise InputError(f"chain '{printable(name)}' has no structure file; its name must begin with the chain's name")
 
 
 def measure_loader(dataset: TrainingDataset, *, workers: int, steps: int, repeats: int) -> tuple[float, ...]:
-    """Return the training examples per second in each of `repeats` stretches of `steps` steps.
+    """Return the training examples per second in each of `repeats` measurements of `steps` steps.
 
-    A few steps before them, until all workers run, are not counted.
+    Some warm-up steps, until all workers run, are not counted.
     """
     warm_up = 4 * max(1, workers)
     batches = iter(TrainingLoader(dataset, first_step=0, last_step=warm_up + steps * repeats, workers=workers))
@@ -69,9 +69,9 @@ def measure_loader(dataset: TrainingDataset, *, workers: int, steps: int, repeat
 
 
 def run(options: LoaderOptions) -> None:
-    """Print the training examples per second from the store, from files with --structures, and of its assemblies."""
+    """Print the training examples per second from the store, from files (with --structures), and of assemblies."""
     store = FeatureStore.open(options.store)
-    # The device pads to fixed shapes, not the loader.
+    # Fixed shapes are off, because padding is done on the device and not by the loader.
     config = replace(initial_training(), crop_size=options.crop, fixed_shapes=False)
     datasets = {"store": TrainingDataset(store=store, config=config)}
     if options.structures is not None:
@@ -82,13 +82,13 @@ def run(options: LoaderOptions) -> None:
         datasets["assemblies"] = ComplexDataset(store=store, config=around_interfaces)
     chains = f"{len(store.entries)} chains, {len(store.assemblies)} assemblies"
     print(f"{chains}, crop {options.crop}, {options.workers} workers, unpadded; examples/s")
-    found = {
+    rates_by_source = {
         name: measure_loader(dataset, workers=options.workers, steps=options.steps, repeats=options.repeats)
         for name, dataset in datasets.items()
     }
-    print(f"{'from':10} {'median':>8} {'least':>8} {'most':>8} {'of files':>9}")
-    for name, rates in found.items():
+    print(f"{'from':10} {'median':>8} {'min':>8} {'max':>8} {'of files':>9}")
+    for name, rates in rates_by_source.items():
         median = statistics.median(rates)
-        is_compared = "files" in found and name != "assemblies"
-        ratio = f"{median / statistics.median(found['files']):8.1f}x" if is_compared else ""
+        is_compared = "files" in rates_by_source and name != "assemblies"
+        ratio = f"{median / statistics.median(rates_by_source['files']):8.1f}x" if is_compared else ""
         print(f"{name:10} {median:8.1f} {min(rates):8.1f} {max(rates):8.1f} {ratio:>9}")

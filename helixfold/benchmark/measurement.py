@@ -1,4 +1,4 @@
-"""Measure ways to do the same work on one device, and print and write the readings next to the machine's best rates."""
+"""Measure several ways to compute the same thing on one device, and report them next to the machine's best rates."""
 
 import gc
 import json
@@ -27,21 +27,21 @@ from helixfold.parallel.neighbours import busy_neighbours
 from helixfold.planning.size import dtype_name
 
 Action = Callable[[], object]
-# A reading on a CPU lasts at least so long; shorter work is repeated.
-_LEAST_SECONDS = 5e-3
-# A large product that would take longer on a CPU is not measured.
-_MOST_SECONDS = 1.0
+# Minimum time of a measurement on a CPU; shorter work is repeated.
+_MIN_SECONDS = 5e-3
+# Large products that would take longer on a CPU are not measured.
+_MAX_SECONDS = 1.0
 _LINE_LENGTH = 200
-# Calls before a capture, in which kernels are compiled and libraries allocate what they keep.
-_CALLS_BEFORE = 3
+# Calls before a CUDA graph is captured, in which kernels are compiled and libraries allocate buffers.
+_WARM_UP_CALLS = 3
 PLAIN, WHOLE = "plain", "whole"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Median seconds of a computation, and its peak memory in bytes beyond what was held before.
+    """Median time of a computation in seconds, and its peak memory in bytes beyond the memory in use before.
 
-    `failure` is the error if it failed; seconds are then NaN.
+    If the computation failed, `failure` is the error and `seconds` is NaN.
     """
 
     seconds: float = math.nan
@@ -50,9 +50,9 @@ class Cost:
 
 
 def measure(ways: Mapping[str, Action], device: torch.device, repeats: int) -> dict[str, Cost]:
-    """Return the cost of each way from `repeats` readings; a way that raises an error has that as its failure.
+    """Measure the cost of each way with `repeats` measurements; an error becomes the failure of a way.
 
-    Readings of the ways alternate, so that none of them alone has the times in which the machine is faster.
+    Measurements of the ways alternate, so that changes in the machine's speed affect all of them.
     """
     memory: dict[str, int] = {}
     failures: dict[str, str] = {}
@@ -60,32 +60,32 @@ def measure(ways: Mapping[str, Action], device: torch.device, repeats: int) -> d
         try:
             action()
             memory[name] = peak_of(action, device)
-        # Any error of a kernel or a peer on this machine is its result; the others are still measured.
+        # An error of a kernel or peer on this machine is a result, too; the other ways are still measured.
         except Exception as error:
             failures[name] = reason_of_failure(error)
     running = {name: action for name, action in ways.items() if name in memory}
     seconds: dict[str, list[float]] = {name: [] for name in running}
-    # This call gets back the pages that the measurement of memory gave away, and is not counted.
-    times = {name: max(1, math.ceil(_LEAST_SECONDS / _seconds(running[name], device))) for name in running}
+    # This uncounted call allocates again the pages that the measurement of memory returned to the system.
+    times = {name: max(1, math.ceil(_MIN_SECONDS / _seconds(running[name], device))) for name in running}
     for _ in range(repeats):
         for name, action in running.items():
             seconds[name].append(_seconds(action, device, times[name]))
-    found = {name: Cost(seconds=statistics.median(seconds[name]), memory=memory[name]) for name in running}
-    return found | {name: Cost(failure=failure) for name, failure in failures.items()}
+    costs = {name: Cost(seconds=statistics.median(seconds[name]), memory=memory[name]) for name in running}
+    return costs | {name: Cost(failure=failure) for name, failure in failures.items()}
 
 
 def reason_of_failure(error: Exception) -> str:
-    """Return an error in one line."""
+    """Return the type and message of an error, shortened to one line."""
     return f"{type(error).__name__}: {str(error).strip()[:_LINE_LENGTH]}"
 
 
 def median_seconds(action: Action, device: torch.device, repeats: int) -> float:
-    """Return the median seconds of `repeats` calls, after a first one that is not counted."""
+    """Return the median time of `repeats` calls in seconds, after one uncounted call."""
     return statistics.median([_seconds(action, device) for _ in range(repeats + 1)][1:])
 
 
 def measure_parts(parts: Mapping[str, Action], device: torch.device, repeats: int) -> dict[str, Cost]:
-    """Return the cost of parts that run one after the other, and of all of them together as "whole".
+    """Measure the cost of parts that run one after the other, and of all parts together under the name "whole".
 
     The first round measures memory; its time counts only if `repeats` is 1.
     """
@@ -93,23 +93,23 @@ def measure_parts(parts: Mapping[str, Action], device: torch.device, repeats: in
     memory: dict[str, int] = {}
     settle()
     reset_peak_memory(device)
-    start = most = held_memory(device)
-    for number in range(repeats if repeats == 1 else repeats + 1):
+    start = peak = held_memory(device)
+    for index in range(repeats if repeats == 1 else repeats + 1):
         total = 0.0
         for name, action in parts.items():
             reset_peak_memory(device)
-            held = held_memory(device)
+            before = held_memory(device)
             seconds[name].append(mean_seconds(action, device=device))
             total += seconds[name][-1]
-            if number == 0:
-                memory[name] = max(0, peak_memory(device) - held)
-                most = max(most, peak_memory(device))
+            if index == 0:
+                memory[name] = max(0, peak_memory(device) - before)
+                peak = max(peak, peak_memory(device))
         if WHOLE not in parts:
             seconds[WHOLE].append(total)
-    memory.setdefault(WHOLE, most - start)
+    memory.setdefault(WHOLE, peak - start)
     return {
-        name: Cost(seconds=statistics.median(found[repeats > 1 :]), memory=memory[name])
-        for name, found in seconds.items()
+        name: Cost(seconds=statistics.median(times[repeats > 1 :]), memory=memory[name])
+        for name, times in seconds.items()
     }
 
 
@@ -122,9 +122,9 @@ def settle() -> None:
 
 
 def peak_of(action: Action, device: torch.device) -> int:
-    """Return the peak memory of an action in bytes, beyond what is held before.
+    """Return the peak memory of an action in bytes, beyond the memory in use before.
 
-    On a CPU, freed memory is given back to the system at once, so that it does not count.
+    On a CPU, freed memory is returned to the system at once, so that it does not count.
     """
     gc.collect()
     with returning_freed_memory():
@@ -132,7 +132,7 @@ def peak_of(action: Action, device: torch.device) -> int:
 
 
 def peak_beyond(action: Action, device: torch.device) -> int:
-    """Return the peak memory of an action in bytes, beyond what is held before, with the allocator as it is set."""
+    """Return the peak memory of an action in bytes, beyond the memory in use before, with the current allocator."""
     synchronize(device)
     reset_peak_memory(device)
     start = held_memory(device)
@@ -142,15 +142,15 @@ def peak_beyond(action: Action, device: torch.device) -> int:
 
 
 def held_memory(device: torch.device) -> int:
-    """Return the bytes in use now; on a CPU this is right only just after the peak was reset."""
+    """Return the number of bytes in use; on a CPU this is right only directly after the peak was reset."""
     return torch.cuda.memory_allocated(device) if device.type == "cuda" else peak_memory(device)
 
 
 def replayed(action: Action, device: torch.device) -> Action:
-    """Return a call that captures `action` the first time, and from then on replays it and returns the same tensors.
+    """Return a function that captures `action` as a CUDA graph at its first call and replays it at every call.
 
-    The action may compute gradients. It must read and write the same memory at each call: values that are changed in
-    place are seen by the next replay. On a CPU there are no graphs, and the action itself is returned.
+    The action may compute gradients. It must read and write the same memory at each call; a replay uses values that
+    were changed in place. The same tensors are returned each time. On a CPU, the action itself is returned.
     """
     if device.type != "cuda":
         return action
@@ -158,7 +158,7 @@ def replayed(action: Action, device: torch.device) -> Action:
     @cache
     def captured() -> CapturedGraph[object]:
         capturer = GraphCapturer(device)
-        for _ in range(_CALLS_BEFORE):
+        for _ in range(_WARM_UP_CALLS):
             capturer.launch(action)
         return capturer.capture(action)
 
@@ -171,14 +171,14 @@ def replayed(action: Action, device: torch.device) -> Action:
 
 
 def _seconds(action: Action, device: torch.device, times: int = 1) -> float:
-    """Return the seconds of one call; on a CPU the mean over `times`."""
+    """Return the time of one call in seconds; on a CPU, the mean of `times` calls."""
     return _seconds_on_gpu(action, device) if device.type == "cuda" else mean_seconds(action, times)
 
 
 def _seconds_on_gpu(action: Action, device: torch.device) -> float:
-    """Return the seconds of a call between GPU events, with its operands out of the cache as in a network."""
+    """Return the time of a call in seconds, measured with GPU events and with cold caches, as in a network."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    # While this runs, the CPU queues the kernels that follow.
+    # This clears the caches. While it runs, the CPU queues the kernels that follow.
     _cache_sweep(device).zero_()
     start.record()
     action()
@@ -192,23 +192,28 @@ def _cache_sweep(device: torch.device) -> Tensor:
     return torch.empty(2**28, dtype=torch.uint8, device=device)
 
 
-_SHOWN = ("torch", "triton", "trifast", "cuequivariance_torch", "numpy")
+_PACKAGES = ("torch", "triton", "trifast", "cuequivariance_torch", "numpy")
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkDevice:
-    """A device with its best rates: FLOPs per second of a product by dtype, and bytes read and written per second."""
+    """A device with its best rates.
+
+    `product` has the FLOPs per second of a large matrix product by dtype, and `copy` is the number of bytes read and
+    written per second by a large copy.
+    """
 
     device: torch.device
     name: str
     threads: int
     versions: dict[str, str]
-    load: float  # mean number of running processes in the minute before
+    load: float  # load average of the last minute
     allocator: str
     product: dict[torch.dtype, float] = field(default_factory=dict)
     copy: float = 1.0
 
     def lines(self) -> list[str]:
+        """Return a description of the device as lines of text."""
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         rates = ", ".join(
             f"{rate / 1e9:,.0f} GFLOP/s in products of {dtype_name(dtype)}" for dtype, rate in self.product.items()
@@ -234,30 +239,30 @@ class BenchmarkDevice:
 
 
 def measured_device(device: torch.device, dtypes: Sequence[torch.dtype], repeats: int) -> BenchmarkDevice:
-    """Return a device with its rates measured; `repeats` is the number of readings for each."""
-    refused = allocator.unsupported_reason()
+    """Measure the rates of a device; `repeats` is the number of measurements of each rate."""
+    reason = allocator.unsupported_reason()
     return BenchmarkDevice(
         device=device,
         name=device_name(device),
         threads=torch.get_num_threads(),
         versions={"Python": platform.python_version()}
-        | {name: version for name in _SHOWN if (version := package_version(name)) is not None},
+        | {name: version for name in _PACKAGES if (version := package_version(name)) is not None},
         load=os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,
-        allocator="freed memory is kept" if refused is None else f"allocator as it is: {refused}",
+        allocator="freed memory is kept" if reason is None else f"default allocator: {reason}",
         product={dtype: product_rate(device, dtype, repeats) for dtype in dtypes},
         copy=copy_rate(device, repeats),
     )
 
 
 def product_rate(device: torch.device, dtype: torch.dtype, repeats: int) -> float:
-    """Return the FLOPs per second of a large matrix product.
+    """Measure the FLOPs per second of a large matrix product.
 
-    On a CPU, the faster of PyTorch's two libraries counts, and the product is small where a large one takes minutes,
-    as in bfloat16 on processors without instructions for it.
+    On a CPU, the faster of PyTorch's two libraries counts. The product is small if a large one would take minutes, for
+    example in bfloat16 on processors without instructions for it.
     """
     rate = math.inf
     for size in (8192,) if device.type == "cuda" else (256, 2048):
-        if 2 * size**3 / rate > _MOST_SECONDS:
+        if 2 * size**3 / rate > _MAX_SECONDS:
             break
         a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
         ways = [partial(torch.matmul, a, b), partial(mapped, a, b)][: 2 if device.type == "cpu" else 1]
@@ -266,7 +271,7 @@ def product_rate(device: torch.device, dtype: torch.dtype, repeats: int) -> floa
 
 
 def copy_rate(device: torch.device, repeats: int) -> float:
-    """Return the bytes read and written per second by a copy that is too large for the caches."""
+    """Measure the bytes read and written per second by a copy that is too large for the caches."""
     source = torch.ones(2**28 if device.type == "cuda" else 2**25, device=device)
     target = torch.empty_like(source)
     return 2 * source.nbytes / median_seconds(lambda: target.copy_(source), device, repeats)
@@ -280,7 +285,7 @@ HEADER = (
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """Floating-point operations of matrix products, and the least bytes that must be read and written."""
+    """Work of a computation: FLOPs of its matrix products, and the minimum number of bytes to read and write."""
 
     flops: int
     bytes: int
@@ -288,9 +293,9 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True)
 class Readings:
-    """Costs of one computation done in several ways; `work` is the same for all of them.
+    """Costs of one computation done in several ways, by the names of the ways; `work` is the same for all of them.
 
-    The way called "plain" is the reference that others are compared with.
+    The other ways are compared with the way named "plain".
     """
 
     part: str
@@ -304,7 +309,7 @@ class Readings:
     def lines(self, machine: BenchmarkDevice) -> list[str]:
         """Return a line for each way, and the notes.
 
-        Rates stand beside the machine's best rates, time and memory beside those of the plain way.
+        Rates are compared with the machine's best rates, and time and memory with the plain way.
         """
         lines = []
         for by, cost in self.costs.items():
@@ -367,9 +372,9 @@ def _number(value: float | None, form: str) -> str:
 def show(
     readings: Callable[[BenchmarkDevice], Iterator[Readings]], options: CommonOptions
 ) -> tuple[BenchmarkDevice, list[Readings]]:
-    """Measure the machine, then print readings as the function `readings` yields them for it; return both.
+    """Measure the machine's rates, then print the readings that the function `readings` yields; return both.
 
-    With `options.json`, all readings are also written to that file, again after each of them.
+    With `options.json`, all readings so far are also written to that file after each reading.
     """
     if options.threads is not None:
         torch.set_num_threads(options.threads)
@@ -378,24 +383,24 @@ def show(
         machine = measured_device(device, [getattr(torch, name) for name in options.dtypes], options.repeats or 5)
         print("\n".join(machine.lines()))
         if options.neighbours:
-            print(f"measured beside {options.neighbours} busy processes, but for the rates above")
+            print(f"measured next to {options.neighbours} busy processes, except the rates above")
         print(f"\n{HEADER}")
-        made: list[Readings] = []
+        printed: list[Readings] = []
         with busy_neighbours(options.neighbours):
             for reading in readings(machine):
-                if not made or (made[-1].name, made[-1].dtype) != (reading.name, reading.dtype):
+                if not printed or (printed[-1].name, printed[-1].dtype) != (reading.name, reading.dtype):
                     print(f"{reading.name}, {dtype_name(reading.dtype)}")
                 print("\n".join(reading.lines(machine)), flush=True)
-                made.append(reading)
-                rows = [each.row(by, machine) for each in made for by in each.costs]
+                printed.append(reading)
+                rows = [each.row(by, machine) for each in printed for by in each.costs]
                 table = {"machine": machine.to_dict(), "neighbours": options.neighbours, "readings": rows}
                 write_json(options.json, table)
     if hasattr(os, "getloadavg"):
-        print(f"load average when it ended: {os.getloadavg()[0]:.2f}")
-    return machine, made
+        print(f"load average at the end: {os.getloadavg()[0]:.2f}")
+    return machine, printed
 
 
 def write_json(path: Path | None, content: object) -> None:
-    """Write the content of a benchmark's JSON file, if a path is given."""
+    """Write content to a JSON file, if `path` is not None."""
     if path is not None:
         path.write_text(json.dumps(content, indent=1, default=str) + "\n")

@@ -1,4 +1,4 @@
-"""Measure peak memory for `helixfold benchmark memory`, by executor, next to the estimate and the least possible."""
+"""Measure peak memory by executor for `helixfold benchmark memory`, next to the estimate and the minimum possible."""
 
 import itertools
 import json
@@ -43,17 +43,17 @@ from helixfold.weights.untrained import untrained_model
 PREDICTION: MemoryPart = "prediction"
 EVOFORMER: MemoryPart = "evoformer"
 DESIGN: MemoryPart = "design"
-# Plain attention holds at most so many float32 numbers for each of its logits.
+# Plain attention holds at most this number of float32 values per logit.
 _PLAIN_LOGITS = 4
 Run = Callable[["Point", Executor], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point(Computation):
-    """A measurement to make: the computation, its size, and the executor.
+    """A point to measure: the computation, its size, and the executor.
 
     `blocks` is the number of blocks of each stack, or None for all. `ranks` processes compute it together. A design is
-    a hallucination, which has one row and no template; gradients pass through all of its iterations.
+    a hallucination, which has one MSA row and no template; gradients are computed through all of its iterations.
     """
 
     residues: int
@@ -64,53 +64,53 @@ class Point(Computation):
 
     @property
     def config(self) -> ModelConfig:
-        """Return the configuration of the network, with as many blocks as are run."""
+        """The configuration of the network, with the number of blocks of the measurement."""
         model = preset(self.preset).model
         return of_blocks(model, self.blocks or model.evoformer.blocks)
 
     @property
     def network(self) -> Preset:
-        """Return the preset with as many blocks as are run."""
+        """The preset of the network, with the number of blocks of the measurement."""
         return replace(preset(self.preset), model=self.config)
 
     @property
     def design_options(self) -> DesignOptions:
-        """Return the options of a design whose step is measured."""
-        dtype = cast(DesignDtype, self.dtype)  # other ones raise `InputError`
+        """The options of a design whose step is measured."""
+        dtype = cast(DesignDtype, self.dtype)  # Other dtypes raise `InputError`.
         return DesignOptions(num_recycles=self.recycling_iterations - 1, dtype=dtype)
 
     @property
     def design_step(self) -> Training:
-        """Return a design's step as a workload."""
+        """The step of a design as a workload to estimate."""
         properties = properties_of(torch.device(self.device))
         return workload(hallucination(self.residues), self.network, self.design_options, properties)
 
     @property
     def size(self) -> PassSize:
-        """Return the size of a pass for forecasts; an Evoformer alone has no extra MSA, templates or ensemble."""
+        """The size of a forward pass for estimates; an Evoformer has no extra MSA, templates or ensemble."""
         if self.part == DESIGN:
             return self.design_step.size
-        alone = self.part == EVOFORMER
+        is_evoformer = self.part == EVOFORMER
         return PassSize(
             residues=self.residues,
             msa_rows=self.rows,
-            extra_rows=0 if alone else self.extra_rows,
-            templates=0 if alone else self.templates,
+            extra_rows=0 if is_evoformer else self.extra_rows,
+            templates=0 if is_evoformer else self.templates,
             dtype=DTYPES[self.dtype],
-            ensemble=1 if alone else self.ensemble,
+            ensemble=1 if is_evoformer else self.ensemble,
             ranks=self.ranks,
         )
 
     def floor(self) -> int:
-        """Return the bytes of a rank's part of two pair tensors, the MSA and, in a prediction, the extra MSA."""
+        """Return the minimum memory in bytes: a rank's share of two pair tensors, the MSA and the extra MSA, if any."""
         return floor(self.config, self.size)
 
     def predicted(self) -> int | None:
-        """Return the forecast of peak memory in bytes; None for plain PyTorch, which has no forecast."""
+        """Return the estimated peak memory in bytes; None for plain PyTorch, for which there is no estimate."""
         return None if self.executor == PLAIN else self._predicted(self.executor)
 
     def needs(self) -> int:
-        """Return roughly the bytes that the measurement takes, so that one that will not fit is not tried."""
+        """Return roughly the memory of the measurement in bytes, to skip measurements that do not fit."""
         if self.executor != PLAIN:
             return self._predicted(self.executor)
         model, size = self.config, self.size
@@ -122,16 +122,16 @@ class Point(Computation):
         properties = properties_of(torch.device(self.device))
         if self.part == DESIGN:
             return estimate(self.design_step, Device(properties=properties, memory=0)).peak
-        found = prediction_memory(self.config, self.size, executor, properties)
-        return found.stages["Evoformer"] if self.part == EVOFORMER else found.peak
+        memory = prediction_memory(self.config, self.size, executor, properties)
+        return memory.stages["Evoformer"] if self.part == EVOFORMER else memory.peak
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryMeasurement:
-    """Result of a measurement: memory in bytes and seconds, or the reason of a failure.
+    """Result of a measurement: memory in bytes and time in seconds, or the reason of a failure.
 
-    `peak` is beyond the memory with the model loaded, `resident` is all memory at the peak. With several ranks, the
-    rank with the largest peak counts.
+    `peak` is the memory beyond the loaded model, and `resident` all memory at the peak. With several ranks, the results
+    are from the rank with the largest peak.
     """
 
     peak: int = 0
@@ -141,26 +141,26 @@ class MemoryMeasurement:
 
 
 def measure(point: Point, spill: Path, limit: int | None = None) -> MemoryMeasurement:
-    """Measure a point in fresh processes.
+    """Measure a point in new processes.
 
-    `spill` is the directory of the spilled executor. Each process may hold `limit` bytes in all, or what is available.
+    `spill` is the directory for spilled tensors. Each process may use `limit` bytes, by default the available memory.
     """
     threads = max(1, torch.get_num_threads() // point.ranks)
     try:
-        return on_ranks(point.ranks, measured_here, point, spill, limit, device=point.device, threads=threads)
+        return on_ranks(point.ranks, measure_in_process, point, spill, limit, device=point.device, threads=threads)
     except RuntimeError as error:
-        return MemoryMeasurement(failure=f"{error}, or was ended from outside, as systems do when memory runs out")
+        return MemoryMeasurement(failure=f"{error}, or was killed, which the system does when memory runs out")
 
 
-def measured_here(mesh: Mesh, point: Point, spill: Path, limit: int | None) -> MemoryMeasurement:
+def measure_in_process(mesh: Mesh, point: Point, spill: Path, limit: int | None) -> MemoryMeasurement:
     """Measure a point in this process, as one of the ranks of a mesh; every rank must call this function."""
     allocator.keep_few_kernels()
     torch.manual_seed(0)
     if mesh.size > 1:
         mesh = make_mesh(Layout(dap=mesh.size), mesh.device)
-    found = _measure(mesh, point, spill, limit)
-    everyone = [MemoryMeasurement(**each) for each in mesh.all_gather(asdict(found))]
-    return max(everyone, key=lambda each: each.peak)
+    measurement = _measure(mesh, point, spill, limit)
+    by_rank = [MemoryMeasurement(**each) for each in mesh.all_gather(asdict(measurement))]
+    return max(by_rank, key=lambda each: each.peak)
 
 
 def _measure(mesh: Mesh, point: Point, spill: Path, limit: int | None) -> MemoryMeasurement:
@@ -175,7 +175,7 @@ def _measure(mesh: Mesh, point: Point, spill: Path, limit: int | None) -> Memory
         forced("reference") if point.executor == PLAIN else nullcontext(),
     ):
         run = {PREDICTION: _prediction, EVOFORMER: _evoformer, DESIGN: _design}[point.part](point, device)
-        # A small run first, for what libraries allocate once, such as the threads' buffers, is not part of the cost.
+        # A small run comes first, so that memory that libraries allocate once, such as thread buffers, does not count.
         run(replace(point, residues=8), executor())
         settle()
         mesh.barrier()
@@ -183,23 +183,23 @@ def _measure(mesh: Mesh, point: Point, spill: Path, limit: int | None) -> Memory
         reset_peak_memory(device)
         start, began = held_memory(device), time.perf_counter()
         try:
-            # On a CPU, allocations beyond the limit must be made to fail; on a GPU they fail by themselves.
+            # On a CPU, a limit makes allocations fail that are too large; on a GPU they fail without one.
             left = available_memory(device) if limit is None else min(available_memory(device), max(0, limit - start))
             with limit_memory(left) if device.type == "cpu" else nullcontext():
                 run(point, executor())
             synchronize(device)
         except (RuntimeError, MemoryError, OSError) as error:
             if mesh.size > 1:
-                raise  # the others wait for this rank: all end with it
+                raise  # All ranks must end, because the others wait for this one.
             return MemoryMeasurement(failure="out of memory" if is_out_of_memory(error) else reason_of_failure(error))
         seconds, peak = time.perf_counter() - began, peak_memory(device)
         resident = max(loaded, peak)
-        failure = f"took {gib(resident)} in all" if limit is not None and resident > limit else None
+        failure = f"took {gib(resident)} in total" if limit is not None and resident > limit else None
         return MemoryMeasurement(peak=peak - start, resident=resident, seconds=seconds, failure=failure)
 
 
 def _prediction(point: Point, device: torch.device) -> Run:
-    """Return a function that makes passes as `predict` does, on random samples, and confidences after the last."""
+    """Return a function that predicts like `predict`, with recycling and confidences, from random samples."""
     model = untrained_model(point.config, seed=0).requires_grad_(False).to(device)
 
     def run(point: Point, executor: Executor) -> None:
@@ -221,7 +221,7 @@ def _prediction(point: Point, device: torch.device) -> Run:
 
 
 def _evoformer(point: Point, device: torch.device) -> Run:
-    """Return a function that runs the Evoformer alone on random streams."""
+    """Return a function that runs only the Evoformer, on random streams."""
     config = point.config
     stack = evoformer(point.preset, config.evoformer.blocks, device)
 
@@ -229,10 +229,10 @@ def _evoformer(point: Point, device: torch.device) -> Run:
         kind, residues = DTYPES[point.dtype], point.residues
 
         def stream(rows: int, channels: int) -> Stream:
-            def make(_: slice, some: Tensor) -> Tensor:
-                return torch.randn(1, some.shape[1], residues, channels, dtype=kind, device=device)
+            def random_rows(_: slice, ones: Tensor) -> Tensor:
+                return torch.randn(1, ones.shape[1], residues, channels, dtype=kind, device=device)
 
-            return executor.map_rows(make, torch.ones(1, rows, device=device))
+            return executor.map_rows(random_rows, torch.ones(1, rows, device=device))
 
         msa, pair = stream(point.rows, config.evoformer.c_m), stream(residues, config.c_z)
         stack(executor, msa, pair, *(torch.ones(1, rows, residues, device=device) for rows in (point.rows, residues)))
@@ -241,8 +241,8 @@ def _evoformer(point: Point, device: torch.device) -> Run:
 
 
 def _design(point: Point, device: torch.device) -> Run:
-    """Return a function that makes the first step of a hallucination, as `helixfold design` does."""
-    # These read structures and know where parameters are, for which a machine that is lent has no packages.
+    """Return a function that runs the first step of a hallucination, like `helixfold design`."""
+    # These modules are imported here, because they need packages that a rented GPU machine may not have.
     from helixfold.apps.design.designer import Designer  # noqa: PLC0415
     from helixfold.weights.find import ReadyModel  # noqa: PLC0415
 
@@ -258,11 +258,11 @@ def _design(point: Point, device: torch.device) -> Run:
 
 _FAILED = 1
 _MIB = 2**20
-# Number of lengths from the shortest to the longest chain of a plot for which memory is predicted.
+# Number of lengths, from the shortest to the longest chain of a plot, for which memory is estimated.
 _PREDICTIONS = 8
 _HEADER = (
-    f"{'residues':>8} {'dtype':8} {'executor':8} {'ranks':>5} {'floor':>9} {'peak':>9} {'/ floor':>7} {'predicted':>9} "
-    f"{'/ peak':>6} {'in all':>9} {'seconds':>8}"
+    f"{'residues':>8} {'dtype':8} {'executor':8} {'ranks':>5} {'floor':>9} {'peak':>9} {'/ floor':>7} {'estimate':>9} "
+    f"{'/ peak':>6} {'total':>9} {'seconds':>8}"
 )
 
 
@@ -270,27 +270,28 @@ _HEADER = (
 Reading = tuple[Point, MemoryMeasurement]
 
 
-def _line(point: Point, found: MemoryMeasurement) -> str:
+def _line(point: Point, measurement: MemoryMeasurement) -> str:
     start = f"{point.residues:8,} {point.dtype:8} {point.executor:8} {point.ranks:5} {point.floor() / _MIB:9,.1f}"
-    if found.failure is not None:
-        return f"{start} {found.failure}"
-    guess, ratio, predicted = "-", "-", point.predicted()
+    if measurement.failure is not None:
+        return f"{start} {measurement.failure}"
+    estimated, ratio, predicted = "-", "-", point.predicted()
     if predicted is not None:
-        guess, ratio = f"{predicted / _MIB:,.1f}", f"{predicted / found.peak:.2f}"
-    peak = f"{found.peak / _MIB:9,.1f} {found.peak / point.floor():7.2f}"
-    return f"{start} {peak} {guess:>9} {ratio:>6} {found.resident / _MIB:9,.1f} {found.seconds:8.1f}"
+        estimated, ratio = f"{predicted / _MIB:,.1f}", f"{predicted / measurement.peak:.2f}"
+    peak = f"{measurement.peak / _MIB:9,.1f} {measurement.peak / point.floor():7.2f}"
+    total = f"{measurement.resident / _MIB:9,.1f} {measurement.seconds:8.1f}"
+    return f"{start} {peak} {estimated:>9} {ratio:>6} {total}"
 
 
 def run(options: MemoryBenchmarkOptions) -> int:
-    """Measure and print peak memory, and return 0, or 1 if a reading failed.
+    """Measure and print peak memory. Return 0, or 1 if a measurement failed.
 
     Raise `InputError` if a file cannot be written or read.
     """
     for path in (options.json, options.plot):
         if path is not None and not path.parent.is_dir():
-            raise InputError(f"{path} cannot be written: {path.parent} is no directory")
+            raise InputError(f"{path} cannot be written: {path.parent} is not a directory")
     if options.part == DESIGN and ({*options.executors} - {"plain", "whole"} or {*options.ranks} != {1}):
-        raise InputError("a step of a design is computed whole by one process: pass --executors whole, and no --ranks")
+        raise InputError("a design step is computed whole by one process; pass --executors whole and no --ranks")
     earlier = [reading for path in options.include for reading in _read(path)]
     limit = None if options.memory_limit is None else int(options.memory_limit * 2**30)
     points = _points(options)
@@ -299,92 +300,92 @@ def run(options: MemoryBenchmarkOptions) -> int:
     for point in points:
         free = available_memory(torch.device(point.device))
         if point.ranks * point.needs() > free:
-            line = f"skipped: needs about {gib(point.ranks * point.needs())}, there are {gib(free)}"
+            line = f"skipped: needs about {gib(point.ranks * point.needs())}, but {gib(free)} are free"
             print(f"{point.residues:8,} {point.dtype:8} {point.executor:8} {point.ranks:5} {line}", flush=True)
             continue
-        found = measure(point, options.spill_directory, limit)
-        readings.append((point, found))
-        print(_line(point, found), flush=True)
+        measurement = measure(point, options.spill_directory, limit)
+        readings.append((point, measurement))
+        print(_line(point, measurement), flush=True)
         rows = [
-            asdict(point) | {"floor": point.floor(), "predicted": point.predicted()} | asdict(found)
-            for point, found in readings
+            asdict(each) | {"floor": each.floor(), "predicted": each.predicted()} | asdict(result)
+            for each, result in readings
         ]
         facts = {"torch": torch.__version__, "threads": torch.get_num_threads()}
         write_json(options.json, {**facts, "readings": rows})
     if options.plot is not None:
-        options.plot.write_bytes(_drawn(points[0], [*earlier, *readings]))
-    return _FAILED if any(found.failure is not None for _, found in readings) else 0
+        options.plot.write_bytes(_plot(points[0], [*earlier, *readings]))
+    return _FAILED if any(measurement.failure is not None for _, measurement in readings) else 0
 
 
 def _points(options: MemoryBenchmarkOptions) -> list[Point]:
     device = str(pick_device(options.device))
-    given = {field.name: getattr(options, field.name) for field in fields(Point) if hasattr(options, field.name)}
-    ways = itertools.product(options.residues, options.dtypes, options.executors, options.ranks)
+    common = {field.name: getattr(options, field.name) for field in fields(Point) if hasattr(options, field.name)}
+    combinations = itertools.product(options.residues, options.dtypes, options.executors, options.ranks)
     return [
-        Point(**given | {"residues": residues, "dtype": dtype, "executor": executor, "ranks": ranks, "device": device})
-        for residues, dtype, executor, ranks in ways
+        Point(**common | {"residues": residues, "dtype": dtype, "executor": executor, "ranks": ranks, "device": device})
+        for residues, dtype, executor, ranks in combinations
     ]
 
 
 def _title(point: Point) -> str:
-    """Return the settings that all points of a run have in common."""
+    """Describe the settings that all points of a run have in common."""
     blocks = "all blocks" if point.blocks is None else f"{point.blocks} block{'' if point.blocks == 1 else 's'}"
     if point.part == EVOFORMER:
         return f"Evoformer of {point.preset}, {blocks}, {point.rows} rows"
-    passes = f"{point.recycling_iterations} pass{'' if point.recycling_iterations == 1 else 'es'}"
+    iterations = f"{point.recycling_iterations} recycling iteration{'' if point.recycling_iterations == 1 else 's'}"
     if point.part == DESIGN:
-        return f"step of a hallucination with {point.preset}, {blocks} of each stack, {passes}"
+        return f"step of a hallucination with {point.preset}, {blocks} of each stack, {iterations}"
     templates = f"{point.templates} template{'' if point.templates == 1 else 's'}"
     sizes = f"{point.rows} rows, {point.extra_rows:,} extra rows, {templates}"
     ensemble = f", ensemble of {point.ensemble}" if point.ensemble > 1 else ""
-    return f"prediction with {point.preset}, {blocks} of each stack, {sizes}{ensemble}, {passes}"
+    return f"prediction with {point.preset}, {blocks} of each stack, {sizes}{ensemble}, {iterations}"
 
 
 def _common(point: Point) -> Point:
-    # The memory of a prediction does not depend on the number of blocks.
+    # Blocks are ignored for predictions, because their memory does not depend on the number of blocks.
     blocks = point.blocks if point.part == DESIGN else None
     return replace(point, residues=0, dtype="", executor="", blocks=blocks)
 
 
-def _drawn(like: Point, readings: Sequence[Reading]) -> bytes:
-    """Return a plot of all one-rank readings that differ from a point only in residues, dtype, executor and blocks."""
-    # Not imported where memory is only measured.
+def _plot(like: Point, readings: Sequence[Reading]) -> bytes:
+    """Plot all one-rank readings that differ from the point `like` only in residues, dtype, executor and blocks."""
+    # matplotlib is imported here, because measurements without a plot do not need it.
     from helixfold.report.memory_plot import MemoryCurve, memory_plot  # noqa: PLC0415
 
     common = _common(replace(like, ranks=1))
-    shown = {point: found.peak for point, found in readings if _common(point) == common and found.failure is None}
-    if not shown:
-        raise InputError("there is nothing to draw: no point was measured")
-    lengths = [point.residues for point in shown]
+    peaks = {point: result.peak for point, result in readings if _common(point) == common and result.failure is None}
+    if not peaks:
+        raise InputError("there is nothing to plot: no measurement succeeded")
+    lengths = [point.residues for point in peaks]
     between = sorted({*lengths, *np.geomspace(min(lengths), max(lengths), _PREDICTIONS).astype(int).tolist()})
     curves, floors = [], {}
-    for dtype, executor in dict.fromkeys((point.dtype, point.executor) for point in shown):
-        own = {point: peak for point, peak in shown.items() if (point.dtype, point.executor) == (dtype, executor)}
-        every = [replace(next(iter(own)), residues=residues) for residues in between]
-        known = [point for point in every if point.predicted() is not None]
+    for dtype, executor in dict.fromkeys((point.dtype, point.executor) for point in peaks):
+        measured = {point: peak for point, peak in peaks.items() if (point.dtype, point.executor) == (dtype, executor)}
+        every = [replace(next(iter(measured)), residues=residues) for residues in between]
+        estimated = [point for point in every if point.predicted() is not None]
         floors[dtype] = {point.residues: point.floor() for point in every}
         curves.append(
             MemoryCurve(
                 executor=executor,
                 dtype=dtype,
-                measured={point.residues: peak for point, peak in own.items()},
-                predicted={point.residues: point.predicted() or 0 for point in known},
+                measured={point.residues: peak for point, peak in measured.items()},
+                predicted={point.residues: point.predicted() or 0 for point in estimated},
             )
         )
     return memory_plot(curves, floors, _title(like))
 
 
 def _read(path: Path) -> Iterator[Reading]:
-    """Yield the readings in the JSON file of an earlier run. Raise `InputError` if it is no such file."""
+    """Yield the readings in the JSON file of an earlier run. Raise `InputError` for another file."""
     try:
         for row in json.loads(path.read_text())["readings"]:
-            row.setdefault("recycling_iterations", row.get("passes", 2))  # as version 0.2 called them
-            point, found = (
+            row.setdefault("recycling_iterations", row.get("passes", 2))  # Version 0.2 wrote the key "passes".
+            point, measurement = (
                 {each.name: row[each.name] for each in fields(kind) if each.name in row}
                 for kind in (Point, MemoryMeasurement)
             )
-            yield Point(**point), MemoryMeasurement(**found)
+            yield Point(**point), MemoryMeasurement(**measurement)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"{path} is no JSON of `helixfold benchmark memory`: {type(error).__name__}: {error}"
+            f"{path} is not a JSON file of `helixfold benchmark memory`: {type(error).__name__}: {error}"
         ) from error

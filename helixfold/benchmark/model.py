@@ -1,4 +1,4 @@
-"""Measure one pass of the whole network for `helixfold benchmark model`, beside DeepMind's own program."""
+"""Measure one forward pass of the whole network for `helixfold benchmark model`, next to DeepMind's own program."""
 
 import re
 import statistics
@@ -45,19 +45,19 @@ PUBLISHED = tuple(name for name in PRESETS if name.startswith("model_") and "mul
 
 
 def run(options: ModelOptions, common: CommonOptions) -> None:
-    """Measure a pass of the network and print the readings."""
+    """Measure a forward pass of the network and print the readings."""
     show(partial(readings, options, common), common)
 
 
 def readings(options: ModelOptions, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:
-    """Yield readings of one pass without recycling, in every dtype."""
-    chosen = preset(options.preset)
-    model = untrained_model(chosen.model, seed=0).requires_grad_(False).to(machine.device)
-    rows = options.rows or chosen.sampling.max_msa_clusters
-    extra_rows = options.extra_rows or chosen.sampling.max_extra_msa
-    templates = chosen.sampling.max_templates
-    batch = random_batch(options.residues, rows, extra_rows, templates, machine.device, method=chosen.model.method)
-    work = Work(flops=_flops(chosen, batch), bytes=0)
+    """Yield readings of one forward pass without recycling, in every dtype."""
+    network = preset(options.preset)
+    model = untrained_model(network.model, seed=0).requires_grad_(False).to(machine.device)
+    rows = options.rows or network.sampling.max_msa_clusters
+    extra_rows = options.extra_rows or network.sampling.max_extra_msa
+    templates = network.sampling.max_templates
+    batch = random_batch(options.residues, rows, extra_rows, templates, machine.device, method=network.model.method)
+    work = Work(flops=_flops(network, batch), bytes=0)
     repeats = common.repeats or 1
     for dtype in common.dtypes:
         kind = getattr(torch, dtype)
@@ -72,13 +72,13 @@ def readings(options: ModelOptions, common: CommonOptions, machine: BenchmarkDev
         for peer in dict.fromkeys(options.peer):
             fused = peer == "colabfold"
             costs[PEERS[peer]], note = measure_deepmind(
-                model, chosen, batch, dtype=kind, options=options, repeats=repeats, expected=shapes, fused=fused
+                model, network, batch, dtype=kind, options=options, repeats=repeats, expected=shapes, fused=fused
             )
             notes += [note] if note else []
         sizes = f"{options.residues} residues, {rows} + {templates} rows, {extra_rows} extra rows"
         yield Readings(
             part="model",
-            name=f"one pass of {options.preset}, {sizes}",
+            name=f"forward pass of {options.preset}, {sizes}",
             dtype=kind,
             passes="forward",
             costs=costs,
@@ -96,11 +96,11 @@ def _measure(
     repeats: int,
     shapes: dict[str, tuple[int, ...]],
 ) -> Cost:
-    """Return the cost of one way to run the pass, and add the shapes of its outputs to `shapes`."""
+    """Measure one way to run the forward pass, and add the shapes of its outputs to `shapes`."""
     plain = way == PLAIN
     run = Slabs() if way == "slabs" else Whole()
     device, templates = batch.aatype.device, batch.template_mask.shape[1]
-    # A first pass prepares threads, libraries and, on a GPU, kernels for this size before the clock starts.
+    # The first call initialises threads, libraries and, on a GPU, kernels for this size, and is not timed.
     first = batch if device.type == "cuda" else random_batch(16, 8, 8, templates, device, method=model.config.method)
     _pass(model, run, first, dtype, plain=plain)
     action = {WHOLE: lambda: shapes.update(_shapes(_pass(model, run, batch, dtype, plain=plain)))}
@@ -113,17 +113,17 @@ def _pass(model: AlphaFold, run: Executor, batch: Batch, dtype: torch.dtype, *, 
     return outputs
 
 
-def _flops(chosen: Preset, batch: Batch) -> int:
-    """Return the FLOPs of the matrix products of a pass, counted on meta tensors, so that nothing is computed."""
+def _flops(network: Preset, batch: Batch) -> int:
+    """Return the FLOPs of the matrix products of a forward pass, counted on meta tensors without computing."""
     with META, Counter() as counter:
         meta = with_tensors_changed(lambda tensor: tensor.to(META), batch)
-        _pass(AlphaFold(chosen.model).eval(), Whole(), meta, torch.float32, plain=True)
+        _pass(AlphaFold(network.model).eval(), Whole(), meta, torch.float32, plain=True)
     return counter.products
 
 
 def _shapes(outputs: Outputs) -> dict[str, tuple[int, ...]]:
-    """Return the shapes, without the batch dimension, of the outputs that DeepMind's program also gives."""
-    found = {
+    """Return the shapes, without the batch dimension, of the outputs that DeepMind's program also has."""
+    tensors = {
         "positions": outputs.structure.positions,
         "pair": outputs.representations.pair,
         "msa": outputs.representations.msa,
@@ -131,12 +131,12 @@ def _shapes(outputs: Outputs) -> dict[str, tuple[int, ...]]:
         "distogram": outputs.logits.distogram,
         "lddt": outputs.logits.lddt,
     }
-    return {name: tuple(tensor.shape[1:]) for name, tensor in found.items()}
+    return {name: tuple(tensor.shape[1:]) for name, tensor in tensors.items()}
 
 
 def measure_deepmind(
     model: AlphaFold,
-    chosen: Preset,
+    network: Preset,
     batch: Batch,
     *,
     dtype: torch.dtype,
@@ -145,13 +145,13 @@ def measure_deepmind(
     expected: dict[str, tuple[int, ...]],
     fused: bool = False,
 ) -> tuple[Cost, str]:
-    """Return the cost of DeepMind's program on our parameters and features, in its own process, and a note on it.
+    """Measure DeepMind's program on our parameters and features in a separate process; return its cost and a note.
 
-    `expected` are the shapes that its outputs must have, if not empty. With `fused` it uses ColabFold's kernels, if
+    `expected` are the shapes that its outputs must have, if not empty. With `fused`, it uses ColabFold's kernels if
     they support the device. If it cannot run, the cost has the reason.
     """
-    if chosen.name not in PUBLISHED:
-        return Cost(failure=f"there is no {chosen.name} in it; choose {', '.join(PUBLISHED)}"), ""
+    if network.name not in PUBLISHED:
+        return Cost(failure=f"it has no model {network.name}; choose {', '.join(PUBLISHED)}"), ""
     settle()
     if batch.aatype.device.type == "cuda":
         torch.cuda.empty_cache()
@@ -164,19 +164,19 @@ def measure_deepmind(
     }
     with tempfile.TemporaryDirectory() as name:
         try:
-            found = run_deepmind(Path(name), model.state_dict(), chosen, [batch], settings, options.jax_python)
+            result = run_deepmind(Path(name), model.state_dict(), network, [batch], settings, options.jax_python)
         except SearchError as error:
             return Cost(failure=reason_of(str(error))), MISSING
-    shapes = {name: tuple(shape) for name, shape in found["shapes"].items()}
+    shapes = {name: tuple(shape) for name, shape in result["shapes"].items()}
     if expected and shapes != expected:
-        return Cost(failure=f"its outputs have other shapes: {shapes}, ours {expected}"), ""
+        return Cost(failure=f"its outputs have other shapes: got {shapes}; expected {expected}"), ""
     rows = settings["subbatch_size"] or "all"
-    note = f"jax {found['version']} on {found['device']}, {rows} rows at a time"
-    note += f", compiled in {found['compile_seconds']:.1f} s"
-    return Cost(seconds=statistics.median(found["seconds"]), memory=found["memory"]), note
+    note = f"jax {result['version']} on {result['device']}, {rows} rows at a time"
+    note += f", compiled in {result['compile_seconds']:.1f} s"
+    return Cost(seconds=statistics.median(result["seconds"]), memory=result["memory"]), note
 
 
 def reason_of(message: str) -> str:
-    """Return the error line, such as a missing package, out of all that a program printed; else the whole message."""
-    named = [line for line in re.split(r" \| |it printed: ", message) if "Error: " in line]
-    return named[-1].partition("; command: ")[0] if named else message
+    """Return the last error line, such as a missing package, from a program's output, or else the whole message."""
+    errors = [line for line in re.split(r" \| |it printed: ", message) if "Error: " in line]
+    return errors[-1].partition("; command: ")[0] if errors else message

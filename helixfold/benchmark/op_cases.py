@@ -1,4 +1,4 @@
-"""Make calls of every operator with arguments as in a block of the network, for benchmarks and `helixfold doctor`."""
+"""Example calls of every operator with the arguments of the network, for benchmarks and `helixfold doctor`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ from helixfold.ops.structure.point_attention import point_attention
 from helixfold.planning.passes import META
 
 Call: TypeAlias = tuple[Op[..., Any], tuple[Any, ...]]
-# Names of the cases that peers also implement.
+# Names of the cases that other packages also implement.
 TRIANGLE_CORE = "triangle attention, softmax(qk + bias)v alone"
 OUTGOING, INCOMING = "triangle multiplication, outgoing", "triangle multiplication, incoming"
 _CHANNELS_AT_ONCE = 8
@@ -38,7 +38,7 @@ _STEP = AdamStep(
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """Preset and sizes of the network whose operators are called; `dtype` is that of the activations."""
+    """Preset and sizes of the network whose operators are called; `dtype` is the dtype of the activations."""
 
     preset: str = "model_1"
     residues: int = 256
@@ -49,7 +49,7 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class OpCase:
-    """A call of an operator, or two calls that belong together.
+    """An example call of an operator, or two calls that belong together.
 
     An `in_place` operator overwrites its arguments and has no gradients.
     """
@@ -68,7 +68,7 @@ class OpCase:
         return list(unique.values())
 
     def in_float32(self) -> "OpCase":
-        """Return the same case with copies of its arguments, in which all real numbers are float32."""
+        """Return the same case with copies of its arguments, in which all floating-point tensors are float32."""
         copies: dict[int, Tensor] = {}
 
         def copy(tensor: Tensor) -> Tensor:
@@ -77,10 +77,10 @@ class OpCase:
                 copies[id(tensor)] = wide.requires_grad_() if tensor.requires_grad else wide
             return copies[id(tensor)]
 
-        return replace(self, calls=tuple((op, with_tensors_changed(copy, given)) for op, given in self.calls))
+        return replace(self, calls=tuple((op, with_tensors_changed(copy, arguments)) for op, arguments in self.calls))
 
     def work(self, *, gradients: bool) -> Work:
-        """Return the work of the forward pass, or of forward and backward with `gradients`.
+        """Return the work of the forward pass, or with `gradients` of forward and backward pass.
 
         The arguments must be on the meta device, so that nothing is computed.
         """
@@ -100,12 +100,12 @@ class OpCase:
 
 
 def op_cases(shape: Shape, device: torch.device | str) -> Iterator[OpCase]:
-    """Yield the cases of every operator on a device, one by one, since all together may not fit into memory.
+    """Yield the cases of all operators on a device, one by one, because all together may not fit into memory.
 
-    An operator without a named case gets one with the arguments of its first call in the network.
+    An operator without a named case gets a case with the arguments of its first call in the network.
     """
-    for name, calls in _described(shape).items():
-        real = partial(_real, device=device, made={})
+    for name, calls in _meta_calls(shape).items():
+        real = partial(_real, device=device, copies={})
         yield OpCase(
             name=name,
             calls=tuple((op, with_tensors_changed(real, arguments)) for op, arguments in calls),
@@ -113,25 +113,24 @@ def op_cases(shape: Shape, device: torch.device | str) -> Iterator[OpCase]:
         )
 
 
-def _real(tensor: Tensor, device: torch.device | str, made: dict[object, Tensor]) -> Tensor:
-    """Return a tensor of the same shape on a device.
+def _real(tensor: Tensor, device: torch.device | str, copies: dict[object, Tensor]) -> Tensor:
+    """Return a tensor of the same shape on a device: random if it requires gradients, and ones otherwise.
 
-    It is random where gradients are required, and otherwise ones, as masks and buffers have. Equal views of one tensor
-    become one tensor again.
+    Equal views of one tensor become the same tensor; `copies` has the tensors so far.
     """
     key = tensor.untyped_storage()._cdata, tensor.shape, tensor.stride()
-    if key not in made:
-        made[key] = torch.ones_like(tensor, device=device)
+    if key not in copies:
+        copies[key] = torch.ones_like(tensor, device=device)
         if tensor.requires_grad:
-            made[key].normal_(std=tensor.shape[1] ** -0.5 if tensor.ndim == 2 else 1.0).requires_grad_()
-    return made[key]
+            copies[key].normal_(std=tensor.shape[1] ** -0.5 if tensor.ndim == 2 else 1.0).requires_grad_()
+    return copies[key]
 
 
 @cache
-def _described(shape: Shape) -> dict[str, tuple[Call, ...]]:
+def _meta_calls(shape: Shape) -> dict[str, tuple[Call, ...]]:
     """Return the calls of each case on meta tensors.
 
-    They are those of a training pass with one block in each stack, and a few more.
+    They come from a forward pass in training with one block per stack; a few calls are added.
     """
     model, r = replace(of_blocks(preset(shape.preset).model, 1), template=None), shape.residues
     with META, recorded() as calls:
@@ -139,28 +138,30 @@ def _described(shape: Shape) -> dict[str, tuple[Call, ...]]:
         batch = random_batch(r, shape.rows, shape.extra_rows, 0, META, method=model.method)
         network.fold(Whole(), [batch], None, shape.dtype)
     names = {id(parameter): name.rsplit(".", 2)[0] for name, parameter in network.named_parameters()}
-    found: dict[str, dict[str, Call]] = {}
+    by_module: dict[str, dict[str, Call]] = {}
     for op, arguments in calls:
-        owner = next((names[id(each)] for each in tensors(arguments) if id(each) in names), "")
-        found.setdefault(owner, {}).setdefault(op.name, (op, arguments))
+        module = next((names[id(each)] for each in tensors(arguments) if id(each) in names), "")
+        by_module.setdefault(module, {}).setdefault(op.name, (op, arguments))
 
     def stream(*sizes: int) -> Tensor:
         return torch.empty(1, *sizes, dtype=shape.dtype, device=META, requires_grad=True)
 
     def rows_of(update: str, *ops: str) -> tuple[Call, ...]:
-        return tuple(found[f"evoformer.blocks.0.{update}"][op] for op in ops)
+        return tuple(by_module[f"evoformer.blocks.0.{update}"][op] for op in ops)
 
     pairs = [stream(r, r, model.c_z) for _ in range(2)]
     heads = [stream(r, model.evoformer.pair_heads, r, model.c_z // model.evoformer.pair_heads) for _ in range(3)]
     mask, bias = torch.empty(1, r, r, device=META), stream(model.evoformer.pair_heads, r, r)
-    kept = torch.empty(1, 1, r, model.c_z, dtype=shape.dtype, device=META)
+    dropout_mask = torch.empty(1, 1, r, model.c_z, dtype=shape.dtype, device=META)
     rows = {
         "MSA row attention": rows_of("row_attention", "self_attention"),
         "MSA column attention": rows_of("column_attention", "self_attention"),
         "triangle attention, starting node": rows_of("triangle_starting", "self_attention"),
         "triangle attention, ending node": rows_of("triangle_ending", "self_attention"),
         TRIANGLE_CORE: ((attention, (*heads, mask, bias)),),
-        "extra MSA global column attention": (found["extra_msa_stack.blocks.0.column_attention"]["global_attention"],),
+        "extra MSA global column attention": (
+            by_module["extra_msa_stack.blocks.0.column_attention"]["global_attention"],
+        ),
         OUTGOING: rows_of("triangle_outgoing", "triangle_update"),
         INCOMING: rows_of("triangle_incoming", "triangle_update"),
         "MSA transition": rows_of("msa_transition", "transition"),
@@ -170,25 +171,25 @@ def _described(shape: Shape) -> dict[str, tuple[Call, ...]]:
         "norm and map of a pair bias": rows_of("row_attention", "norm_linear"),
         "layer norm of the pair": ((layer_norm, (pairs[0], network.recycling_embedder.norm_pair.affine)),),
         "pair and its change": ((add_change, tuple(pairs)),),
-        "pair and its change, dropout": ((add_change, (*pairs, kept)),),
-        # The structure module computes in float32 whatever the trunk does.
+        "pair and its change, dropout": ((add_change, (*pairs, dropout_mask)),),
+        # The structure module always computes in float32.
         "invariant point attention": (next(call for call in calls if call[0] is point_attention),),
-        # Ranks that divide a triangle multiplication multiply some channels of both operands at a time.
+        # Ranks that share a triangle multiplication multiply some channels of both operands at a time.
         "product of some channels of a triangle": (
             (multiply, (stream(_CHANNELS_AT_ONCE, r, r), stream(_CHANNELS_AT_ONCE, r, r).mT)),
         ),
         "map to the distogram": ((linear, (pairs[0], network.heads.distogram.linear.affine)),),
         "Adam, moving average, all parameters": (_update(shape),),
     }
-    known = {op.name for calls in rows.values() for op, _ in calls}
-    rows |= {name: (call,) for each in found.values() for name, call in each.items() if name not in known}
+    with_case = {op.name for calls in rows.values() for op, _ in calls}
+    rows |= {name: (call,) for each in by_module.values() for name, call in each.items() if name not in with_case}
     if shape.dtype != torch.float32:
         del rows["invariant point attention"], rows["invariant_point_attention"]
     return rows
 
 
 def _update(shape: Shape) -> Call:
-    """Return the call of the fused optimizer step for all parameters."""
+    """Return a call of the fused optimizer step for all parameters."""
     with META:
         elements = sum(-(-each.numel() // LINE) for each in AlphaFold(preset(shape.preset).model).parameters()) * LINE
         flat = [torch.empty(elements) for _ in range(5)]

@@ -1,4 +1,4 @@
-"""Report which backend computes each operator of the network on a device or a card, and why no other does."""
+"""Report which backend computes each operator of the network on a device, and why preferred backends do not."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -15,21 +15,21 @@ from helixfold.ops.device_properties import DEVICE_MODELS, DeviceProperties, pro
 
 
 def operator_backends(options: OperatorOptions) -> dict[str, list[str]]:
-    """Return lines on each operator: which backend computes it at a size, and why no preferred one does.
+    """Return, by operator, lines on the backend that computes it, and why preferred backends do not support the call.
 
-    Raise `InputError` if the device is not there.
+    Raise `InputError` if the device is not available.
     """
     properties = _properties(options)
     shape = Shape(residues=options.length, rows=options.rows, dtype=dtype_on(options.dtype, properties))
-    found = {}
+    lines_by_case = {}
     for case in op_cases(shape, "meta"):
         with simulated_device(properties) if options.device in GPU_NAMES else nullcontext():
-            found[case.name] = _operator_lines(case, properties)
+            lines_by_case[case.name] = _operator_lines(case, properties)
     if properties.kind == "cpu":
-        refused = allocator.unsupported_reason()
-        kept = "kept for later ones by predict, train and benchmark"
-        found["memory that tensors leave"] = [kept if refused is None else f"left as it is: {refused}"]
-    return found
+        reason = allocator.unsupported_reason()
+        reused = "reused by predict, train and benchmark"
+        lines_by_case["memory of freed tensors"] = [reused if reason is None else f"default allocator: {reason}"]
+    return lines_by_case
 
 
 def operator_lines(options: OperatorOptions, backends: Mapping[str, Sequence[str]]) -> Iterator[str]:
@@ -38,7 +38,7 @@ def operator_lines(options: OperatorOptions, backends: Mapping[str, Sequence[str
     dtype = settled_dtype(options.dtype, properties)
     yield f"operators on {properties.name}, {options.length} residues, {options.rows} rows, {dtype}"
     for operator, lines in backends.items():
-        yield from (f"  {operator if number == 0 else '':48}{line}" for number, line in enumerate(lines))
+        yield from (f"  {operator if index == 0 else '':48}{line}" for index, line in enumerate(lines))
 
 
 def _properties(options: OperatorOptions) -> DeviceProperties:
@@ -47,21 +47,21 @@ def _properties(options: OperatorOptions) -> DeviceProperties:
             DEVICE_MODELS[options.device] if options.device in GPU_NAMES else properties_of(pick_device(options.device))
         )
     except InputError as error:
-        raise InputError(f"operators: {error}, or a card: {', '.join(GPU_NAMES)}") from None
+        raise InputError(f"operators: {error}, or a GPU model: {', '.join(GPU_NAMES)}") from None
 
 
 def _operator_lines(case: OpCase, properties: DeviceProperties) -> list[str]:
     with torch.no_grad():
-        predicting = _choices(case, properties)
+        prediction = _choices(case, properties)
     with torch.enable_grad():
-        training = predicting if case.in_place else _choices(case, properties)
-    if predicting == training:
-        return predicting
-    return [f"{line}, in prediction" for line in predicting] + [f"{line}, in training" for line in training]
+        training = prediction if case.in_place else _choices(case, properties)
+    if prediction == training:
+        return prediction
+    return [f"{line}, in prediction" for line in prediction] + [f"{line}, in training" for line in training]
 
 
 def _choices(case: OpCase, properties: DeviceProperties) -> list[str]:
-    """Return a line for each operator: the first backend that supports the call, and why none before it does."""
+    """Return a line for each operator: the first backend that supports the call, and why earlier ones do not."""
     lines = []
     for op, arguments in case.calls:
         before: list[str] = []

@@ -1,4 +1,4 @@
-"""Measure every operator for `helixfold benchmark ops`, at its shapes in a block, by every backend and peer."""
+"""Measure every operator at its shapes in the network by every backend and peer, for `helixfold benchmark ops`."""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -23,15 +23,15 @@ from helixfold.benchmark.options import CommonOptions, OpsOptions
 from helixfold.ops.device_properties import properties_of
 from helixfold.ops.dispatch import forced
 
-# A peer whose output deviates from the reference by more than this share of its largest value computes something else.
+# A larger deviation from the reference, relative to its largest value, means that a peer computes something else.
 _ALLOWED_DEVIATION = 0.05
-# Operators of other packages that do what ours do, measured where these are installed.
+# Packages with operators that are equivalent to ours; they are measured if they are installed.
 PACKAGES = {"trifast": "triangle attention", "cuequivariance_torch": "triangle attention and multiplication"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """A call of a peer's operator on its own copies of a case's arguments, which are the ones to get gradients."""
+    """A call of another package's operator on copies of a case's arguments; `arguments` require gradients."""
 
     run: Callable[[], Tensor]
     arguments: tuple[Tensor, ...]
@@ -40,6 +40,7 @@ class Peer:
         return [self.run()]
 
     def leaves(self) -> list[Tensor]:
+        """Return the arguments that require gradients."""
         return list(self.arguments)
 
 
@@ -50,8 +51,8 @@ def run(options: OpsOptions, common: CommonOptions) -> None:
 
 def readings(options: OpsOptions, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:
     """Yield readings of all cases at each size and in every dtype: forward, then forward and backward."""
-    for sentence in absent(machine.device):
-        print(f"no peer: {sentence}")
+    for reason in unmeasured_peers(machine.device):
+        print(f"no peer: {reason}")
     for dtype in common.dtypes:
         for residues in options.residues:
             shape = Shape(
@@ -61,13 +62,13 @@ def readings(options: OpsOptions, common: CommonOptions, machine: BenchmarkDevic
                 extra_rows=options.extra_rows,
                 dtype=getattr(torch, dtype),
             )
-            for case, counted in zip(op_cases(shape, machine.device), op_cases(shape, "meta"), strict=True):
+            for case, on_meta in zip(op_cases(shape, machine.device), op_cases(shape, "meta"), strict=True):
                 if options.only in case.name:
-                    yield from _of_case(case, counted, shape, device=machine.device, repeats=common.repeats or 7)
+                    yield from _of_case(case, on_meta, shape, device=machine.device, repeats=common.repeats or 7)
 
 
-def _of_case(case: OpCase, counted: OpCase, shape: Shape, *, device: torch.device, repeats: int) -> Iterator[Readings]:
-    for passes, gradients in (("forward", False), ("forward and backward", True)):
+def _of_case(case: OpCase, on_meta: OpCase, shape: Shape, *, device: torch.device, repeats: int) -> Iterator[Readings]:
+    for direction, gradients in (("forward", False), ("forward and backward", True)):
         if gradients and case.in_place:
             continue
         with torch.set_grad_enabled(gradients):
@@ -76,42 +77,42 @@ def _of_case(case: OpCase, counted: OpCase, shape: Shape, *, device: torch.devic
                 part="ops",
                 name=f"{case.name}, {shape.residues} residues",
                 dtype=shape.dtype,
-                passes=passes,
+                passes=direction,
                 costs=measure(ways, device, repeats),
-                work=counted.work(gradients=gradients),
+                work=on_meta.work(gradients=gradients),
                 notes=tuple(notes),
             )
 
 
 def _ways(case: OpCase, device: torch.device, *, gradients: bool) -> tuple[dict[str, Callable[[], Any]], list[str]]:
-    """Return the ways to compute a case, by name, and notes on peers whose results differ.
+    """Return the ways to compute a case, by name, and notes on ways whose results differ.
 
-    The ways are the plain reference, the chosen backend, every other backend that supports the case, and peers.
+    The ways are the plain reference, the default backend, every other backend that supports the case, and peers.
     """
-    refused = [op.unsupported_reasons(properties_of(device), *arguments) for op, arguments in case.calls]
-    chosen = [next(name for name, reason in reasons.items() if reason is None) for reasons in refused]
+    unsupported = [op.unsupported_reasons(properties_of(device), *arguments) for op, arguments in case.calls]
+    defaults = [next(name for name, reason in reasons.items() if reason is None) for reasons in unsupported]
     ways: dict[str, Callable[[], Any]] = {
         PLAIN: _way(case, "reference", gradients=gradients),
-        f"ours ({', '.join(dict.fromkeys(chosen))})": _way(case, None, gradients=gradients),
+        f"ours ({', '.join(dict.fromkeys(defaults))})": _way(case, None, gradients=gradients),
     }
     for name in dict.fromkeys(backend.name for op, _ in case.calls for backend in op.backends):
-        able = any(reasons.get(name, "it has none") is None for reasons in refused)
-        if able and name != "reference" and any(name not in (first, "") for first in chosen):
+        is_supported = any(reasons.get(name, "it has none") is None for reasons in unsupported)
+        if is_supported and name != "reference" and any(name not in (default, "") for default in defaults):
             ways[name] = _way(case, name, gradients=gradients)
     plain, ours, *_ = ways
     notes = []
     if device.type == "cuda":
         ways["ours, replayed"] = replayed(ways[ours], device)
-    off = 0.0 if case.in_place else _difference(ways[ours], ways[plain])
-    if off > _ALLOWED_DEVIATION:
-        # The plain reference in bfloat16 is not exact either: PyTorch sums the gradients of a norm's parameters in it.
-        off = _difference(ways[ours], _way(case.in_float32(), "reference", gradients=gradients))
-    if off > _ALLOWED_DEVIATION:
-        notes.append(f"{ours} computes something else: it is off by {off:.0%} of the largest value")
+    deviation = 0.0 if case.in_place else _deviation(ways[ours], ways[plain])
+    if deviation > _ALLOWED_DEVIATION:
+        # The reference in bfloat16 is not exact, because PyTorch sums the gradients of a norm's parameters in bfloat16.
+        deviation = _deviation(ways[ours], _way(case.in_float32(), "reference", gradients=gradients))
+    if deviation > _ALLOWED_DEVIATION:
+        notes.append(f"{ours} computes something else: it is off by {deviation:.0%} of the largest value")
     for package, peer in peers_of(case, device).items():
         ways[package] = _way(peer, None, gradients=gradients)
-        if not gradients and (off := _difference(peer, lambda: ways[plain]()[-1:])) > _ALLOWED_DEVIATION:
-            notes.append(f"{package} computes something else: it is off by {off:.0%} of the largest value")
+        if not gradients and (deviation := _deviation(peer, lambda: ways[plain]()[-1:])) > _ALLOWED_DEVIATION:
+            notes.append(f"{package} computes something else: it is off by {deviation:.0%} of the largest value")
     return ways, notes
 
 
@@ -129,47 +130,49 @@ def _way(computation: OpCase | Peer, backend: str | None, *, gradients: bool) ->
     return run
 
 
-def _difference(way: Callable[[], Any], plain: Callable[[], Any]) -> float:
-    """Return the largest deviation of a way's results from the plain ones, relative to the largest value of any.
+def _deviation(way: Callable[[], Any], plain: Callable[[], Any]) -> float:
+    """Return the largest deviation of a way's results from the plain results, relative to the largest of all values.
 
-    So gradients that are nothing but rounding do not count. It is 0 if one of the ways cannot run.
+    Gradients that consist only of rounding errors therefore do not count. Return 0 if one of the ways cannot run.
     """
     try:
         pairs = list(zip(way(), plain(), strict=True))
-    except Exception:  # as in `measure`, whose reading will tell
+    except Exception:  # `measure` reports the error.
         return 0.0
     largest = max(float(right.abs().max()) for _, right in pairs)
-    return max(float((found.float() - right.float()).abs().max()) for found, right in pairs) / max(largest, 1e-6)
+    return max(float((result.float() - right.float()).abs().max()) for result, right in pairs) / max(largest, 1e-6)
 
 
-def absent(device: torch.device) -> list[str]:
-    """Return a sentence for each peer that is not measured, with the reason."""
+def unmeasured_peers(device: torch.device) -> list[str]:
+    """Return, for each peer that cannot be measured, its name and the reason."""
     if device.type != "cuda":
         return [f"{package} ({what}) is for GPUs" for package, what in PACKAGES.items()]
     return [f"{package} ({what}) is not installed" for package, what in PACKAGES.items() if find_spec(package) is None]
 
 
 def peers_of(case: OpCase, device: torch.device) -> dict[str, Peer]:
-    """Return the installed peers that implement this case, by the names of their packages."""
-    there = [package for package in PACKAGES if device.type == "cuda" and find_spec(package) is not None]
+    """Return the installed peers that implement this case, by package name."""
+    installed = [package for package in PACKAGES if device.type == "cuda" and find_spec(package) is not None]
     makers = {
         ("trifast", TRIANGLE_CORE): _trifast_attention,
         ("cuequivariance_torch", TRIANGLE_CORE): _cuequivariance_attention,
         ("cuequivariance_torch", OUTGOING): _cuequivariance_multiplication,
         ("cuequivariance_torch", INCOMING): _cuequivariance_multiplication,
     }
-    return {package: makers[package, case.name](case) for package in there if (package, case.name) in makers}
+    return {package: makers[package, case.name](case) for package in installed if (package, case.name) in makers}
 
 
 def _trifast_attention(case: OpCase) -> Peer:
     from trifast import triangle_attention  # noqa: PLC0415 (where it is installed)
 
     query, key, value, mask, bias = case.calls[0][1]
-    # In trifast, heads come before rows, and the mask is True where a pair is left out.
-    turned = [each.detach().transpose(1, 2).contiguous().requires_grad_() for each in (query, key, value)]
-    hidden = mask == 0
+    # In trifast, heads come before rows, and the mask is True for pairs that are left out.
+    transposed = [each.detach().transpose(1, 2).contiguous().requires_grad_() for each in (query, key, value)]
+    excluded = mask == 0
 
-    return Peer(run=lambda: triangle_attention(*turned, bias, hidden).transpose(1, 2), arguments=(*turned, bias))
+    return Peer(
+        run=lambda: triangle_attention(*transposed, bias, excluded).transpose(1, 2), arguments=(*transposed, bias)
+    )
 
 
 def _cuequivariance_attention(case: OpCase) -> Peer:
@@ -186,28 +189,29 @@ def _cuequivariance_multiplication(case: OpCase) -> Peer:
     from cuequivariance_torch import triangle_multiplicative_update  # noqa: PLC0415 (where it is installed)
 
     ((_, (pair, mask, right, right_gate, (norm, left, left_gate, norm_out, out, gate))),) = case.calls
-    turn = case.name == INCOMING
-    pair, mask = ((each.transpose(1, 2) if turn else each).detach().contiguous() for each in (pair, mask))
+    is_incoming = case.name == INCOMING
+    pair, mask = ((each.transpose(1, 2) if is_incoming else each).detach().contiguous() for each in (pair, mask))
     dtype = pair.dtype
 
     def joined(first: Any, second: Any) -> list[Tensor]:
         return [torch.cat(both).detach().to(dtype).requires_grad_() for both in zip(first, second, strict=True)]
 
-    def alone(affine: Any) -> list[Tensor]:
+    def single(affine: Any) -> list[Tensor]:
         return [each.detach().to(dtype).requires_grad_() for each in affine]
 
     pair.requires_grad_()
     names = ("norm_in", "p_in", "g_in", "norm_out", "p_out", "g_out")
-    given = (alone(norm), joined(left, right), joined(left_gate, right_gate), alone(norm_out), alone(out), alone(gate))
+    inner = (single(norm), joined(left, right), joined(left_gate, right_gate))
+    maps = (*inner, single(norm_out), single(out), single(gate))
     parameters = {
         f"{name}_{kind}": tensor
-        for name, both in zip(names, given, strict=True)
+        for name, both in zip(names, maps, strict=True)
         for kind, tensor in zip(("weight", "bias"), both, strict=True)
     }
-    direction = "incoming" if turn else "outgoing"
+    direction = "incoming" if is_incoming else "outgoing"
 
     def run() -> Tensor:
-        found = triangle_multiplicative_update(pair, direction=direction, mask=mask, **parameters)
-        return found.transpose(1, 2) if turn else found
+        update = triangle_multiplicative_update(pair, direction=direction, mask=mask, **parameters)
+        return update.transpose(1, 2) if is_incoming else update
 
     return Peer(run=run, arguments=(pair, *parameters.values()))

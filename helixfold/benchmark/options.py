@@ -1,6 +1,6 @@
 """Options of the benchmarks.
 
-The docstring of an option is its line in the help. Nothing is imported here that takes long to load.
+The docstring of an option is its help text. This module imports nothing that loads slowly.
 """
 
 import sys
@@ -25,7 +25,7 @@ from helixfold.runtime.options import (
 )
 
 _MULTIMER = ("_multimer_v3", "_multimer_v2", "_multimer")
-# Equal to the names of `helixfold.model.presets.PRESETS`, which takes long to load, as do the modules below.
+# These constants repeat names of modules that load slowly. The models are `helixfold.model.presets.PRESETS`.
 MODELS = (
     *(f"model_{index}{suffix}" for suffix in ("", "_ptm", *_MULTIMER) for index in range(1, 6)),
     *("small", "tiny", "tiny_multimer"),
@@ -40,7 +40,7 @@ Device = Annotated[str, Parameter(metavar="NAME")]
 WHAT, HOW = Group.create_ordered("What to measure"), Group.create_ordered("How to measure")
 
 Way = Literal["plain", "whole", "slabs"]
-_EarlierWay = Literal["Whole", "Slabs"]  # as version 0.1 called them
+_EarlierWay = Literal["Whole", "Slabs"]  # names in version 0.1
 Size = Literal["tiny", "initial_training", "finetuning"]
 Arch = Literal["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"]
 MemoryPart = Literal["prediction", "evoformer", "design"]
@@ -52,7 +52,7 @@ AblationPart = Literal["training", "prediction"]
 @Parameter(name="*", group=HOW)
 @dataclass(frozen=True, kw_only=True)
 class CommonOptions:
-    """Options of the benchmarks whose readings stand in one table."""
+    """Options that several benchmarks have in common."""
 
     device: Device = "cpu"
     """auto, cpu, cuda or cuda:N."""
@@ -144,7 +144,7 @@ class StepOptions:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class PassOptions:
-    """Options of the benchmarks that count passes instead of timing them."""
+    """Options of the benchmarks that count the launches of a forward or backward pass instead of timing it."""
 
     preset: Model = "model_1"
     """Model that sets the numbers of channels and heads."""
@@ -187,7 +187,7 @@ class LaunchesOptions(PassOptions):
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Computation:
-    """What is computed, apart from the residues and the way."""
+    """The computation that `helixfold benchmark memory` measures, without the number of residues and the executor."""
 
     part: MemoryPart = "prediction"
     """What to measure: a part of the network, or a design step."""

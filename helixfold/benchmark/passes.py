@@ -1,4 +1,4 @@
-"""The parts of the network on meta tensors, and a log of what their passes launch on a GPU and keep in its memory."""
+"""Run parts of the network on meta tensors, and log what they would launch on a GPU and save for gradients."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from helixfold.ops.triton.compiled import CompiledKernel
 
 _TEMPLATES = 4
-# The updates of a block in the paper's order: name, stream, and the stream that the context comes from.
+# Updates of a block in the paper's order: name, stream, and the stream that the context is computed from.
 UPDATES = (
     ("row_attention", "msa", "pair"),
     ("column_attention", "msa", "msa"),
@@ -65,9 +65,9 @@ ARCHITECTURES: Mapping[str, DeviceProperties] = {
     ),
 }
 NAMES = (*(name.replace("_", " ") for name, _, _ in UPDATES), BLOCK, *PARTS)
-# Functions that make a tensor from values of the host, which operators do not show.
+# Functions that create a tensor from values of the host, which do not appear as operators.
 TENSOR_MAKERS = {"tensor", "as_tensor", "new_tensor", "asarray"}
-# Operators whose result's size depends on values, and those that read or make single values.
+# Operators that read or create single values, and operators whose result's size depends on values.
 _OPERATORS = {
     *("_local_scalar_dense", "is_nonzero", "equal", "lift_fresh"),
     *("nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive"),
@@ -77,7 +77,7 @@ _COPIES = {"_to_copy", "copy_", "copy"}
 
 
 def wait_of_call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """Return why an operator, by its name without overload, waits whatever it returns, or None."""
+    """Return why an operator call makes the host wait for the GPU, or None; `name` has no overload."""
     if name in _OPERATORS or (name == "repeat_interleave" and "output_size" not in kwargs):
         return "is called"
     if name in _INDEXING and any(each.dtype == torch.bool for each in tensors(args[1])):
@@ -85,21 +85,21 @@ def wait_of_call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> s
     return None
 
 
-def wait_of_copy(name: str, args: Sequence[Any], found: Any) -> str | None:
-    """Return why an operator waits to copy its argument to what it returned, or None."""
-    if name in _COPIES and isinstance(found, Tensor):
-        devices = {each.device.type for each in (*tensors(list(args)), found)}
+def wait_of_copy(name: str, args: Sequence[Any], result: Any) -> str | None:
+    """Return why an operator that copies its argument to `result` makes the host wait, or None."""
+    if name in _COPIES and isinstance(result, Tensor):
+        devices = {each.device.type for each in (*tensors(list(args)), result)}
         return "copies from one device to another" if len(devices) > 1 else None
     return None
 
 
 def pretended(name: str, args: Sequence[Any]) -> Any:
-    """Return what an operator that waits might return for tensors on the meta device, which hold no values.
+    """Return a plausible result of an operator that reads values, for meta tensors, which have no values.
 
-    Every condition counts as true.
+    Every condition is assumed to be true.
     """
     if name not in _PRETENDED:
-        raise NotImplementedError(f"{name} on the meta device, where nothing is known of its result")
+        raise NotImplementedError(f"{name} is not supported on the meta device, because its result is unknown")
     return _PRETENDED[name](*args)
 
 
@@ -108,9 +108,9 @@ def _value(x: Tensor) -> bool | int | float:
 
 
 def _indexed(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
-    given = [each for each in indices if each is not None]
-    covered = sum(each.ndim if each.dtype == torch.bool else 1 for each in given)
-    return x.new_empty((given[0].numel(), *x.shape[covered:]))
+    present = [each for each in indices if each is not None]
+    dimensions = sum(each.ndim if each.dtype == torch.bool else 1 for each in present)
+    return x.new_empty((present[0].numel(), *x.shape[dimensions:]))
 
 
 _PRETENDED: Mapping[str, Callable[..., Any]] = {
@@ -125,13 +125,13 @@ _PRETENDED: Mapping[str, Callable[..., Any]] = {
 }
 
 
-class KeptMemory:
-    """Context that notes the memory of all tensors that autograd keeps, each piece once and without parameters."""
+class SavedMemory:
+    """Context that measures the memory of all tensors that autograd saves for the backward pass, except parameters."""
 
     def __init__(self, module: nn.Module | None) -> None:
         self._parameters = set() if module is None else {_storage(each) for each in module.parameters()}
-        self._kept: dict[int, Any] = {}
-        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._keep, lambda tensor: tensor)
+        self._storages: dict[int, Any] = {}
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._save, lambda tensor: tensor)
 
     def __enter__(self) -> Self:
         self._hooks.__enter__()
@@ -142,12 +142,12 @@ class KeptMemory:
 
     @property
     def bytes(self) -> int:
-        """The bytes of memory that were kept."""
-        return sum(storage.nbytes() for storage in self._kept.values())
+        """The number of bytes that were saved; memory that several tensors share counts once."""
+        return sum(storage.nbytes() for storage in self._storages.values())
 
-    def _keep(self, tensor: Tensor) -> Tensor:
+    def _save(self, tensor: Tensor) -> Tensor:
         if _storage(tensor) not in self._parameters:
-            self._kept[_storage(tensor)] = tensor.untyped_storage()
+            self._storages[_storage(tensor)] = tensor.untyped_storage()
         return tensor
 
 
@@ -156,13 +156,13 @@ def _storage(tensor: Tensor) -> int:
 
 
 META = torch.device("meta")
-# Operators that answer a question about dtypes.
+# Operators about dtypes, which launch nothing.
 _NO_LAUNCH = {"promote_types"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorCall:
-    """One launch: the name of the operator or kernel, and the bytes of its input and output tensors.
+    """A launch of an operator or kernel: its name, and the number of bytes of its input and output tensors (`moved`).
 
     `cast` is set if the operator only converts a parameter or another tensor to a different dtype. `waits` is true if
     the host waits for the GPU.
@@ -178,8 +178,9 @@ class OperatorCall:
 class OperatorLog(Counter):
     """Counter that lists every call on meta tensors that computes, copies or waits.
 
-    Casts of the module's parameters are told from others. Tensors on the CPU are the host's own: only copies between
-    them and meta tensors are listed. Where an operator that waits has no result on the meta device, one is made up.
+    Casts of the module's parameters are distinguished from other casts. Tensors on the CPU belong to the host, so only
+    copies between them and meta tensors are listed. If an operator that waits has no result on the meta device, a
+    plausible result is returned.
     """
 
     def __init__(self, module: nn.Module | None = None) -> None:
@@ -206,8 +207,8 @@ class OperatorLog(Counter):
             self.calls.append(OperatorCall(name=name, waits=True))
             return pretended(name, args)
         launches, moved = self.launches, self.moved
-        found = super().__torch_dispatch__(func, types, args, kwargs)
-        on_meta = on_meta or any(each.is_meta for each in tensors(found))
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        on_meta = on_meta or any(each.is_meta for each in tensors(result))
         if on_meta and self.launches > launches and name not in _NO_LAUNCH:
             is_kernel = name == "launch"
             self.calls.append(
@@ -215,20 +216,20 @@ class OperatorLog(Counter):
                     name=args[0].lstrip("_") if is_kernel else name,
                     is_kernel=is_kernel,
                     moved=self.moved - moved,
-                    cast=self._cast(name, args, found),
-                    waits=wait_of_copy(name, args, found) is not None,
+                    cast=self._cast(name, args, result),
+                    waits=wait_of_copy(name, args, result) is not None,
                 )
             )
-        return found
+        return result
 
-    def _cast(self, name: str, args: tuple[Any, ...], found: Any) -> Literal["parameter", "other"] | None:
-        if name != "_to_copy" or found.dtype == args[0].dtype:
+    def _cast(self, name: str, args: tuple[Any, ...], result: Any) -> Literal["parameter", "other"] | None:
+        if name != "_to_copy" or result.dtype == args[0].dtype:
             return None
         return "parameter" if _storage(args[0]) in self._parameters else "other"
 
 
 class _Functions(TorchFunctionMode):
-    """Mode that logs functions that copy values from the host, of which operators on the meta device show nothing."""
+    """Mode that logs functions that copy values from the host, which do not appear as operators on the meta device."""
 
     def __init__(self, log: OperatorLog) -> None:
         super().__init__()
@@ -237,28 +238,28 @@ class _Functions(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        found = func(*args, **kwargs or {})
+        result = func(*args, **kwargs or {})
         name = getattr(func, "__name__", "")
-        if name in TENSOR_MAKERS and found.is_meta:
+        if name in TENSOR_MAKERS and result.is_meta:
             self._log.calls.append(OperatorCall(name=name, waits=True))
-        return found
+        return result
 
 
 def shape_of(options: PassOptions, dtype: torch.dtype) -> Shape:
-    """Return the sizes of the passes."""
+    """Return the sizes of the network's input for these options."""
     sizes = {"residues": options.residues, "rows": options.rows, "extra_rows": options.extra_rows}
     return Shape(preset=options.preset, dtype=dtype, **sizes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Code to run, and the tensors whose gradients are computed after it; a prediction has none.
+    """A part of the network: a function to run, and the tensors whose gradients are computed (none in a prediction).
 
-    `module` has the parameters, if there are some. If `accumulates`, gradients are added to what the parameters hold.
-    `floor` is the bytes of memory that any implementation of the forward and of the backward pass moves: each input and
-    output once. The inputs are the streams, their masks and the parameters, and for the backward pass also the gradient
-    of the output; the outputs are the new stream, or the gradients of streams and parameters. The floor of the
-    Evoformer block is the sum of its updates'.
+    `module` has the parameters, if any. If `accumulates`, gradients are added to the parameters' gradients.
+    `floor` is the number of bytes that any implementation of the forward and of the backward pass must move, which is
+    each input and output once. Inputs are the streams, their masks and the parameters, and for the backward pass also
+    the gradient of the output. Outputs are the new stream, or the gradients of streams and parameters. The floor of the
+    Evoformer block is the sum over its updates.
     """
 
     name: str
@@ -270,7 +271,7 @@ class Part:
 
 
 def parts(sizes: Shape) -> Iterator[Part]:
-    """Yield the parts of the network in the order in which `helixfold benchmark launches` shows them."""
+    """Yield the parts of the network in the order of `helixfold benchmark launches`."""
     model = preset(sizes.preset).model
     evoformer = partial(_block, sizes, model.evoformer, sizes.rows)
     low = sizes.dtype
@@ -314,9 +315,9 @@ def _network_parts(network: AlphaFold, batch: Batch, sizes: Shape) -> Iterator[P
         outputs = network(run, [batch], None, sizes.dtype)
     outputs = with_tensors_changed(lambda each: each.detach().requires_grad_(each.is_floating_point()), outputs)
 
-    def losses(given: Outputs | None, config: LossConfig) -> Tensor:
-        computed = network(run, [batch], None, sizes.dtype) if given is None else given
-        return total_loss(computed, batch, labels, config).total.sum()
+    def losses(precomputed: Outputs | None, config: LossConfig) -> Tensor:
+        results = network(run, [batch], None, sizes.dtype) if precomputed is None else precomputed
+        return total_loss(results, batch, labels, config).total.sum()
 
     for stage, config in (("initial training", initial_training(method)), ("fine-tuning", finetuning(method))):
         yield Part(name=f"losses of {stage}", run=partial(losses, outputs, config), leaves=list(tensors(outputs)))
@@ -331,7 +332,7 @@ def _network_parts(network: AlphaFold, batch: Batch, sizes: Shape) -> Iterator[P
 
 
 def _update(network: AlphaFold, dtype: torch.dtype) -> Part:
-    """Return the update of the parameters after a step of one micro-batch."""
+    """Return the optimizer's update after a step of one micro-batch, as a part."""
     optimizer = FlatOptimizer(network, OptimizerConfig(), working_dtype=dtype, keep_float32=IN_FLOAT32)
 
     def run() -> None:
@@ -371,11 +372,11 @@ def _leaf(*shape: int, dtype: torch.dtype) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """The forward or backward pass of a part.
+    """The launches of a part's forward or backward pass.
 
-    `kernels` has the compiled kernel of each launch of ours, if they are compiled, and `calls` everything that is
-    launched, our kernels in the same order. `kept` is the bytes that the forward pass keeps for the backward pass,
-    without parameters. `floor` is the part's.
+    `calls` has all launches. `kernels` has the compiled kernels of our launches in the same order, if they were
+    compiled. `kept` is the number of bytes that the forward pass saves for the backward pass, without parameters, and
+    `floor` the minimum number of bytes to move (see `Part`).
     """
 
     name: str
@@ -386,24 +387,24 @@ class Pass:
     kept: int
 
 
-# Makes a context that yields the list of the kernels that are launched inside it.
+# Function that returns a context; entering it gives the list of kernels that are launched in it.
 Compiled = Callable[[], AbstractContextManager[list["CompiledKernel"]]]
 
 
 def both_passes(
     part: Part, properties: DeviceProperties, compiled: Compiled = lambda: nullcontext([])
 ) -> Iterator[Pass]:
-    """Yield a part's forward pass, and its backward pass if it has one, on a card that is only described.
+    """Yield a part's forward pass, and its backward pass if it has one, on a simulated GPU.
 
-    The part is run twice, and the second run counts: tables of constants are then there.
+    The part is run twice, and only the second run counts, because the first one creates tables of constants.
     """
     with simulated_device(properties), torch.set_grad_enabled(bool(part.leaves)):
         with OperatorLog():
             part.run()
-        with compiled() as kernels, KeptMemory(part.module) as kept, OperatorLog(part.module) as log:
+        with compiled() as kernels, SavedMemory(part.module) as saved, OperatorLog(part.module) as log:
             outputs = [each for each in tensors(part.run()) if each.requires_grad]
-        own = partial(Pass, name=part.name, kept=kept.bytes)
-        yield own(backward=False, kernels=kernels, calls=log.calls, floor=part.floor[0])
+        new_pass = partial(Pass, name=part.name, kept=saved.bytes)
+        yield new_pass(backward=False, kernels=kernels, calls=log.calls, floor=part.floor[0])
         if not part.leaves:
             return
         gradients = [torch.empty_like(each) for each in outputs]
@@ -411,19 +412,19 @@ def both_passes(
             for leaf in part.leaves:
                 leaf.grad = torch.empty_like(leaf)
         with compiled() as kernels, OperatorLog(part.module) as log:
-            found = torch.autograd.grad(outputs, part.leaves, gradients, allow_unused=True)
+            leaf_gradients = torch.autograd.grad(outputs, part.leaves, gradients, allow_unused=True)
             if part.accumulates:
-                # One operator for each dtype, which on a GPU is a launch for each 64 parameters.
-                add_together([leaf.grad for leaf in part.leaves if leaf.grad is not None], found)
-        yield own(backward=True, kernels=kernels, calls=log.calls, floor=part.floor[1])
+                # This counts as one operator for each dtype; on a GPU there is a launch for each 64 parameters.
+                add_together([leaf.grad for leaf in part.leaves if leaf.grad is not None], leaf_gradients)
+        yield new_pass(backward=True, kernels=kernels, calls=log.calls, floor=part.floor[1])
 
 
 def passes(
-    sizes: Shape, names: Sequence[str], properties: DeviceProperties, compiled: Compiled, refusals: dict[str, str]
+    sizes: Shape, names: Sequence[str], properties: DeviceProperties, compiled: Compiled, unsupported: dict[str, str]
 ) -> Iterator[Pass]:
-    """Yield both passes, in training, of what has these names: updates of a block, the block, and other parts.
+    """Yield the forward and backward pass, in training, of the named updates of a block, the block, and other parts.
 
-    The reasons why kernels do not compute an operator on the card are added to `refusals` by the operator's name.
+    Reasons why our kernels do not support an operator on the GPU are added to `unsupported` by the operator's name.
     """
     for part in _named_parts(sizes, names, properties):
         with recorded() as calls:
@@ -431,7 +432,7 @@ def passes(
         for operator, arguments in calls:
             reason = operator.unsupported_reasons(properties, *arguments).get("triton")
             if reason is not None:
-                refusals[operator.name] = reason
+                unsupported[operator.name] = reason
 
 
 def _named_parts(sizes: Shape, names: Sequence[str], properties: DeviceProperties) -> Iterator[Part]:
@@ -446,7 +447,7 @@ def _named_parts(sizes: Shape, names: Sequence[str], properties: DevicePropertie
 
 
 class _Block:
-    """A block of the Evoformer with its streams; parameters have the streams' dtype."""
+    """An Evoformer block with its streams on meta tensors; parameters have the streams' dtype."""
 
     def __init__(self, sizes: Shape) -> None:
         stack = evoformer(sizes.preset, 1, META).requires_grad_(True).train().to(sizes.dtype)
@@ -456,7 +457,7 @@ class _Block:
         self._masks = dict(zip(("msa", "pair"), masks, strict=True))
 
     def parts(self, names: Sequence[str]) -> Iterator[Part]:
-        """Yield the updates with these names, and the block if its name is among them."""
+        """Yield the updates with these names, and the block if `names` contains it."""
         forward = backward = 0
         for attribute, stream, context in UPDATES:
             name, update, streams = (

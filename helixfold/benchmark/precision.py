@@ -1,8 +1,9 @@
-"""Measure what a short precision costs predictions: `helixfold benchmark precision`.
+"""Measure how low precision changes predictions, for `helixfold benchmark precision`.
 
-Each target is folded in float32 by whole updates, and again in other precisions, by other executors, by plain PyTorch's
-operators, and with one part of the network at a time in a short precision. What is printed is how far the others are
-from the first; nothing is timed."""
+Each target is folded in float32 with the executor `Whole`, and again in lower precisions, with other executors, with
+plain PyTorch operators, and with one part of the network at a time in low precision. The differences from the first
+prediction are printed; nothing is timed.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -40,14 +41,14 @@ TRUNK, STRUCTURE, HEADS = "trunk", "structure module", "output heads"
 
 @dataclass(frozen=True, kw_only=True)
 class RoundedPart:
-    """A part of the network: all operators within the trunk, structure module or heads, or those of some names."""
+    """A part of the network to compute in low precision: operators in the trunk, structure module or heads."""
 
     name: str
     within: str = TRUNK
-    operators: tuple[str, ...] = ()  # none: all
+    operators: tuple[str, ...] = ()  # names; empty means all
 
 
-# What the trunk computes by operators, and what other parts compute, which stays in float32 in every precision.
+# Parts of the trunk by operator, and the other parts, which are normally computed in float32 in every precision.
 PARTS = (
     RoundedPart(name="self-attention", operators=("self_attention",)),
     RoundedPart(name="global attention", operators=("global_attention",)),
@@ -63,8 +64,8 @@ PARTS = (
 
 
 @dataclass
-class _Place:
-    """Where a pass is: the part of the network, and whether inside an operator that is rounded."""
+class _Position:
+    """Current position in the forward pass: the part of the network, and whether inside a rounded operator."""
 
     part: str = TRUNK
     inside: bool = field(default=False)
@@ -72,51 +73,52 @@ class _Place:
 
 @contextmanager
 def rounded(network: AlphaFold, part: RoundedPart, dtype: torch.dtype) -> Iterator[None]:
-    """Compute the operators of a part in `dtype` inside this context: arguments are cast to it, results to float32.
+    """Within the context, compute the operators of a part in `dtype`: cast arguments to it, and results to float32.
 
-    Masks and parameters are given as they are; operators cast parameters to the dtype of their activations. Operators
-    of the structure module, which know float32 alone, compute in it with rounded arguments, and so do output heads.
+    Masks and parameters are not cast; operators cast parameters to the dtype of their activations. The operators of the
+    structure module support only float32, so their arguments and results are rounded and computed in float32. The same
+    is done for the output heads.
     """
-    place, widens = _Place(), part.within != TRUNK
+    position, widens = _Position(), part.within != TRUNK
 
-    def short(tensor: Tensor) -> Tensor:
+    def rounded_tensor(tensor: Tensor) -> Tensor:
         if tensor.dtype != torch.float32:
             return tensor
         return tensor.to(dtype).float() if widens else tensor.to(dtype)
 
     def carry_out(operator: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        is_rounded = place.part == part.within and (not part.operators or operator.name in part.operators)
-        if place.inside or not is_rounded:
+        is_rounded = position.part == part.within and (not part.operators or operator.name in part.operators)
+        if position.inside or not is_rounded:
             return operator.run(*args, **kwargs)
         names = signature(operator.reference).parameters
-        place.inside = True
+        position.inside = True
         try:
-            given = [
-                short(value) if isinstance(value, Tensor) and "mask" not in name else value
+            arguments = [
+                rounded_tensor(value) if isinstance(value, Tensor) and "mask" not in name else value
                 for name, value in zip(names, args, strict=False)
             ]
-            found = operator.run(*given, **kwargs)
+            result = operator.run(*arguments, **kwargs)
         finally:
-            place.inside = False
+            position.inside = False
         if widens:
-            return with_tensors_changed(short, found)
-        return with_tensors_changed(lambda tensor: tensor.float() if tensor.dtype == dtype else tensor, found)
+            return with_tensors_changed(rounded_tensor, result)
+        return with_tensors_changed(lambda tensor: tensor.float() if tensor.dtype == dtype else tensor, result)
 
     with ExitStack() as hooks, intercepted(carry_out):
         modules = [(STRUCTURE, network.structure_module), *((HEADS, head) for head in network.heads.children())]
         for name, module in modules:
-            _follow(hooks, place, name, module)
+            _follow(hooks, position, name, module)
         yield
 
 
-def _follow(hooks: ExitStack, place: _Place, name: str, module: nn.Module) -> None:
-    """Let `place.part` be `name` while the module computes."""
+def _follow(hooks: ExitStack, position: _Position, name: str, module: nn.Module) -> None:
+    """Set `position.part` to `name` while the module computes."""
 
     def enter(*_: Any) -> None:
-        place.part = name
+        position.part = name
 
     def leave(*_: Any) -> None:
-        place.part = TRUNK
+        position.part = TRUNK
 
     hooks.callback(module.register_forward_pre_hook(enter).remove)
     hooks.callback(module.register_forward_hook(leave).remove)
@@ -124,9 +126,9 @@ def _follow(hooks: ExitStack, place: _Place, name: str, module: nn.Module) -> No
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """A way to fold: the trunk's precision, an executor, and whether operators are plain PyTorch.
+    """A way to fold: the trunk's precision, the executor, and whether operators are plain PyTorch.
 
-    With a `part`, that part of the network alone is in this precision, and the rest in float32.
+    With a `part`, only that part of the network is in this precision, and the rest in float32.
     """
 
     dtype: str = "float32"
@@ -136,37 +138,37 @@ class Way:
 
     def __str__(self) -> str:
         if self.part is not None:
-            return f"{self.dtype} in {self.part.name} alone"
+            return f"{self.dtype} in {self.part.name} only"
         return f"{self.dtype}, {self.executor}{', plain PyTorch' if self.plain else ''}"
 
 
 def ways(dtypes: Sequence[str], *, by_part: bool) -> list[Way]:
-    """Return the ways to fold each target; the others are compared with the first, which is float32 by `Whole`."""
-    found = [Way(executor=name) for name in EXECUTORS]
+    """Return the ways to fold each target; the first is the reference, float32 with the executor `Whole`."""
+    all_ways = [Way(executor=name) for name in EXECUTORS]
     for dtype in dtypes:
-        found += [Way(dtype=dtype, executor=name) for name in EXECUTORS]
-        found.append(Way(dtype=dtype, plain=True))
-        found += [Way(dtype=dtype, part=part) for part in PARTS if by_part]
-    return found
+        all_ways += [Way(dtype=dtype, executor=name) for name in EXECUTORS]
+        all_ways.append(Way(dtype=dtype, plain=True))
+        all_ways += [Way(dtype=dtype, part=part) for part in PARTS if by_part]
+    return all_ways
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Differences of one prediction from that in float32: lengths in Angstrom, pLDDT from 0 to 100."""
+    """Differences of a prediction from the prediction in float32: lengths in Å, pLDDT from 0 to 100."""
 
     target: str
     way: str
     rmsd: float  # of C-alpha atoms, superposed
     plddt: float  # mean over residues of the absolute change
-    mean_plddt: float  # of this prediction: what ranks it
+    mean_plddt: float  # ranking confidence of this prediction
     pae: float  # mean over pairs of the absolute change
 
 
 def run(options: PrecisionOptions) -> None:
-    """Fold all targets in every way and print what each way costs."""
+    """Fold all targets in every way and print how predictions differ."""
     device = pick_device(options.device)
     if len(options.models) != 1:
-        raise InputError(f"one model is measured at a time, {len(options.models)} are named")
+        raise InputError(f"expected one model to measure, got {len(options.models)}; pass one with --models")
     targets = [
         each for each in single_chains(read_targets(options.targets)) if len(each.sequence) <= options.max_residues
     ]
@@ -181,18 +183,18 @@ def run(options: PrecisionOptions) -> None:
 
 
 def measured(model: ReadyModel, target: Target, options: PrecisionOptions, device: torch.device) -> Iterator[Cost]:
-    """Yield the cost of every way for a target."""
+    """Fold a target in every way and yield the differences."""
     features, first = prepare(target).features, None
     for way in ways(options.dtypes, by_part=options.by_part):
-        found = prediction(model, features, options, device, way)
-        first = first or found
-        yield cost_of(target.name, str(way), found, first)
+        result = prediction(model, features, options, device, way)
+        first = first or result
+        yield cost_of(target.name, str(way), result, first)
 
 
 def prediction(
     model: ReadyModel, features: Features, options: PrecisionOptions, device: torch.device, way: Way
 ) -> Prediction:
-    """Return the prediction of a target in one way."""
+    """Fold a target in one way."""
     trunk = "float32" if way.part is not None else way.dtype
     folding = FoldingOptions(num_recycles=options.num_recycles, dtype=trunk)
     with ExitStack() as stack:
@@ -203,43 +205,43 @@ def prediction(
         spill = stack.enter_context(TemporaryDirectory()) if way.executor == "spilled" else ""
         run = executor(way.executor, Path(spill), device)
         target = FoldingTarget(features=features)
-        (found,) = fold(model.network, model.preset, [target], folding, run, stages=Stages(device))
-    return found
+        (result,) = fold(model.network, model.preset, [target], folding, run, stages=Stages(device))
+    return result
 
 
-def cost_of(target: str, way: str, found: Prediction, first: Prediction) -> Cost:
-    """Return how far a prediction is from the first of its target."""
+def cost_of(target: str, way: str, result: Prediction, first: Prediction) -> Cost:
+    """Return the differences of a prediction from the first prediction of the same target."""
     alpha = ATOM_ORDER["CA"]
-    pae = np.nan if found.pae is None or first.pae is None else float(np.abs(found.pae - first.pae).mean())
+    pae = np.nan if result.pae is None or first.pae is None else float(np.abs(result.pae - first.pae).mean())
     return Cost(
         target=target,
         way=way,
-        rmsd=rmsd(found.protein.atom_positions[:, alpha], first.protein.atom_positions[:, alpha]),
-        plddt=float(np.abs(found.plddt - first.plddt).mean()),
-        mean_plddt=found.ranking_confidence,
+        rmsd=rmsd(result.protein.atom_positions[:, alpha], first.protein.atom_positions[:, alpha]),
+        plddt=float(np.abs(result.plddt - first.plddt).mean()),
+        mean_plddt=result.ranking_confidence,
         pae=pae,
     )
 
 
 def table(costs: Sequence[Cost]) -> list[str]:
-    """Return a line for each way: median, 90th percentile and largest RMSD, changes of pLDDT and PAE, and of ranks.
+    """Return a line for each way: median, 90th percentile and largest RMSD, and mean changes of pLDDT and PAE.
 
-    The last column counts the pairs of targets whose order by mean pLDDT is another one than in float32.
+    The last column is the fraction of pairs of targets whose order by mean pLDDT differs from the order in float32.
     """
     ways = list(dict.fromkeys(cost.way for cost in costs))
-    ranked = {way: np.array([cost.mean_plddt for cost in costs if cost.way == way]) for way in ways}
+    confidences = {way: np.array([cost.mean_plddt for cost in costs if cost.way == way]) for way in ways}
     lines = [
         f"{'':44} {'targets':>8} {'RMSD, median':>13} {'90 %':>8} {'largest':>8} {'pLDDT':>8} {'PAE':>8} "
         f"{'pairs reordered':>16}"
     ]
     for way in ways:
-        chosen = [cost for cost in costs if cost.way == way]
-        distances = np.array([cost.rmsd for cost in chosen])
-        before, after = (np.sign(each[:, None] - each[None]) for each in (ranked[ways[0]], ranked[way]))
-        pairs = max(1, len(chosen) * (len(chosen) - 1) // 2)
+        of_way = [cost for cost in costs if cost.way == way]
+        distances = np.array([cost.rmsd for cost in of_way])
+        before, after = (np.sign(each[:, None] - each[None]) for each in (confidences[ways[0]], confidences[way]))
+        pairs = max(1, len(of_way) * (len(of_way) - 1) // 2)
         lines.append(
-            f"{way:44} {len(chosen):8} {np.median(distances):13.4f} {np.quantile(distances, 0.9):8.4f} "
-            f"{distances.max():8.4f} {np.mean([cost.plddt for cost in chosen]):8.4f} "
-            f"{np.mean([cost.pae for cost in chosen]):8.4f} {np.sum(before * after < 0) // 2 / pairs:16.2%}"
+            f"{way:44} {len(of_way):8} {np.median(distances):13.4f} {np.quantile(distances, 0.9):8.4f} "
+            f"{distances.max():8.4f} {np.mean([cost.plddt for cost in of_way]):8.4f} "
+            f"{np.mean([cost.pae for cost in of_way]):8.4f} {np.sum(before * after < 0) // 2 / pairs:16.2%}"
         )
     return lines

@@ -1,4 +1,4 @@
-"""Measure one training step on one example for `helixfold benchmark step`, from features to updated parameters."""
+"""Measure a training step on one example for `helixfold benchmark step`, from features to updated parameters."""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -53,9 +53,9 @@ def run(options: StepOptions, common: CommonOptions) -> None:
 
 
 def readings(options: StepOptions, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:
-    """Yield readings of recycling, forward, backward and optimizer, and of all together, in every dtype.
+    """Yield readings of recycling, forward, backward and optimizer, and of the whole step, in every dtype.
 
-    On a GPU all together is also measured with passes that are replayed as CUDA graphs.
+    On an NVIDIA GPU, the whole step is also measured with CUDA graphs.
     """
     name = options.size or ("initial_training" if machine.device.type == "cuda" else "tiny")
     config = at_sizes(STAGES[name](), options)
@@ -66,23 +66,23 @@ def readings(options: StepOptions, common: CommonOptions, machine: BenchmarkDevi
     ways = (PLAIN, "ours", REPLAYED) if properties_of(machine.device).kind == "cuda" else (PLAIN, "ours")
     for dtype in common.dtypes:
         kind = getattr(torch, dtype)
-        said: list[str] = []
-        found: dict[str, dict[str, Cost]] = {}
+        messages: list[str] = []
+        costs_by_way: dict[str, dict[str, Cost]] = {}
         for way in ways:
-            graphs = GraphCache(GraphCapturer(machine.device), say=said.append) if way == REPLAYED else None
+            graphs = GraphCache(GraphCapturer(machine.device), say=messages.append) if way == REPLAYED else None
             parts = training_parts(config, kind, machine.device, recycles=options.num_recycles, graphs=graphs)
             try:
                 costs = _measure(parts, machine.device, repeats, plain=way == PLAIN)
-                found[way] = costs if graphs is None else {WHOLE: costs[WHOLE]}
+                costs_by_way[way] = costs if graphs is None else {WHOLE: costs[WHOLE]}
             except torch.OutOfMemoryError:
-                # Plain PyTorch keeps several times as much; ours that fails is an error.
+                # Plain PyTorch needs several times more memory, so only its failure is expected.
                 if way != PLAIN:
                     raise
-                said.append(f"{way}: all memory is used up")
+                messages.append(f"{way}: out of memory")
             del parts, graphs
             settle()
-        for part in found["ours"]:
-            costs = {way: each[part] for way, each in found.items() if part in each}
+        for part in costs_by_way["ours"]:
+            costs = {way: each[part] for way, each in costs_by_way.items() if part in each}
             rates = [f"{way} {1 / cost.seconds:.2f} examples/s" for way, cost in costs.items()]
             yield Readings(
                 part="step",
@@ -90,26 +90,26 @@ def readings(options: StepOptions, common: CommonOptions, machine: BenchmarkDevi
                 dtype=kind,
                 passes=part,
                 costs=costs,
-                notes=(", ".join(rates), *said) if part == WHOLE else (),
+                notes=(", ".join(rates), *messages) if part == WHOLE else (),
             )
 
 
 def at_sizes(config: TrainingConfig, options: StepOptions) -> TrainingConfig:
-    """Return the configuration of a stage with the options' residues, rows and checkpoint policy."""
+    """Return the settings of a stage with the options' residues, rows and checkpoint policy."""
     sampling = config.example.sampling
     sampling = replace(sampling, max_msa_clusters=options.rows or sampling.max_msa_clusters)
     example = replace(config.example, crop_size=options.residues or config.example.crop_size, sampling=sampling)
-    keep = (
+    policy = (
         config.recompute if options.checkpoint_policy is None else RecomputeConfig.everywhere(options.checkpoint_policy)
     )
-    return replace(config, example=example, recompute=keep)
+    return replace(config, example=example, recompute=policy)
 
 
 def _measure(
     parts: dict[str, Callable[[], None]], device: torch.device, repeats: int, *, plain: bool
 ) -> dict[str, Cost]:
     with forced("reference") if plain else nullcontext():
-        # The first step compiles kernels, and the second one is captured.
+        # The first step compiles kernels, and the second one is captured as CUDA graphs.
         for _ in range(2):
             for part in parts.values():
                 part()
@@ -124,10 +124,11 @@ def training_parts(
     recycles: int = 0,
     graphs: GraphCache | None = None,
 ) -> dict[str, Callable[[], None]]:
-    """Return the parts of a training step on a random example, to be called in their order.
+    """Return the parts of a training step on a random example, which must be called in order.
 
-    The network, sizes and checkpoint policy are those of `config`; losses are those of initial training. `recycles` is
-    the number of recycling iterations before the last one. With `graphs` all iterations are one part.
+    `config` sets the network, sizes and checkpoint policy; losses are AlphaFold's for initial training. `recycles` is
+    the number of recycling iterations before the last one. With `graphs`, the iterations are one part, captured as CUDA
+    graphs.
     """
     torch.manual_seed(0)
     model = AlphaFold(config.model).to(device).train()
@@ -159,9 +160,9 @@ def training_parts(
         reducer = GradientReducer(optimizer, Mesh.alone(device))
         step = CapturedGradients(model, Whole(), reducer, losses, graphs)
 
-        def passes() -> None:
+        def forward_backward() -> None:
             step([batch] * (recycles + 1), labels, dtype)
 
-        return {"passes": passes, "optimizer": update}
+        return {"passes": forward_backward, "optimizer": update}
     first: dict[str, Callable[[], None]] = {"recycling": recycle} if recycles else {}
     return {**first, "forward": forward, "backward": backward, "optimizer": update}

@@ -36,7 +36,7 @@ def spilled(architecture: int, names: list[str]) -> dict[str, int]:
 def spilled_bytes(kernel: CompiledKernel) -> int:
     """Return the bytes of a thread's stack, without the listing of instructions, which takes long to make."""
     with TemporaryDirectory() as folder:
-        return kernels._resources(kernels._written(kernel, Path(folder)))[1]
+        return kernels._resources(kernels._write_cubin(kernel, Path(folder)))[1]
 
 
 if __name__ == "__main__":

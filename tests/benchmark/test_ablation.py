@@ -43,7 +43,7 @@ FLOAT32 = torch.float32
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a reading be one step, however short."""
-    monkeypatch.setattr(ablation, "_LEAST_SECONDS", 0)
+    monkeypatch.setattr(ablation, "_MIN_SECONDS", 0)
 
 
 def problem() -> Problem:

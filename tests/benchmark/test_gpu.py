@@ -27,7 +27,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     All operators are run, and shapes are checked, by the tests of each part.
     """
     monkeypatch.setattr(measurement, "measured_device", lambda *_: MACHINE)
-    monkeypatch.setattr(measurement, "_LEAST_SECONDS", 0)
+    monkeypatch.setattr(measurement, "_MIN_SECONDS", 0)
     monkeypatch.setattr(gpu, "TINY", replace(gpu.TINY, policies=("block",)))
     operators = gpu._operators
     monkeypatch.setattr(gpu, "_operators", lambda sizes: replace(operators(sizes), only="transition"))

@@ -64,7 +64,7 @@ def test_kernels_of_an_update_are_compiled_and_counted(tmp_path: Path) -> None:
     assert turing["refusals"]["transition"] == reason
     assert not turing["passes"][0]["kernels"]
     assert "transition.forward " in done["out"]
-    assert f"no kernel of ours computes transition: {reason}" in done["out"]
+    assert f"helixfold has no kernel for transition: {reason}" in done["out"]
     assert unknown["code"] == 2
     assert "no part's name contains 'column transition'; they are row attention, column attention" in unknown["err"]
 
@@ -72,8 +72,8 @@ def test_kernels_of_an_update_are_compiled_and_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "kernels are compiled and counted, not timed: add --static, or measure on a GPU"),
-        (["--static"], "kernels are interpreted, not compiled, where TRITON_INTERPRET is set: unset it"),
+        ([], "kernels are compiled and counted, not timed: pass --static, or measure on a GPU"),
+        (["--static"], "kernels are interpreted, not compiled, because TRITON_INTERPRET is set: unset it"),
     ],
 )
 def test_what_is_not_possible_is_said_in_a_sentence(

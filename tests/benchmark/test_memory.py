@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from helixfold.benchmark import memory
-from helixfold.benchmark.memory import MemoryMeasurement, Point, measure, measured_here
+from helixfold.benchmark.memory import MemoryMeasurement, Point, measure, measure_in_process
 from helixfold.cli.main import main
 from helixfold.parallel.mesh import Mesh
 from helixfold.planning.size import gib
@@ -83,7 +83,7 @@ class CountedProcess(Live):
 
 def measured_by_count(mesh: Mesh, point: Point, spill: Path, limit: int | None) -> MemoryMeasurement:
     with pytest.MonkeyPatch.context() as monkeypatch, CountedProcess(monkeypatch):
-        return measured_here(mesh, point, spill, limit)
+        return measure_in_process(mesh, point, spill, limit)
 
 
 def test_peak_is_beyond_the_loaded_model_and_resident_is_all(tmp_path: Path) -> None:
@@ -100,13 +100,13 @@ def test_peak_is_beyond_the_loaded_model_and_resident_is_all(tmp_path: Path) -> 
 def test_measurement_is_held_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     point = replace(POINT, part="evoformer")
     with CountedProcess(monkeypatch) as process:
-        resident = measured_here(Mesh.alone(), point, tmp_path, None).resident
+        resident = measure_in_process(Mesh.alone(), point, tmp_path, None).resident
         assert process.limits == [2**40]
-        assert measured_here(Mesh.alone(), point, tmp_path, resident + 512 * MIB).failure is None
+        assert measure_in_process(Mesh.alone(), point, tmp_path, resident + 512 * MIB).failure is None
         assert 512 * MIB < process.limits[1] < 512 * MIB + resident - LIBRARIES
-        took = measured_here(Mesh.alone(), point, tmp_path, resident - 1).failure
-        assert took == f"took {gib(resident)} in all"
-        assert measured_here(Mesh.alone(), point, tmp_path, LIBRARIES).failure == "out of memory"
+        took = measure_in_process(Mesh.alone(), point, tmp_path, resident - 1).failure
+        assert took == f"took {gib(resident)} in total"
+        assert measure_in_process(Mesh.alone(), point, tmp_path, LIBRARIES).failure == "out of memory"
         assert process.limits[3] == 0
 
 
@@ -125,7 +125,7 @@ def test_a_step_of_a_design_has_gradients_and_its_own_forecast(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     point = replace(POINT, part="design", executor="whole", residues=24, recycling_iterations=1)
-    found = measured_here(Mesh.alone(), point, tmp_path, None)
+    found = measure_in_process(Mesh.alone(), point, tmp_path, None)
     assert found.failure is None
     assert found.seconds > 0
     assert (point.size.msa_rows, point.size.extra_rows, point.size.templates) == (1, 1, 0)
@@ -138,12 +138,12 @@ def test_a_step_of_a_design_has_gradients_and_its_own_forecast(
     assert alone < once < again
     capsys.readouterr()
     assert run("--part", "design") == 2
-    assert "computed whole by one process: pass --executors whole" in capsys.readouterr().err
+    assert "computed whole by one process; pass --executors whole" in capsys.readouterr().err
 
 
 def test_ranks_hold_their_parts_and_the_worst_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fork_ranks(monkeypatch, tmp_path / "printed.txt")
-    monkeypatch.setattr(memory, "measured_here", measured_by_count)
+    monkeypatch.setattr(memory, "measure_in_process", measured_by_count)
     point = replace(POINT, part="evoformer", residues=256)
     alone, two = (measure(replace(point, ranks=ranks), tmp_path) for ranks in (1, 2))
     assert alone.failure is two.failure is None
@@ -167,13 +167,13 @@ def test_points_stand_beside_floor_and_prediction(
     ]  # fmt: skip
     title, header, first, *_ = capsys.readouterr().out.splitlines()
     assert title.startswith(
-        "prediction with tiny, 1 block of each stack, 8 rows, 1,024 extra rows, 1 template, 2 passes"
+        "prediction with tiny, 1 block of each stack, 8 rows, 1,024 extra rows, 1 template, 2 recycling iterations"
     )
     floor, predicted = measured[0].floor(), measured[0].predicted()
     assert predicted is not None
-    row = dict(zip(header.replace("/ ", "/").replace("in all", "all").split(), first.split(), strict=True))
+    row = dict(zip(header.replace("/ ", "/").split(), first.split(), strict=True))
     assert float(row["floor"]) == pytest.approx(floor / MIB, abs=0.1)
-    assert (row["peak"], row["all"], row["seconds"]) == ("64.0", "65.0", "1.0")
+    assert (row["peak"], row["total"], row["seconds"]) == ("64.0", "65.0", "1.0")
     assert float(row["/floor"]) == pytest.approx(64 * MIB / floor, abs=0.01)
     assert float(row["/peak"]) == pytest.approx(predicted / (64 * MIB), abs=0.01)
     readings = json.loads((tmp_path / "found.json").read_text())["readings"]
@@ -228,4 +228,4 @@ def test_earlier_points_of_the_same_kind_are_drawn_too(
 def test_files_that_are_no_earlier_points_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.json").write_text('{"readings": [{"part": "prediction"}]}')
     assert run("--include", str(tmp_path / "a.json")) == 2
-    assert "is no JSON of `helixfold benchmark memory`" in capsys.readouterr().err
+    assert "is not a JSON file of `helixfold benchmark memory`" in capsys.readouterr().err

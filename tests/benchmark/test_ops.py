@@ -11,7 +11,7 @@ from torch import Tensor
 from helixfold.benchmark.block import block_flops
 from helixfold.benchmark.measurement import BenchmarkDevice, Readings, Work, measure, peak_of
 from helixfold.benchmark.op_cases import OpCase, Shape, op_cases
-from helixfold.benchmark.ops import _ways, absent, peers_of
+from helixfold.benchmark.ops import _ways, peers_of, unmeasured_peers
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.batch import Batch
 from helixfold.model.outputs import Representations
@@ -167,7 +167,7 @@ def test_a_table_says_how_much_faster() -> None:
 def test_peers_are_for_gpus() -> None:
     (case,) = (case for case in op_cases(SMALL, CPU) if case.name == "triangle multiplication, outgoing")
     assert peers_of(case, CPU) == {}
-    assert all(sentence.endswith("is for GPUs") for sentence in absent(CPU))
+    assert all(sentence.endswith("is for GPUs") for sentence in unmeasured_peers(CPU))
 
 
 def test_a_backend_that_computes_something_else_is_named() -> None:

@@ -164,7 +164,7 @@ def test_each_operator_is_shown_with_its_backend_and_why_no_other(
     said = operators(capsys, "--length", 16, "--rows", 4, "--dtype", "bfloat16", "--device", "cpu")
     assert said["Adam, moving average, all parameters"] == "fused_adam: chunks (triton: for cuda, not cpu)\n"
     assert "layer_norm: rows (triton: for cuda, not cpu), in training" in said["layer norm of the pair"]
-    assert "memory that tensors leave" in said
+    assert "memory of freed tensors" in said
 
 
 @pytest.mark.integration
@@ -178,7 +178,7 @@ def test_operators_of_a_card_that_is_not_here_are_shown(
     said = operators(capsys, *size, "--device", "h200")
     assert said["Adam, moving average, all parameters"] == "fused_adam: triton\n"
     assert said["MSA transition"] == "transition: triton\n"
-    assert "memory that tensors leave" not in said
+    assert "memory of freed tensors" not in said
     said = operators(capsys, *size, "--device", "a100")
     assert said["MSA transition"] == "transition: triton\n"
     assert "products in float32 are left to cuBLAS" in operators(capsys, *size, "--device", "t4")["MSA transition"]
@@ -214,7 +214,7 @@ def test_the_allocator_that_cannot_be_told_is_named(
 ) -> None:
     monkeypatch.setattr("helixfold.execution.allocator.unsupported_reason", lambda: "no glibc")
     said = operators(capsys, "--length", 16, "--rows", 4, "--device", "cpu")
-    assert said["memory that tensors leave"] == "left as it is: no glibc\n"
+    assert said["memory of freed tensors"] == "default allocator: no glibc\n"
 
 
 @pytest.mark.integration

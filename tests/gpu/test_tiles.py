@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from helixfold.benchmark.gpu import CHOICES, Launched, block_launches
+from helixfold.benchmark.gpu import CHOICES, KernelLaunch, block_launches
 from helixfold.ops.dispatch import forced
 
 pytest.importorskip("triton")
@@ -40,7 +40,7 @@ def tensor(given: Any) -> Tensor | None:
     return given[0] if isinstance(given, tuple) else given
 
 
-def computed(launched: Launched) -> list[Tensor]:
+def computed(launched: KernelLaunch) -> list[Tensor]:
     """What a launch writes, into memory that held no numbers, and the sum of its partial sums."""
     written = [tensor(launched.arguments[name]) for name in WRITTEN[launched.name]]
     sums = launched.arguments.get(SUMS)
