@@ -20,18 +20,15 @@ _NUMERIC = ("rank", "seed", "part", "parts", "index", "number")
 
 @dataclass(frozen=True, kw_only=True)
 class FileKind:
-    """A kind of file, whose names consist of a pattern and one of several suffixes; a directory's pattern ends in /.
-
-    `writer` and `readers` are modules. A pattern with the field `prediction` is of a file of each prediction.
-    """
+    """A kind of file, whose names consist of a pattern and one of several suffixes; a directory's pattern ends in /."""
 
     pattern: str  # with fields in braces, such as "confidence_{prediction}"
     suffixes: tuple[str, ...] = ("",)
     purpose: str  # what it is, for the report's list of files and docs/reference/outputs.md
     link: str = ""  # to a section of the documentation, relative to docs/reference/outputs.md
     place: Place = "target"
-    writer: str
-    readers: tuple[str, ...] = ()
+    writer: str  # module
+    readers: tuple[str, ...] = ()  # modules
     is_slim: bool = False  # kept by --slim
     is_input: bool = False  # kept when a target is predicted again from the start
     is_required: bool = False  # a prediction without it is computed again
@@ -146,8 +143,7 @@ DISTANCES: Final = FileKind(
 RECYCLES: Final = FileKind(
     pattern="recycles_{prediction}",
     suffixes=(PDB,),
-    purpose="structures of all recycling iterations as models of one file, superimposed on the last, only with "
-    "--save-recycles and where a PDB file can hold them",
+    purpose="with --save-recycles, if they fit a PDB file: structures of all iterations, superimposed on the last",
     writer="helixfold.results.prediction",
     option="save_passes",
 )
@@ -570,8 +566,7 @@ DESIGN: Final = FileKind(
 DESIGN_SCORES: Final = FileKind(
     pattern="design_{index}",
     suffixes=(".json",),
-    purpose="sequences, losses and confidence of a design; written last, so its presence means that the design is "
-    "finished",
+    purpose="sequences, losses and confidence of a finished design; written last",
     place="design",
     writer="helixfold.apps.design.files",
 )
@@ -671,10 +666,7 @@ FILES: Final = tuple(value for value in [*globals().values()] if isinstance(valu
 
 
 def kind_of(name: str, place: Place = "target") -> FileKind | None:
-    """Return the kind of a file name (for a directory, with / at the end); None if no kind has such names.
-
-    If several kinds match, the kind with the longest fixed text in its pattern is returned.
-    """
+    """Return the kind of a file name (of a directory: with /), of several the one with the longest text, or None."""
     kinds = [kind for kind in FILES if kind.place == place and kind.match(name) is not None]
     return max(kinds, key=lambda kind: sum(len(text) for text, *_ in Formatter().parse(kind.pattern)), default=None)
 
