@@ -57,7 +57,7 @@ Order = Literal["length", "none", "random"]
 ToRelax = Literal["best", "all", "none"]
 # Devices for `helixfold doctor`: of this machine, or a GPU model of helixfold.ops.device_properties.
 DoctorDevice = Literal[
-    "auto", "cpu", "cuda", "mps", "t4", "rtx3090", "rtx4090", "l4", "a100", "a100-80", "h100", "h200"
+    "auto", "cpu", "cuda", "mps", "t4", "v100", "rtx3090", "rtx4090", "l4", "a100", "a100-80", "h100", "h200"
 ]
 NO_TEMPLATE_TABLE = "others come from the [templates] of a profile, or from AlphaFold's directory (--databases)"
 EXAMPLE = Path(__file__).parent / "predict" / "example" / "src_sh3.fasta"

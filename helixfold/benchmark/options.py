@@ -31,7 +31,7 @@ MODELS = (
     *("small", "tiny", "tiny_multimer"),
 )
 # The GPUs in `helixfold.ops.device_properties.DEVICE_MODELS`.
-GPUS = ("t4", "rtx3090", "rtx4090", "l4", "a100", "a100-80", "h100", "h200")
+GPUS = ("t4", "v100", "rtx3090", "rtx4090", "l4", "a100", "a100-80", "h100", "h200")
 # Equal to `helixfold.execution.recompute.Keep`.
 CheckpointPolicy = Literal["none", "operators", "inputs", "block"]
 DTYPES: tuple[Dtype, ...] = ("float32", "bfloat16")

@@ -53,10 +53,13 @@ def _unsupported_by_sdpa(
     bias: Tensor | None = None,
     gate: Tensor | None = None,
 ) -> str | None:
+    is_cuda, has_bfloat16 = properties.kind == "cuda", (properties.capability or (8, 0)) >= (8, 0)
     return first_reason(
-        (wants_gradient(query, key, value, bias, gate), "gradients are needed"),
+        (not is_cuda and wants_gradient(query, key, value, bias, gate), "gradients are needed"),
+        (is_cuda and query.dtype == torch.float64, "float64 is left to the reference"),
+        (query.dtype == torch.bfloat16 and not has_bfloat16, "bfloat16 needs compute capability 8.0"),
         *_shape_checks(query, key, value),
-        (query.numel() == 0, "there is nothing to compute"),
+        (query.numel() == 0 or key.numel() == 0, "there is nothing to compute"),
     )
 
 
@@ -67,7 +70,10 @@ def _slower_than_plain(query: Tensor, key: Tensor, *_: object, **__: object) -> 
 def _by_sdpa(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bias: Tensor | None = None, gate: Tensor | None = None
 ) -> Tensor:
-    """Attend sample by sample with PyTorch's fused kernel, which does not store the logits."""
+    """Attend sample by sample with PyTorch's fused kernel, which does not store the logits.
+
+    On NVIDIA GPUs it is the memory-efficient kernel, forward and backward, also before compute capability 8.0.
+    """
     attended = torch.stack(
         [
             _sample_by_sdpa(*sample, None if bias is None else bias[index])
@@ -79,23 +85,27 @@ def _by_sdpa(
 
 def _sample_by_sdpa(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bias: Tensor | None) -> Tensor:
     n, h, q, d = query.shape
-    bias = None if bias is None else bias.to(query.dtype).expand(n, h, q, key.shape[-2])
-    scale = d**-0.5
+    keys, scale = key.shape[-2], d**-0.5
+    if bias is not None:
+        # On a GPU, the kernel needs rows of the bias without gaps that start at multiples of 16 bytes.
+        bias = pad(bias.to(query.dtype), (0, -keys % 8))[..., :keys].expand(n, h, q, keys)
     if not every_key_counts(mask):
         # The kernel adds one bias to the logits. A mask that differs between rows would make this bias as large as the
         # logits, so the mask becomes an additional channel: 1 in the queries, the bias of the mask in the keys.
-        # The largest float16 is 65,504, which masks logits up to a few thousand.
+        # The largest float16 is 65,504, which masks logits up to a few thousand. Gradients of a row without keys are
+        # wrong unless they are 0, as in the network, because the kernel computes weights from a sum of exp(-1e30).
         masked = max(-MASKED / scale, torch.finfo(key.dtype).min)
         channel = rearrange(masked * (1 - mask.float()), "n k -> n 1 k 1").to(key.dtype).expand(n, h, -1, 1)
         # On a GPU, the kernel that stores no logits needs a multiple of 8 channels; the others are zeros in the keys.
         added = 1 if properties_of(query.device).kind == "cpu" else 8
         query, value = pad(query, (0, added), value=1.0), pad(value, (0, added))
         key = pad(torch.cat([key, channel], -1), (0, added - 1))
-    if query.is_meta and properties_of(query.device).kind == "cuda":
-        # On meta tensors, PyTorch would choose the implementation that stores the logits.
-        efficient = torch.ops.aten._scaled_dot_product_efficient_attention
-        return efficient(query, key, value, bias, compute_log_sumexp=False, scale=scale)[0][..., :d]
-    return torch.nn.functional.scaled_dot_product_attention(query, key, value, bias, scale=scale)[..., :d]
+    if properties_of(query.device).kind != "cuda":
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, bias, scale=scale)[..., :d]
+    # `scaled_dot_product_attention` would copy the bias for every row to align it, and compute with stored logits what
+    # the kernel does not support, always on meta tensors.
+    efficient = torch.ops.aten._scaled_dot_product_efficient_attention
+    return efficient(query, key, value, bias, wants_gradient(query, key, value, bias), scale=scale)[0][..., :d]
 
 
 @operator(

@@ -50,6 +50,7 @@ DEVICE_MODELS: Mapping[str, DeviceProperties] = MappingProxyType(
     {
         "cpu": DeviceProperties(name="CPU", kind="cpu", memory=16 * _GIB, multiprocessors=8),
         "t4": _gpu("NVIDIA T4", (7, 5), 64, 14, 40),
+        "v100": _gpu("NVIDIA V100 16GB", (7, 0), 96, 15, 80),
         "rtx3090": _gpu("NVIDIA GeForce RTX 3090", (8, 6), 99, 23, 82),
         "rtx4090": _gpu("NVIDIA GeForce RTX 4090", (8, 9), 99, 23, 128),
         "l4": _gpu("NVIDIA L4", (8, 9), 99, 22, 58),

@@ -41,6 +41,7 @@ _BACKWARD = 2 / 3
 # FLOP per second in 16 bits with float32 sums, dense, from data sheets.
 PRODUCTS = {
     "t4": 65e12,
+    "v100": 125e12,
     "l4": 121e12,
     "rtx3090": 71e12,
     "rtx4090": 165e12,

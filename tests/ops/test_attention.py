@@ -1,6 +1,7 @@
 """Fused attention equals its plain meaning, in value, gradient and precision, at awkward sizes."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,9 +9,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from helixfold.execution.whole import Whole
 from helixfold.ops.attention import attention
-from helixfold.ops.dispatch import forced
-from tests.support.networks import relative_error
+from helixfold.ops.dispatch import forced, intercepted
+from tests.gpu.devices import DEVICES
+from tests.support.networks import random_batch, relative_error, tiny_config, with_every_parameter_random
 
 SIZES = [(1, 1), (7, 7), (63, 65), (65, 7), (1, 65), (65, 1)]
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
@@ -170,6 +173,75 @@ def test_bfloat16_gradients_are_at_most_twice_as_far_off_as_plain_torch() -> Non
     for found, simple, right in zip(ours, plains, exact, strict=True):
         assert found.dtype == torch.bfloat16
         assert root_mean_square(found - right) <= 2 * root_mean_square(simple - right)
+
+
+def gradients_by_sdpa(given: Inputs, weight: Tensor, gate: Tensor) -> list[tuple[Tensor, ...]]:
+    """Result and gradients by PyTorch's kernel, as on NVIDIA GPUs, and by the reference."""
+    (kernel,) = (backend.function for backend in attention.backends if backend.name == "sdpa")
+    results = []
+    for function in (kernel, attention.reference):
+        leaves = [each.detach().requires_grad_() for each in (*given[:3], given[4], gate) if each is not None]
+        query, key, value, *bias, gates = leaves
+        output = function(query, key, value, given[3], *(bias or [None]), gates)
+        results.append((output, *torch.autograd.grad((output * weight).sum(), leaves)))
+    return results
+
+
+@pytest.mark.parametrize(("queries", "keys"), SIZES)
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize("masked", ["none", "some", "row"])
+@pytest.mark.parametrize("device", DEVICES)
+def test_gradients_by_sdpa_equal_the_references(queries: int, keys: int, bias: bool, masked: str, device: str) -> None:
+    with torch.device(device):
+        given = inputs(queries, keys, bias=bias, masked=masked)
+        weight, gate = torch.randn(2, 2, 3, 4, queries, 8)
+    if masked == "row":  # nothing in the network reads the result of a row without keys
+        weight[:, 1] = 0
+    for ours, expected in zip(*gradients_by_sdpa(given, weight, gate), strict=True):
+        assert relative_error(ours, expected) < 1e-5 or (ours - expected).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_float16_gradients_by_sdpa_are_at_most_twice_as_far_off_as_the_references(device: str) -> None:
+    with torch.device(device):
+        short = cast(inputs(63, 65), torch.float16)
+        weight, gate = torch.randn(2, 2, 3, 4, 63, 8).half()
+    _, exact = gradients_by_sdpa(cast(short, torch.float32), weight.float(), gate.float())
+    for found, simple, right in zip(*gradients_by_sdpa(short, weight, gate), exact, strict=True):
+        assert found.dtype == torch.float16
+        assert root_mean_square((found - right).detach()) <= 2 * root_mean_square((simple - right).detach())
+
+
+def test_gradients_of_a_padded_network_by_sdpa_equal_the_references() -> None:
+    """Rows without keys, whose gradients PyTorch's kernel gets wrong, have no gradient in a network."""
+    model, whole = with_every_parameter_random(tiny_config()).train(), random_batch()
+    (kernel,) = (backend.function for backend in attention.backends if backend.name == "sdpa")
+    mask = torch.ones_like(whole.seq_mask)
+    mask[:, -3:] = 0
+    masks = {name: getattr(whole, name) * mask[:, None] for name in ("msa_mask", "extra_msa_mask")}
+    batch = replace(whole, seq_mask=mask, template_mask=torch.tensor([[1.0, 0.0]]), **masks)
+    calls, results = 0, []
+
+    def by_kernel(op: Any, args: Any, kwargs: Any) -> Any:
+        nonlocal calls
+        if op is not attention or args[0].shape[2] != args[1].shape[2]:
+            return op.run(*args, **kwargs)
+        calls += 1
+        return kernel(*args, **kwargs)
+
+    for interceptor in (by_kernel, lambda op, args, kwargs: op.run(*args, **kwargs)):
+        torch.manual_seed(0)
+        with forced("reference"), intercepted(interceptor):
+            pair = model.fold(Whole(), [batch]).representations.pair * mask[:, :, None, None] * mask[:, None, :, None]
+            results.append(
+                torch.autograd.grad((pair * torch.randn_like(pair)).sum(), model.parameters(), allow_unused=True)
+            )
+    assert calls > 10
+    largest = max(gradient.abs().max() for gradient in results[1] if gradient is not None)
+    for ours, expected in zip(*results, strict=True):
+        assert (ours is None) == (expected is None)
+        if ours is not None and expected is not None:
+            assert (ours - expected).abs().max() < 1e-5 * largest
 
 
 def test_values_may_be_wider_than_keys() -> None:

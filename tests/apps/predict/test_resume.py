@@ -143,8 +143,7 @@ def test_an_unfinished_target_of_other_settings_begins_anew(fasta: Path, runs: R
     (runs.target / "mine.txt").write_text("not ours")
     assert runs(fasta, "--max-extra-rows", 5) == ["tiny"]
     assert (
-        "started before with other settings (max_extra_rows not set, now 5) and not finished; starts again"
-        in runs.out
+        "started before with other settings (max_extra_rows not set, now 5) and not finished; starts again" in runs.out
     )
     assert runs.order() == ["tiny"]
     assert not list(runs.target.glob("*seed*"))

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from helixfold.execution.counter import Counter
 from helixfold.ops.attention import attention
 from helixfold.ops.device_properties import DEVICE_MODELS, DeviceProperties, simulated_device
+from helixfold.ops.dispatch import recorded
 from helixfold.ops.transition import transition
 from helixfold.ops.triton import requirements
 from helixfold.ops.triton.requirements import shared_memory
@@ -59,6 +61,37 @@ def test_cards_before_ampere_have_other_backends() -> None:
     with simulated_device(DEVICE_MODELS["t4"]):
         assert attention.choice(*heads, torch.empty(1, 3, 5, device="meta")).name == "sdpa"
         assert attention(*heads, torch.empty(1, 3, 5, device="meta")).shape == (1, 3, 2, 5, 16)
+
+
+@pytest.mark.parametrize("device_model", ["t4", "v100"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_cards_before_ampere_train_without_stored_logits(device_model: str, dtype: torch.dtype) -> None:
+    residues, heads = 250, 4
+    query, key, value = (
+        torch.empty(1, residues, heads, residues, 32, dtype=dtype, device="meta", requires_grad=True) for _ in range(3)
+    )
+    bias = torch.empty(1, heads, residues, residues, dtype=dtype, device="meta", requires_grad=True)
+    mask = torch.ones(1, residues, residues, device="meta")
+    peaks = {}
+    for name, function in (("sdpa", attention), ("reference", attention.reference)):
+        with simulated_device(DEVICE_MODELS[device_model]), Counter() as counter, recorded() as calls:
+            output = function(query, key, value, mask, bias)
+            kept = counter.live
+            torch.autograd.grad(output, (query, key, value, bias), output)
+        peaks[name] = kept, counter.peak
+        assert len(calls) == (name == "sdpa")
+    logits = heads * residues**3 * dtype.itemsize
+    assert peaks["sdpa"][0] < logits < peaks["reference"][0]
+    # The kernel writes the gradient of the bias for every row.
+    assert logits < peaks["sdpa"][1] < 0.7 * peaks["reference"][1]
+
+
+def test_cards_before_ampere_leave_bfloat16_to_the_reference() -> None:
+    heads = [torch.empty(1, 3, 2, 5, 16, dtype=torch.bfloat16, device="meta") for _ in range(3)]
+    with simulated_device(DEVICE_MODELS["v100"]):
+        assert attention.choice(*heads, torch.empty(1, 3, 5, device="meta")).name == "reference"
+        reasons = attention.unsupported_reasons(DEVICE_MODELS["v100"], *heads, torch.empty(1, 3, 5, device="meta"))
+    assert reasons["sdpa"] == "bfloat16 needs compute capability 8.0"
 
 
 def test_without_triton_kernels_are_refused_unless_a_card_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
