@@ -49,6 +49,9 @@ def fold_planned(
     fallback runs out of memory, too.
     """
     workers, device = workers or WorkerGroup.alone(stages.device), stages.device
+    if not plan.has_room_for_graphs:
+        runner.clear()
+        runner = EAGER
     plans = deque([plan, *plan.fallbacks])
     while plans:
         tried = plans.popleft()

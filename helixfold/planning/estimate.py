@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from helixfold.execution.available import available_memory, free_disk
+from helixfold.execution.graphs import MAX_GRAPHS
 from helixfold.execution.iteration_runner import bucket_size
 from helixfold.execution.recompute import Keep, RecomputeConfig
 from helixfold.execution.stages import mean_seconds
@@ -39,7 +40,7 @@ from helixfold.planning.passes import (
     prepared_product_memory,
     step_peak,
 )
-from helixfold.planning.size import Memory, PassSize, gib
+from helixfold.planning.size import Memory, PassSize, floor, gib
 
 # Factor by which available memory must exceed an estimate, because estimates have an error of up to a tenth.
 RESERVE = 1.1
@@ -251,6 +252,15 @@ class PredictionEstimate:
     @property
     def fits(self) -> bool:
         return self.memory.peak * RESERVE <= self.device.memory and self.memory.spilled <= self.device.spill
+
+    @property
+    def has_room_for_graphs(self) -> bool:
+        """Return whether CUDA graphs fit as well: what each reads and returns, and their pool.
+
+        The pool keeps the peak of an iteration, and nothing else can use it.
+        """
+        of_each = floor(self.work.model, self.size)
+        return self.needed + self.memory.peak + MAX_GRAPHS * of_each <= self.device.memory
 
     @property
     def seconds(self) -> float:

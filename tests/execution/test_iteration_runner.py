@@ -5,12 +5,14 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from helixfold.execution import iteration_runner
 from helixfold.execution.graphs import GraphCache
 from helixfold.execution.iteration_runner import (
     LAUNCH_BOUND_RESIDUES,
     IterationRunner,
     bucket_size,
     graphs_unsupported_reason,
+    launch_bound_elements,
     runner_for,
 )
 from helixfold.execution.nested import tensors
@@ -135,6 +137,42 @@ def test_only_short_iterations_of_whole_streams_are_captured() -> None:
     assert not runner.captures(Whole(), 1, most + 1)
     assert not runner.captures(Whole(), 5, most // 2)
     assert not IterationRunner().captures(Whole(), 1, 16)
+
+
+@torch.no_grad()
+def test_longer_chains_are_captured_while_the_gpu_waits_for_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(iteration_runner, "LAUNCH_BOUND_RESIDUES", 12)
+    model, batch, deeper = tiny_model().eval(), random_batch(), random_batch(rows=6)  # 13 residues, 5 rows
+    capturer = OperatorCapturer()
+    runner = IterationRunner(GraphCache(capturer), 13 * (128 * 13 + 256 * 5))
+    with forced("reference"):
+        found = [runner(model, Whole(), [batch], None, torch.float32).structure.positions for _ in range(3)]
+        expected = model.fold(Whole(), [batch], None, torch.float32).structure.positions
+        for _ in range(3):
+            runner(model, Whole(), [deeper], None, torch.float32)
+    assert all(torch.equal(each, expected) for each in found)
+    assert (capturer.captured, runner.replays, capturer.cleared) == (1, 1, 1)
+    assert not runner.captures(Whole(), 2, 13)
+
+
+def test_the_gpu_and_the_msa_determine_how_long_captured_chains_are() -> None:
+    longest = {
+        (name, rows): max(residues for residues in range(1025) if runner.captures(Whole(), 1, residues, rows))
+        for name in ("t4", "a100", "h100")
+        for runner in [IterationRunner(GraphCache(OperatorCapturer()), launch_bound_elements(DEVICE_MODELS[name]))]
+        for rows in (1, 512)
+    }
+    assert longest == {
+        ("t4", 1): 256,
+        ("t4", 512): 256,
+        ("a100", 1): 516,
+        ("a100", 512): 256,
+        ("h100", 1): 738,
+        ("h100", 512): 387,
+    }
+    fast = IterationRunner(GraphCache(OperatorCapturer()), 2**40)
+    assert fast.captures(Whole(), 1, 1024, 512)
+    assert not fast.captures(Whole(), 1, 1025, 1)
 
 
 def test_nothing_is_captured_where_there_are_no_graphs() -> None:

@@ -162,7 +162,7 @@ def test_short_whole_iterations_are_captured_and_the_first_recycles_zeros(monkey
     graphs, replays = Captured(), []
     runner = IterationRunner(cast(GraphCache, graphs))
     model: Any = SimpleNamespace(training=False, config=None, fold=lambda *given: given)
-    batch: Any = SimpleNamespace(aatype=torch.zeros(1, 256), seq_mask=None)
+    batch: Any = SimpleNamespace(aatype=torch.zeros(1, 256), msa_feat=torch.zeros(1, 5, 256), seq_mask=None)
     whole = Whole()
     with runner.reporting(lambda: replays.append(runner.replays)):
         for previous in (None, "earlier"):
@@ -173,7 +173,7 @@ def test_short_whole_iterations_are_captured_and_the_first_recycles_zeros(monkey
     # Only the second was replayed while anyone listened.
     assert replays == [1]
     assert graphs.names == [(model, torch.bfloat16)] * 2 + [(model, torch.float32)] * 2
-    longer: Any = SimpleNamespace(aatype=torch.zeros(1, 257), seq_mask=None)
+    longer: Any = SimpleNamespace(aatype=torch.zeros(1, 257), msa_feat=torch.zeros(1, 5, 257), seq_mask=None)
     slabs = Slabs()
     training = SimpleNamespace(**{**vars(model), "training": True})
     for network, run, each in ((model, whole, longer), (model, slabs, batch), (training, whole, batch)):

@@ -4,6 +4,7 @@ import errno
 import gc
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,24 @@ def test_out_of_memory_a_target_is_folded_again_with_the_next_executor(fail: Cal
     assert found.provenance is not None
     assert found.provenance.executor == "spilled"
     assert found.measurements["predicted_peak_gib"] == round([*plan.fallbacks][-1].memory.peak / 2**30, 3)
+
+
+def test_graphs_are_not_used_without_memory_for_their_pool(fold: Fold, prediction: Prediction) -> None:
+    cleared = list[bool]()
+
+    class Captured(IterationRunner):
+        def clear(self) -> bool:
+            cleared.append(True)
+            return True
+
+    plan = planned(100, residues=10)
+    assert plan.has_room_for_graphs
+    # Room for a pass, but not for a second one beside the reserve.
+    small = replace(plan, device=replace(plan.device, memory=2 * plan.memory.peak))
+    assert small.fits
+    for each, count in ((plan, 0), (small, 1)):
+        fold(lambda _: None, each, Captured())
+        assert len(cleared) == count
 
 
 def test_graphs_are_freed_before_another_executor_is_tried(fold: Fold) -> None:
