@@ -57,6 +57,8 @@ class ComplexFeatures:
     template_all_atom_masks: Float[np.ndarray, "t r 37"]
     # Template names ("1abc_A") in the slots of each chain, "" for empty slots; an empty tuple if the names are unknown.
     template_names: tuple[tuple[str, ...], ...] = ()
+    # Whether the template of each slot shows how its chains are arranged; an empty tuple if none does.
+    template_spans_chains: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,7 @@ class ComplexSample(Sample):
     asym_id: Int[np.ndarray, "r"]
     entity_id: Int[np.ndarray, "r"]
     sym_id: Int[np.ndarray, "r"]
+    template_spans_chains: tuple[bool, ...] = ()  # as in `ComplexFeatures`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +108,7 @@ def complex_sample(features: ComplexFeatures, config: SamplingConfig, drawn: Dra
         template_mask=np.asarray(masks.any(axis=(1, 2)), np.float32),
         template_pseudo_beta=pseudo_beta,
         template_pseudo_beta_mask=pseudo_beta_mask,
+        template_spans_chains=features.template_spans_chains,
     )
 
 

@@ -141,4 +141,5 @@ def _choose_rows_and_templates(
         template_all_atom_positions=features.template_all_atom_positions[slot_order] * used[..., None, None],
         template_all_atom_masks=masks,
         template_names=(),  # the slots have changed
+        template_spans_chains=(),
     )

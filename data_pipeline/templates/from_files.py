@@ -1,7 +1,8 @@
 """Compute templates from the user's structure files by aligning the sequence of each chain to the target."""
 
+import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -81,6 +82,44 @@ def templates_from_files(
         used=tuple(replace(best.description, rank=rank) for rank, best in enumerate(candidates, start=1)),
         rejected=tuple(rejected),
     )
+
+
+def templates_of_chains(
+    sequences: Mapping[str, str], path: str | os.PathLike[str], options: UserTemplateOptions
+) -> dict[str, AlignedTemplate]:
+    """Return a template for each chain of a complex that a structure file holds, by the chain's name.
+
+    Each protein chain of the file is the template of at most one chain: pairs of chains with the best alignments come
+    first, then those that come first in the complex and in the file. Raise `InputError` if the file cannot be read or
+    has fewer than two chains of the complex.
+    """
+    structure = read_structure(path)
+    reasons = {chain.name: list[str]() for chain in structure.chains}
+    candidates = dict[tuple[str, str], _Candidate]()
+    for sequence in dict.fromkeys(sequences.values()):
+        for chain in structure.chains:
+            name = f"{_stem(Path(path))}_{printable(chain.name)}"
+            try:
+                candidate = _candidate(sequence, name, structure, chain, options)
+            except UnusableHitError as problem:
+                reasons[chain.name].append(problem.sentence)
+            else:
+                candidates.update({(own, chain.name): candidate for own in sequences if sequences[own] == sequence})
+    order = {pair: place for place, pair in enumerate(itertools.product(sequences, reasons))}
+    templates, taken = dict[str, AlignedTemplate](), set[str]()
+    for own, other in sorted(candidates, key=lambda pair: (-candidates[pair].score, order[pair])):
+        if own not in templates and other not in taken:
+            templates[own] = candidates[own, other].template
+            taken.add(other)
+    if len(templates) < 2:
+        found = f"only {next(iter(templates))} is in it" if templates else "none is in it"
+        why = "; ".join(f"chain {printable(name)}: {each[0]}" for name, each in reasons.items() if each)
+        raise InputError.at(
+            path,
+            f"a template across chains must have at least two chains of the complex ({', '.join(sequences)}), {found}"
+            + (f" ({why})" if why else ""),
+        )
+    return {own: templates[own] for own in sequences if own in templates}
 
 
 def unused_files(paths: Sequence[str | os.PathLike[str]], results: Sequence[TemplateResult]) -> tuple[str, ...]:

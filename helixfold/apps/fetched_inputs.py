@@ -19,7 +19,7 @@ def with_fetched_inputs(options: PredictOptions) -> PredictOptions:
     The name of an existing file is never an id. Raise `InputError` for an id without --fetch-inputs, and for an id that
     cannot be downloaded.
     """
-    paths = [*options.inputs, *(options.templates or ()), *options.reference]
+    paths = [*options.inputs, *(options.templates or ()), *options.cross_chain_templates, *options.reference]
     paths += [options.initial_guess] if options.initial_guess is not None else []
     ids = [path for path in paths if is_entry(str(path)) and not path.exists()]
     if not ids:
@@ -40,6 +40,7 @@ def with_fetched_inputs(options: PredictOptions) -> PredictOptions:
         options,
         inputs=tuple(map(partial(file_of, is_structure=False), options.inputs)),
         templates=None if options.templates is None else tuple(map(file_of, options.templates)),
+        cross_chain_templates=tuple(map(file_of, options.cross_chain_templates)),
         reference=tuple(map(file_of, options.reference)),
         initial_guess=options.initial_guess and file_of(options.initial_guess),
     )

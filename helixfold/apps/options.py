@@ -219,6 +219,9 @@ class ComplexOptions:
         ),
     ] = "unpaired_paired"
     """Which MSA rows a complex uses: rows paired across chains, unpaired rows, or both."""
+    cross_chain_templates: Annotated[tuple[File, ...], Parameter(metavar="FILE..."), Traits(recorded="inputs")] = ()
+    """Templates that also show how chains are arranged: up to four mmCIF or PDB files, each with several chains of the
+    complex. For AlphaFold-Multimer only."""
     cyclic: Annotated[
         tuple[str, ...] | None, Parameter(metavar="ID...", consume_multiple=(0, None)), Traits(recorded="options")
     ] = None

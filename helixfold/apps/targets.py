@@ -7,8 +7,10 @@ import hashlib
 import os
 import sys
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from data_pipeline.features.assembly import MAX_TEMPLATES
 from data_pipeline.features.complexes.alignment_files import NAMES, require_directories
 from data_pipeline.features.complexes.complex_input import AnyTarget, ChainAlignmentFiles, ComplexInput
 from data_pipeline.features.complexes.pulldown import PulldownComplex, read_pulldown
@@ -23,6 +25,7 @@ from data_pipeline.features.complexes.target_files import (
 from data_pipeline.io.errors import InputError, InputProblems, input_problems
 from data_pipeline.parse.fasta import directory_name, filesystem_key
 from data_pipeline.pipeline import Target
+from data_pipeline.templates.from_files import UserTemplateOptions, templates_of_chains
 from helixfold.apps.options import EXAMPLE, EXAMPLE_TEMPLATE, PredictOptions
 from helixfold.apps.search_plan import print_complex_notes, selected_alignments
 from helixfold.report.page import counted
@@ -88,9 +91,28 @@ def requested_targets(
         else:
             targets = with_search_files(given_targets, *own_files, collection)
         targets = selected_alignments(targets, options, announce=announce)
+        targets = _with_cross_chain_templates(targets, options.cross_chain_templates, collection)
     if announce:
         print_complex_notes(options, targets)
     return targets, pulldown
+
+
+def _with_cross_chain_templates(
+    targets: Sequence[AnyTarget], paths: Sequence[Path], problems: InputProblems
+) -> list[AnyTarget]:
+    """Return the targets with templates across chains; errors of single targets are added to `problems`."""
+    if len(paths) > MAX_TEMPLATES:
+        raise InputError(f"--cross-chain-templates takes at most {MAX_TEMPLATES} files, got {len(paths)}")
+    found = list[AnyTarget]()
+    for target in targets if paths else ():
+        with problems.collected(target.name):
+            if not isinstance(target, ComplexInput):
+                raise InputError(f"'{target.name}' is a single chain, but --cross-chain-templates is for complexes")
+            chains = dict(zip(target.target.chain_ids, target.target.sequences, strict=True))
+            for path in paths:  # before anything is searched
+                templates_of_chains(chains, path, UserTemplateOptions())
+            found.append(replace(target, cross_chain_templates=tuple(paths)))
+    return found if paths else list(targets)
 
 
 def _inputs(options: PredictOptions, problems: InputProblems) -> tuple[Path, ...]:

@@ -17,6 +17,7 @@ from data_pipeline.features.schema import Features
 from data_pipeline.io.errors import InputError, printable
 from data_pipeline.parse.restraints import DistanceRestraints
 from data_pipeline.sampling import complex_sample
+from data_pipeline.sampling.complex_sample import ComplexSample
 from data_pipeline.sampling.sample import draw_sample
 from helixfold.folding.residue_offsets import check_offsets, offsets_with_rings, rings_of
 from helixfold.model.batch import Batch, MultimerBatch
@@ -97,6 +98,8 @@ def _linear_input(features: TargetFeatures, preset: Preset) -> ModelInput:
             residue_number=features.residue_index + 1,
         )
     multimer = features.multimer
+    if any(multimer.template_spans_chains):
+        require_multimer(preset)
     return ModelInput(
         name=features.domain_name,
         features=multimer if is_multimer else features.residue_gap,
@@ -104,6 +107,15 @@ def _linear_input(features: TargetFeatures, preset: Preset) -> ModelInput:
         chain_index=multimer.asym_id - 1,
         residue_number=multimer.residue_index + 1,
     )
+
+
+def require_multimer(preset: Preset) -> None:
+    """Raise `InputError` if a model cannot read templates across chains."""
+    if preset.model.method != "multimer":
+        raise InputError(
+            f"{preset.name} was trained on single chains and cannot read templates across chains; pass models of "
+            "complexes, such as --preset multimer, or omit --cross-chain-templates"
+        )
 
 
 def input_notes(preset: Preset, chains: int, *, restrained: bool) -> tuple[str, ...]:
@@ -170,6 +182,11 @@ def batch_of(
     if restraints is not None:
         pairs, values = (torch.from_numpy(each).to(device) for each in (restraints.pairs, restraints.values))
         batch = replace(batch, restrained_pairs=pairs, restraint_values=values)
+    spans = [each.template_spans_chains for each in samples if isinstance(each, ComplexSample)]
+    if isinstance(batch, MultimerBatch) and any(map(any, spans)):
+        slots = batch.template_mask.shape[1]
+        rows = [(each or (False,) * slots)[:slots] for each in spans]
+        batch = replace(batch, template_spans_chains=torch.tensor(rows, device=device))
     if offsets is None:
         return batch
     # The embedding clips offsets at 32, so int8 suffices and saves memory.

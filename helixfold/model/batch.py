@@ -5,7 +5,7 @@ from dataclasses import MISSING, dataclass, fields
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from data_pipeline.features.sample import SAMPLE_AXES, Sample
@@ -87,6 +87,8 @@ class MultimerBatch(Batch):
     sym_id: Int[Tensor, "b r"]  # index of the chain among chains of the same sequence
     # Number of equal slots that each slot stands for in the average, where empty slots were merged.
     template_slots: Float[Tensor, "b t"] | None = None
+    # Slots whose template shows how chains are arranged; None: each template is for one chain.
+    template_spans_chains: Bool[Tensor, "b t"] | None = None
 
 
 def sampled_fields(kind: type[Batch]) -> list[str]:

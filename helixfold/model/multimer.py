@@ -131,7 +131,7 @@ class MultimerTemplatePairEmbedder(nn.Module):
     """Embedding of templates as pair representations that start from the pair stream (AlphaFold-Multimer).
 
     Each feature has its own map. Distances and directions count within a chain only, because a template is for one
-    chain.
+    chain, unless the batch says that it spans chains.
     """
 
     def __init__(self, config: TemplateConfig, c_z: int) -> None:
@@ -240,8 +240,9 @@ def template_geometry(batch: MultimerBatch, which: slice, rows: slice = slice(No
     """Return geometric features of the edges from residues in `rows` to all, for the templates in `which`.
 
     They are one-hot distances (39), whether both residues have a pseudo-beta atom, the direction (3) and whether both
-    residues have a backbone. All are 0 between chains. The direction is the unit vector from one alpha carbon to the
-    other in the first residue's frame. The templates of a sample are consecutive in the batch dim.
+    residues have a backbone. All are 0 between chains, unless a template spans them. The direction is the unit vector
+    from one alpha carbon to the other in the first residue's frame. The templates of a sample are consecutive in the
+    batch dim.
     """
     positions, masks, beta, has_beta = (
         features[:, which].flatten(0, 1)
@@ -253,6 +254,9 @@ def template_geometry(batch: MultimerBatch, which: slice, rows: slice = slice(No
         )
     )
     same_chain = repeat(_same_chain(batch, rows), "b i j -> (b t) i j", t=which.stop - which.start)
+    if batch.template_spans_chains is not None:
+        # Differs from AlphaFold: there, no template spans chains.
+        same_chain = same_chain | rearrange(batch.template_spans_chains[:, which], "b t -> (b t) 1 1")
     backbone = masks[..., BACKBONE_ATOMS].prod(-1)
     beta_mask, backbone_mask = (mask[:, rows, None] * mask[:, None] * same_chain for mask in (has_beta, backbone))
     features = [

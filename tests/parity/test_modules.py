@@ -9,6 +9,7 @@ import torch
 from einops import einsum
 from torch import Tensor, nn
 
+from data_pipeline.sampling.templates import pseudo_beta
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.model.batch import Batch
@@ -18,6 +19,7 @@ from helixfold.model.geometry.atoms import atom14_from_rigid_groups, rigid_group
 from helixfold.model.geometry.rigid import Rigid
 from helixfold.model.layers import LayerNorm, Transition
 from helixfold.model.msa import MSAColumnAttention, MSAGlobalColumnAttention, MSARowAttention
+from helixfold.model.multimer import MultimerTemplateEmbedder
 from helixfold.model.outer_product_mean import OuterProductMean
 from helixfold.model.point_attention import InvariantPointAttention, PairInput
 from helixfold.model.structure_module import Angles, StructureModule
@@ -31,7 +33,7 @@ from helixfold.weights.conversion import ParameterMapping, to_ours
 from helixfold.weights.table import table
 from tests.parity.cases import DATA, deviation, structure_as_deepmind
 from tests.parity.parameters import read_module
-from tests.support.networks import random_batch
+from tests.support.networks import random_batch, random_complex, tiny_multimer_config
 
 pytestmark = pytest.mark.parity
 
@@ -56,20 +58,20 @@ AnyModule = TypeVar("AnyModule", bound=nn.Module)
 class Reference:
     """One module of DeepMind's program: its parameters, what it was given and what it returned (batched)."""
 
-    def __init__(self, name: str) -> None:
-        stored = read_module(DATA / "modules" / f"{name}.npz")
+    def __init__(self, name: str, folder: str = "modules") -> None:
+        stored = read_module(DATA / folder / f"{name}.npz")
         arrays = {each: _tensor(value) for each, value in stored.items() if each != "note"}
         self.given = {each: value[None] for each, value in _below("in:", arrays).items()}
         self.returned = {each: value[None] for each, value in _below("out:", arrays).items()}
         self.parameters = _below("param:", arrays)
 
-    def load(self, module: AnyModule, ours: str, theirs: str) -> AnyModule:
+    def load(self, module: AnyModule, ours: str, theirs: str, config: ModelConfig = CONFIG) -> AnyModule:
         """The module with DeepMind's parameters; each of them must have its place, as each of ours.
 
         `ours` is where the module stands in our network, `theirs` the scope that the file's names lack.
         """
         rows = []
-        for parameter in table(CONFIG):
+        for parameter in table(config):
             if parameter.ours[0].startswith(f"{ours}."):
                 parts = [name.removeprefix(f"{ours}.") for name in parameter.ours]
                 stacked = "*" in parts[0]
@@ -275,6 +277,47 @@ def test_embedding_of_several_templates(run: Executor) -> None:
     with torch.no_grad():
         found = embedder(run, batch, pair.clone(), reference.given["mask_2d"])
     require_equal(found, pair + reference.returned["result"])
+
+
+@executors
+@pytest.mark.parametrize("spans", [False, True], ids=["within_chains", "across_chains"])
+def test_embedding_of_templates_of_a_complex(run: Executor, spans: bool) -> None:
+    """DeepMind's module gets a mask of the pairs within chains, or of all pairs."""
+    reference = Reference("template_embedding", "multimer_modules")
+    config = replace(
+        tiny_multimer_config(),
+        c_z=24,
+        template=TemplateConfig(c_t=20, c_triangle=12),
+        triangle_projections="fused",
+    )
+    embedder = MultimerTemplateEmbedder(config.template, C_M, config.c_z)
+    parameters = reference.parameters
+    for module, ours, name in (
+        (embedder.pair, "template_embedder.pair", "single_template_embedding"),
+        (embedder.out, "template_embedder.out", "output_linear"),
+    ):
+        reference.parameters = {
+            each: value for each, value in parameters.items() if each.split("//")[0].split("/")[1] == name
+        }
+        reference.load(module, ours, ROOT, config)
+    aatype, positions, masks = (
+        reference.given[f"template_{name}"] for name in ("aatype", "all_atom_positions", "all_atom_mask")
+    )
+    beta, has_beta = pseudo_beta(aatype[0].numpy(), positions[0].numpy(), masks[0].numpy())
+    batch = replace(
+        random_complex(residues=aatype.shape[2]),
+        asym_id=reference.given["asym_id"],
+        template_aatype=aatype,
+        template_all_atom_positions=positions,
+        template_all_atom_masks=masks,
+        template_pseudo_beta=torch.from_numpy(beta)[None],
+        template_pseudo_beta_mask=torch.from_numpy(has_beta)[None],
+        template_spans_chains=torch.ones(1, 2, dtype=torch.bool) if spans else None,
+    )
+    pair = reference.given["query_embedding"]
+    with torch.no_grad():
+        found = embedder(run, batch, pair.clone(), torch.ones(pair.shape[:3]))
+    require_equal(found, pair + reference.returned["across_chains" if spans else "within_chains"])
 
 
 def frames(affine: Tensor) -> Rigid:

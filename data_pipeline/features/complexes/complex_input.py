@@ -29,6 +29,7 @@ class ComplexInput:
     files: tuple[ChainAlignmentFiles, ...] = ()  # one for each of `target.entities`, or empty
     a3m: Path | None = None  # ColabFold's alignment of all chains
     templates: tuple[Path, ...] = ()  # mmCIF or PDB files, or directories of these, for all chains
+    cross_chain_templates: tuple[Path, ...] = ()  # structure files of several chains, for models of complexes
     latest_template: date | None = None  # max release date of templates, in addition to the plan's limit
     pair_mode: PairMode = "unpaired_paired"
     shared_results: tuple[Path, ...] = ()  # one directory for each of `target.entities`, shared with other complexes

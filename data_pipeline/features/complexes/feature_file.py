@@ -36,9 +36,9 @@ _ARRAYS: dict[str, tuple[str, tuple[str | int, ...]]] = {
     "template_all_atom_positions": ("f", (MAX_TEMPLATES, "r", 37, 3)),
     "template_all_atom_masks": ("f", (MAX_TEMPLATES, "r", 37)),
 }
-# Files of earlier versions lack template names.
-_TEMPLATE_NAMES = "template_names"
-_FORMS = {**_ARRAYS, _TEMPLATE_NAMES: ("U", ("c", MAX_TEMPLATES))}
+# Files of earlier versions lack template names, and most files templates that span chains.
+_TEMPLATE_NAMES, _SPANS_CHAINS = "template_names", "template_spans_chains"
+_FORMS = {**_ARRAYS, _TEMPLATE_NAMES: ("U", ("c", MAX_TEMPLATES)), _SPANS_CHAINS: ("b", (MAX_TEMPLATES,))}
 
 
 def save_features(path: str | PathLike[str], features: TargetFeatures) -> None:
@@ -51,10 +51,12 @@ def save_features(path: str | PathLike[str], features: TargetFeatures) -> None:
     arrays |= {
         field.name: np.asarray(getattr(features.multimer, field.name))
         for field in fields(ComplexFeatures)
-        if field.name != _TEMPLATE_NAMES
+        if field.name not in (_TEMPLATE_NAMES, _SPANS_CHAINS)
     }
     if features.multimer.template_names:
         arrays[_TEMPLATE_NAMES] = np.asarray(features.multimer.template_names, dtype=np.str_)
+    if features.multimer.template_spans_chains:
+        arrays[_SPANS_CHAINS] = np.asarray(features.multimer.template_spans_chains)
     arrays |= {f"{_PREFIX}{name}": array for name, array in gap.items() if name not in _NAMES}
     write_arrays(path, arrays)
 
@@ -72,6 +74,7 @@ def load_features(path: str | PathLike[str]) -> TargetFeatures:
             chain_names=tuple(map(str, arrays["chain_names"])),
             paired_rows=int(arrays["paired_rows"]),
             template_names=tuple(tuple(map(str, names)) for names in arrays.get(_TEMPLATE_NAMES, ())),
+            template_spans_chains=tuple(map(bool, arrays.get(_SPANS_CHAINS, ()))),
             **values,
         ),
         residue_gap=Features.from_arrays(_residue_gap(arrays), path),

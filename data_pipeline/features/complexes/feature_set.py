@@ -21,6 +21,14 @@ from data_pipeline.residues import GAP
 RESIDUE_GAP = 200
 
 
+# The template arrays of a complex, and the attributes of a chain's template that fill them.
+_OF_TEMPLATES = {
+    "template_aatype": "aatype",
+    "template_all_atom_positions": "positions",
+    "template_all_atom_masks": "masks",
+}
+
+
 def _residue_gap_features(name: str, copies: Sequence[Chain], has_others: Mapping[str, bool]) -> Features:
     """Return the features of a complex for a monomer model, as one chain with missing residues.
 
@@ -127,6 +135,32 @@ class ComplexFeatureSet:
             return cls(multimer=multimer, residue_gap=replace(chains[0].features, domain_name=target.name))
         has_others = {each.sequence: each.in_mode(mode).unpaired is not None for each in alignments}
         return cls(multimer=multimer, residue_gap=_residue_gap_features(target.name, chains, has_others))
+
+    def with_templates_across_chains(self, templates: Sequence[Mapping[str, AlignedTemplate]]) -> "ComplexFeatureSet":
+        """Return the features with templates that show how chains are arranged, in the first slots.
+
+        Each has the templates of some chains, by the chain's name. Other templates move to later slots, or out.
+        """
+        features, more = self.multimer, len(templates)
+        arrays = {name: getattr(features, name).copy() for name in _OF_TEMPLATES}
+        names = list(features.template_names or ((("",) * MAX_TEMPLATES),) * len(features.chain_names))
+        for number, chain in enumerate(features.chain_names):
+            own = features.asym_id == number + 1
+            for name, attribute in _OF_TEMPLATES.items():
+                array = arrays[name]
+                array[more:, own], array[:more, own] = array[:-more, own], 0
+                for slot, each in enumerate(templates):
+                    if chain in each:
+                        array[slot, own] = getattr(each[chain], attribute)
+            added = (each[chain].name if chain in each else "" for each in templates)
+            names[number] = (*added, *names[number])[:MAX_TEMPLATES]
+        multimer = replace(
+            features,
+            template_names=tuple(names),
+            template_spans_chains=tuple(slot < more for slot in range(MAX_TEMPLATES)),
+            **arrays,
+        )
+        return replace(self, multimer=multimer)
 
     @property
     def domain_name(self) -> str:

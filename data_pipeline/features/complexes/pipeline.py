@@ -13,6 +13,8 @@ from data_pipeline.features.complexes.feature_set import ComplexFeatureSet, Targ
 from data_pipeline.features.complexes.paired_search import paired_alignments
 from data_pipeline.features.msa import single_sequence
 from data_pipeline.features.pairing import PairingRows, species_of
+from data_pipeline.features.templates import AlignedTemplate
+from data_pipeline.io.errors import printable
 from data_pipeline.parse.a3m import Alignment
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.pipeline import (
@@ -24,6 +26,7 @@ from data_pipeline.pipeline import (
     template_notes,
 )
 from data_pipeline.search.plan import SearchPlan
+from data_pipeline.templates.from_files import templates_of_chains
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +55,21 @@ def prepare_complex(
         for entity, place in zip(entities, places, strict=True)
     }
     alignments = _with_pairs(complex_input, _alignments(complex_input, homologs), plan, results)
-    return PreparedComplex(
-        features=ComplexFeatureSet.of(complex_input.target, alignments, complex_input.pair_mode),
-        homologs=homologs,
-        notes=template_notes(complex_input.templates, homologs.values(), warn=results is None),
-    )
+    features = ComplexFeatureSet.of(complex_input.target, alignments, complex_input.pair_mode)
+    notes = template_notes(complex_input.templates, homologs.values(), warn=results is None)
+    if paths := complex_input.cross_chain_templates:
+        options = complex_input.chain(entities[0]).dated(plan).user_templates
+        sequences = dict(zip(features.multimer.chain_names, features.chain_sequences, strict=True))
+        templates = [templates_of_chains(sequences, path, options) for path in paths]
+        features = features.with_templates_across_chains(templates)
+        notes = (*notes, *map(_arrangement, paths, templates))
+    return PreparedComplex(features=features, homologs=homologs, notes=notes)
+
+
+def _arrangement(path: Path, templates: Mapping[str, AlignedTemplate]) -> str:
+    """Return a sentence with the chains that a template arranges."""
+    pairs = ", ".join(f"{chain} like {each.name}" for chain, each in templates.items())
+    return f"{printable(str(path))} is a template across chains: {pairs}"
 
 
 def target_features(target: AnyTarget, plan: SearchPlan | None = None, results: Path | None = None) -> TargetFeatures:

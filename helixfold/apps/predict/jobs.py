@@ -93,6 +93,13 @@ class Job:
         """Return whether the target is a complex, which may have a single chain."""
         return isinstance(self.target, ComplexInput) or isinstance(self.features, ComplexFeatureSet)
 
+    @property
+    def has_cross_chain_templates(self) -> bool:
+        """Return whether a template shows how its chains are arranged."""
+        if isinstance(self.target, ComplexInput):
+            return bool(self.target.cross_chain_templates)
+        return isinstance(self.features, ComplexFeatureSet) and any(self.features.multimer.template_spans_chains)
+
     def notes(self, models: Sequence[ReadyModel]) -> tuple[str, ...]:
         """Return the notes for all readers of the target's results by these models."""
         restrained = self.restraints is not None

@@ -181,6 +181,8 @@ def record_for(
             searches = recorded_searches(job.target, settings.searches)
             pairs = [search.search for search in searches if search.purpose == "pairs"]
             inputs["searches"] = [*search_identities(settings.searches.of_chains()), *pairs]
+            if paths := job.target.cross_chain_templates:
+                inputs["cross-chain templates"] = [_file(path) for path in paths]
             inputs["chain_IDs"] = [chain for entity in job.target.target.entities for chain in entity.chain_ids]
         inputs["templates"] = [_file(file) for path in job.target.templates for file in _files(path)]
         latest = job.target.latest_template

@@ -41,7 +41,7 @@ from helixfold.execution import allocator
 from helixfold.execution.device import AUTO, common_dtype, limit_threads, settled_dtype, untested_warning
 from helixfold.execution.iteration_runner import runner_for
 from helixfold.execution.stages import Stages
-from helixfold.folding.model_input import restraints_problem
+from helixfold.folding.model_input import require_multimer, restraints_problem
 from helixfold.model.config import Method
 from helixfold.model.presets import Preset
 from helixfold.ops.device_properties import properties_of
@@ -158,6 +158,8 @@ def settings_for(
         model.network.to(device)
     _check_ranking(jobs, [model.preset for model in models])
     _check_restraints(jobs, [model.preset for model in models])
+    for model in models if any(job.has_cross_chain_templates for job in jobs) else ():
+        require_multimer(model.preset)
     trained = all(model.provenance == "trained" for model in models)
     to_relax, remark = relaxation.predictions_to_relax(options.models_to_relax, trained=trained)
     if remark is not None and workers.mesh.is_first:

@@ -17,6 +17,7 @@ from helixfold.planning.memory import MemoryOptions
 from helixfold.runtime.options import traits_of, values_of
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.find import ReadyModel, find_models
+from tests.data_pipeline.templates.structures import QUERY, make_chain, make_structure, write
 
 SEQUENCE = "MKTAYIAKQR"
 STRUCTURES = Path(__file__).parents[3] / "examples" / "structures"
@@ -69,6 +70,7 @@ def changed_options(folder: Path) -> dict[str, Any]:
         "records_as_chains": True,
         "chain_ids": ("H",),
         "pair_mode": "paired",
+        "cross_chain_templates": (write(folder, make_structure(*(make_chain(name, QUERY) for name in "AB"))),),
         "preset": "quick",
         "models": ("small",),
         "weights": folder / "params_tiny.safetensors",
@@ -151,8 +153,12 @@ def test_every_option_that_changes_results_makes_another_record(tmp_path: Path) 
             base = replace(base, cluster_msa=True)
         if name == "mask_with":
             base = replace(base, mask_window="5")
+        if name == "cross_chain_templates":
+            (tmp_path / "two.fasta").write_text(f">two\n{QUERY}:{QUERY}\n")
+            base = replace(base, inputs=(tmp_path / "two.fasta",), templates=None)
         other = record_of(replace(base, **{name: value}))
         of_variants = name in vars(ConformationOptions()) and base is not first
+        of_variants |= name == "cross_chain_templates"
         before = record_of(base) if of_variants and name != "cluster_msa" else record
         differs = bool(before.differences(other)) or bool(other.predictions.keys() - before.predictions.keys())
         differs |= before.clusters is None and other.clusters is not None

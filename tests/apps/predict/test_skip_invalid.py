@@ -9,6 +9,7 @@ from helixfold.cli.main import main
 from tests.apps.predict import worker_groups
 from tests.apps.predict.conftest import SEQUENCE, Runs
 from tests.apps.predict.test_devices import meeting_place
+from tests.data_pipeline.templates.structures import QUERY, make_chain, make_structure, write
 from tests.training.ranks import Ranks
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -185,3 +186,18 @@ def test_targets_of_other_settings_are_listed_with_what_to_do(runs: Runs, tmp_pa
     assert len(listed) == 3
     assert "pass --overwrite to fold these 3 of 3 targets again" in listed[0]
     assert all("finished before with other settings" in line for line in listed)
+
+
+def test_templates_across_chains_are_for_complexes_and_their_models(runs: Runs, tmp_path: Path) -> None:
+    pair = write(tmp_path, make_structure(make_chain("X", QUERY), make_chain("Y", QUERY)), "pair.pdb")
+    (tmp_path / "two.fasta").write_text(f">two\n{QUERY}:{QUERY}\n")
+    (tmp_path / "one.fasta").write_text(f">one\n{QUERY}\n")
+    for words, problem in (
+        (("two.fasta", "--models", "tiny", "--cross-chain-templates", pair), "tiny was trained on single chains"),
+        (("one.fasta", "--models", "tiny_multimer", "--cross-chain-templates", pair), "'one' is a single chain"),
+        (("two.fasta", "--models", "tiny_multimer", "--cross-chain-templates", *[pair] * 5), "at most 4 files, got 5"),
+    ):
+        runs(tmp_path / words[0], *words[1:])
+        assert runs.code == 2
+        assert problem in runs.err
+        assert not runs.output.exists()
