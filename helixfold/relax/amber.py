@@ -190,16 +190,19 @@ _CUTOFF = 0.8  # nm, of interactions after the first soft round; the last minimi
 _PLATFORMS = {"cuda": ("CUDA", "HIP", "OpenCL", "CPU"), "mps": ("OpenCL", "CPU"), "cpu": ("CPU",)}
 
 
-def platforms(device: torch.device) -> list[openmm.Platform]:
+def platforms(device: torch.device, threads: int | None = None) -> list[openmm.Platform]:
     """Return OpenMM's working platforms for a device, the fastest first and the CPU last.
 
-    They are configured to be deterministic. On the CPU, OpenMM uses the same number of threads as PyTorch.
+    The CPU uses `threads`, by default as many as PyTorch. GPUs are deterministic; the CPU is with one thread.
     """
     installed = {openmm.Platform.getPlatform(index).getName() for index in range(openmm.Platform.getNumPlatforms())}
     working = []
     for name in [name for name in _PLATFORMS.get(device.type, ("CPU",)) if name in installed]:
         platform = openmm.Platform.getPlatformByName(name)
-        own = ("Threads", torch.get_num_threads()) if name == "CPU" else ("DeviceIndex", device.index or 0)
+        # DeterministicForces does not cover a CPU's forces between pairs of atoms: each thread adds up those of the
+        # atoms that it happens to take.
+        count = threads or torch.get_num_threads()
+        own = ("Threads", count) if name == "CPU" else ("DeviceIndex", device.index or 0)
         for key, value in (own, ("DeterministicForces", "true")):
             # Defaults of the platform also apply to the contexts of PDBFixer.
             if key in platform.getPropertyNames():
@@ -220,10 +223,12 @@ def _works(platform: openmm.Platform) -> bool:
     return True
 
 
-def relaxed(protein: Protein, pieces: Pieces, options: RelaxOptions, device: torch.device) -> Relaxed:
+def relaxed(
+    protein: Protein, pieces: Pieces, options: RelaxOptions, device: torch.device, threads: int | None = None
+) -> Relaxed:
     """Relax a protein that has passed `flaws.check`; see `relaxation.relax`."""
     deadline = Deadline(options.max_seconds)
-    remaining = platforms(device)
+    remaining = platforms(device, threads)
     while True:
         current = remaining.pop(0)
         try:

@@ -20,12 +20,21 @@ def where(device: torch.device) -> str:
     return str(importlib.import_module("helixfold.relax.amber").platforms(device)[0].getName())
 
 
-def relax(protein: Protein, options: RelaxOptions | None = None, device: torch.device | None = None) -> Relaxed:
-    """Relax a structure on the GPU `device` if OpenMM has a platform for it, else on the CPU.
+def relax(
+    protein: Protein,
+    options: RelaxOptions | None = None,
+    device: torch.device | None = None,
+    *,
+    threads: int | None = None,
+) -> Relaxed:
+    """Relax a structure on the GPU `device` if OpenMM has a platform for it, else on the CPU with so many threads.
 
     Hydrogens and missing atoms are added, and the energy of Amber99sb in vacuum is minimised with a spring on every
     predicted heavy atom. While residues violate stereochemistry, this is repeated without springs on these residues, at
     first as in AlphaFold and then with soft atoms, to release entangled chains (see docs/how-to/relaxation.md).
+
+    With one thread the same machine returns the same positions, bit for bit. By default there are as many as PyTorch
+    has, and positions differ slightly from run to run.
 
     Raise `RelaxationError` if the structure is broken, its residues overlap, relaxation takes too long, or OpenMM or
     PDBFixer is not installed.
@@ -35,4 +44,4 @@ def relax(protein: Protein, options: RelaxOptions | None = None, device: torch.d
     require("relax", *problem.PACKAGES, action="relaxation", error=problem.RelaxationError)
     # Imported only when needed, because everything else works without OpenMM.
     amber = importlib.import_module("helixfold.relax.amber")
-    return amber.relaxed(protein, pieces, options or RelaxOptions(), device or torch.device("cpu"))
+    return amber.relaxed(protein, pieces, options or RelaxOptions(), device or torch.device("cpu"), threads)

@@ -540,7 +540,7 @@ def _measured(campaign: Campaign, pose: _Pose, checker: Designer, found: Design)
     measured: dict[str, Any] = {"Unrelaxed_Clashes": clashes(protein), "Relaxed_Clashes": None}
     remark = "Predicted for a sequence of a binder. The B-factor column holds pLDDT, 0 to 100."
     if not campaign.command.no_relax and problem.installed():
-        protein = relax(protein, device=campaign.device).protein
+        protein = relax(protein, device=campaign.device, threads=1).protein  # the same in every run
         measured["Relaxed_Clashes"] = clashes(protein)
         remark = f"{remark} Relaxed."
     path = CANDIDATE_STRUCTURE.path(
