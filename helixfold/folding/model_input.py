@@ -184,8 +184,8 @@ def batch_of(
         batch = replace(batch, restrained_pairs=pairs, restraint_values=values)
     spans = [each.template_spans_chains for each in samples if isinstance(each, ComplexSample)]
     if isinstance(batch, MultimerBatch) and any(map(any, spans)):
-        slots = batch.template_mask.shape[1]
-        rows = [(each or (False,) * slots)[:slots] for each in spans]
+        count = batch.template_mask.shape[1]
+        rows = [(each or (False,) * count)[:count] for each in spans]
         batch = replace(batch, template_spans_chains=torch.tensor(rows, device=device))
     if offsets is None:
         return batch

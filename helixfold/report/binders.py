@@ -4,17 +4,22 @@ import base64
 import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from data_pipeline.parse.structures import read_structure
+from data_pipeline.residues import ATOM_ORDER
 from helixfold import __version__
+from helixfold.folding.prediction import CONFIDENCE_BANDS
 from helixfold.report.designs import line_of
 from helixfold.report.maps import LARGEST_ERROR
-from helixfold.report.page import page
+from helixfold.report.page import VIEWER, VIEWER_LICENCE, asset, packed_asset, page
+from helixfold.report.structures import Superposer
 from helixfold.report.tables import DEMONSTRATION, UNTRAINED, mark_of
+from helixfold.report.target_page import Blobs
 from helixfold.results.file_table import DESIGNS_PAGE, DESIGNS_SEQUENCES, DESIGNS_TABLE, TRAJECTORIES_TABLE
 from helixfold.results.text_tables import rounded, tab_separated
 from helixfold.results.writing import write_file
@@ -27,6 +32,19 @@ _VALUES = (
     *("InterfaceUnsatHbondsPercentage", "Interface_Helix%", "Interface_BetaSheet%", "Interface_Loop%"),
     *("Binder_Helix%", "Binder_BetaSheet%", "Binder_Loop%", "InterfaceAAs", "Hotspot_RMSD", "Target_RMSD"),
     *("Binder_pLDDT", "Binder_pTM", "Binder_pAE", "Binder_RMSD"),
+)
+# Scores next to the structure of a binder, with their titles.
+_SHOWN = (
+    *(
+        ("Average_i_pTM", "ipTM"),
+        ("Average_ipSAE", "ipSAE"),
+        ("Average_pLDDT", "pLDDT"),
+        ("Average_i_pAE", "PAE / 31 Å"),
+    ),
+    *(("Average_Binder_pLDDT", "pLDDT alone"), ("Average_Binder_RMSD", "RMSD alone, Å")),
+    *(("Average_Hotspot_RMSD", "RMSD to the design, Å"), ("Average_dSASA", "buried area, Å²")),
+    *(("Average_ShapeComplementarity", "shape complementarity"), ("Average_n_InterfaceHbonds", "hydrogen bonds")),
+    *(("Average_Surface_Hydrophobicity", "surface hydrophobicity"), ("Average_Relaxed_Clashes", "clashes")),
 )
 _MAX_MAPS = 100  # on a page
 
@@ -119,11 +137,19 @@ def write_binders(
     write_file(DESIGNS_SEQUENCES.path(output), "".join(records))
     reasons = Counter(reason for line in lines for reason in line.unmet)
     reasons.update(line.ended for line in trajectories if line.ended)
-    marks = {mark_of([note]) for note in notes}
+    marks, blobs = {mark_of([note]) for note in notes}, Blobs()
+    data = _viewer_data(output, accepted[:_MOST_MAPS], blobs)
+    shared, of_viewer = ("banner.js", "index.js"), ("marks.js", "structure.js", "binders.js")
     text = page(
         "binders.html",
-        styles=("page.css", "index.css", "designs.css"),
-        scripts=("banner.js", "index.js"),
+        styles=("page.css", "report.css", "index.css", "designs.css", "binders.css"),
+        scripts=(*shared, *of_viewer) if data else shared,
+        inserted=(VIEWER,) if data else (),
+        data=data,
+        blobs=blobs.texts,
+        bands=CONFIDENCE_BANDS,
+        mark=next((mark for mark in (UNTRAINED, DEMONSTRATION) if mark in marks), None),
+        licence=asset(VIEWER_LICENCE),
         version=__version__,
         title=output.resolve().name,
         accepted=accepted[:_MAX_MAPS],
@@ -136,6 +162,55 @@ def write_binders(
         demonstration=DEMONSTRATION in marks,
     )
     write_file(DESIGNS_PAGE.path(output), text)
+
+
+def _viewer_data(output: Path, lines: Sequence[BinderLine], blobs: Blobs) -> dict[str, Any] | None:
+    """Return what the viewer of a page reads: complexes by rank, superposed on the targets; None if there are none.
+
+    The complexes differ in the lengths of their chains, and the viewer reads one list of residues: that of the longest.
+    """
+    models, superposers, lengths = list[dict[str, Any]](), dict[str, Superposer](), dict[str, int]()
+    sequences = []
+    for line in lines:
+        path = None if line.structure is None else output / line.directory / line.structure
+        if path is None or not path.is_file() or blobs.full:
+            break
+        found = read_structure(path).chains
+        chains = {chain.name: chain.sequence for chain in found}
+        own = next(name for name, letters in reversed(chains.items()) if letters == line.sequence)
+        atoms = [int((chain.atom_mask[:, ATOM_ORDER["CA"]] > 0).sum()) for chain in found]
+        is_target = np.repeat([name != own for name in chains], atoms)
+        superposer = superposers.setdefault(line.directory, Superposer(np.full(int(is_target.sum()), 100.0)))
+        if (structure := superposer.packed(path, is_target)) is None:
+            break
+        lengths |= {name: max(len(each), lengths.get(name, 0)) for name, each in chains.items()}
+        sequences.append(chains)
+        scores = ((title, line.values.get(name)) for name, title in _SHOWN)
+        models.append(
+            {
+                "name": line.design,
+                "letters": line.sequence,
+                "structures": {"relaxed": {**asdict(structure), "data": blobs.add(structure.data)}},
+                "domains": [],
+                "scores": [(title, f"{value:.2f}") for title, value in scores if value is not None],
+                "losses": [*(f"{line.loss_by_step[place]:.2f}" for place in (0, -1)), len(line.loss_by_step)],
+            }
+        )
+    if not models:
+        return None
+    for model, chains in zip(models, sequences, strict=True):
+        model["sequence"] = "".join(chains.get(name, "").ljust(length, "-") for name, length in lengths.items())
+    return {
+        "name": output.resolve().name,
+        "file": f"{lines[0].directory}/{lines[0].structure}",
+        "chains": list(lengths.items()),
+        "numbers": [number for length in lengths.values() for number in range(1, length + 1)],
+        "sequence": models[0]["sequence"],
+        "bands": [asdict(band) for band in CONFIDENCE_BANDS],
+        "viewer": blobs.add(packed_asset(VIEWER)),
+        "models": models,
+        "templates": [],
+    }
 
 
 def table(order: Sequence[BinderLine]) -> str:

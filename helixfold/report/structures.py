@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from data_pipeline.io.errors import InputError
 from data_pipeline.io.files import read_file
@@ -49,16 +49,18 @@ class Superposer:
         self.weights = np.maximum(weights, 1.0) ** 2
         self.first: Float[np.ndarray, "r 3"] | None = None
 
-    def packed(self, path: Path) -> PackedStructure | None:
+    def packed(self, path: Path, residues: Bool[np.ndarray, " r"] | None = None) -> PackedStructure | None:
         """Return a PDB or mmCIF file with its rotation and shift; None if it is larger than 32 MiB.
 
-        The first file is centred and aligned with its longest axis; later files are superposed on it. Raise
-        `InputError` if the file is not PDB or mmCIF.
+        The first file is centred and aligned with its longest axis; later files are superposed on it. With `residues`,
+        a mask of the residues with a C-alpha atom, only these are superposed. Raise `InputError` if the file is not PDB
+        or mmCIF.
         """
         if path.stat().st_size > MAX_BYTES:
             return None
         content = read_file(path, MAX_BYTES)
-        return _packed(path.name, content, *self._place(alphas_of(path, content)))
+        atoms = alphas_of(path, content)
+        return _packed(path.name, content, *self._place(atoms if residues is None else atoms[residues]))
 
     def packed_template(self, template: Protein, indices: Int[np.ndarray, " m"]) -> PackedStructure | None:
         """Return a template superposed on the first structure; `indices` are the indices of its residues there.

@@ -14,6 +14,7 @@ const PARTS = ['#4e79a7', '#f28e2b', '#59a14f', '#b07aa1', '#76b7b2', '#e15759',
 const CONTACT = 8; // Å
 const MOST_LINES = 500; // more cannot be told apart
 const GREY = '#a9b3bc';
+const FILE = data.file ?? 'ranked_0.cif'; // what to open where the page cannot draw
 
 function say(message) {
   byId('viewer-message').textContent = message;
@@ -23,12 +24,12 @@ function say(message) {
 async function startStructure() {
   if (!Object.keys(data.models[0].structures).length) {
     byId('structure-section').querySelectorAll('.tools').forEach((tools) => (tools.hidden = true));
-    say('No structure is in this page; open ranked_0.cif in a viewer of your choice.');
+    say(`No structure is in this page; open ${FILE} in a viewer of your choice.`);
     return;
   }
   const canvas = document.createElement('canvas');
   if (!canvas.getContext('webgl2') && !canvas.getContext('webgl')) {
-    say('The structure cannot be drawn: this browser has no WebGL. Open ranked_0.cif in another viewer.');
+    say(`The structure cannot be drawn: this browser has no WebGL. Open ${FILE} in another viewer.`);
     return;
   }
   try {
@@ -41,7 +42,7 @@ async function startStructure() {
       cartoonQuality: length > 1500 ? 4 : 8,
     });
   } catch (error) {
-    say(`The structure cannot be drawn (${error.message}). Open ranked_0.cif in another viewer.`);
+    say(`The structure cannot be drawn (${error.message}). Open ${FILE} in another viewer.`);
     return;
   }
   structure.element.viewer = structure.viewer;
