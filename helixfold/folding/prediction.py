@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Union
+from typing import TYPE_CHECKING, Any, Final, Literal, Union
 
 import numpy as np
 from jaxtyping import Float
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Reference = Union["Prediction", Structure, Protein, str, Path]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 STRUCTURE_KINDS: Final = ("cif", "pdb")  # of structure files
+Coloring = Literal["plddt", "chain", "rainbow"]  # of a structure that is shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -343,11 +344,14 @@ class Prediction:
         draw_features_coverage(axes, alignment_of(self.features))
         return axes
 
-    def view(self, *, side_chains: bool = False) -> Any:
-        """Show the structure in a notebook, coloured by pLDDT as in AlphaFold DB. Needs the extra `notebooks`."""
+    def view(self, *, color: Coloring = "plddt", side_chains: bool = False) -> Any:
+        """Show the structure in a notebook, coloured by pLDDT as in AlphaFold DB, by chain, or from start to end.
+
+        Needs the extra `notebooks`.
+        """
         from helixfold.report.notebook.structures import show_structure  # noqa: PLC0415
 
-        return show_structure(self.protein, side_chains=side_chains)
+        return show_structure(self.protein, color=color, side_chains=side_chains)
 
     def _scores(self) -> dict[str, str]:
         scores = {"mean pLDDT": f"{self.mean_plddt:.1f}"}

@@ -138,7 +138,7 @@ def write_binders(
     reasons = Counter(reason for line in lines for reason in line.unmet)
     reasons.update(line.ended for line in trajectories if line.ended)
     marks, blobs = {mark_of([note]) for note in notes}, Blobs()
-    data = _viewer_data(output, accepted[:_MOST_MAPS], blobs)
+    data = _viewer_data(output, accepted[:_MAX_MAPS], blobs)
     shared, of_viewer = ("banner.js", "index.js"), ("marks.js", "structure.js", "binders.js")
     text = page(
         "binders.html",

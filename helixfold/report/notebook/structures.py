@@ -4,15 +4,17 @@ This module needs the extra `notebooks`.
 """
 
 import base64
+import gzip
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import py3Dmol
 
+from data_pipeline.io.errors import choice_problem
 from data_pipeline.protein import Protein
-from helixfold.folding.prediction import CONFIDENCE_BANDS
+from helixfold.folding.prediction import CONFIDENCE_BANDS, Coloring
 from helixfold.report.page import VIEWER, asset
 from helixfold.results.chains import split_chains
 from helixfold.results.pdb import to_pdb
@@ -25,16 +27,26 @@ _BALL, _STEPS = 0.7, (2.0, 5.0)
 _SIDE_CHAINS = {"stick": {"radius": 0.12, "colorscheme": "default"}}
 
 
-def show_structure(protein: Protein, *, side_chains: bool = False) -> Any:
-    """Show a structure in AlphaFold DB's confidence colours (its B-factors are pLDDT), optionally with side chains."""
-    view = _empty_view()
+def show_structure(protein: Protein, *, color: Coloring = "plddt", side_chains: bool = False) -> Any:
+    """Show one structure, whose B-factors are pLDDT; `side_chains` draws these as sticks.
+
+    `color` is "plddt" for AlphaFold DB's colours, "chain" for one colour per chain, or "rainbow" for blue at the first
+    residue to red at the last. Raise ValueError for another one.
+    """
+    if color not in get_args(Coloring):
+        raise ValueError(f"color {choice_problem(color, get_args(Coloring))}")
+    view = _View()
     view.addModel(to_pdb(protein), "pdb")
     view.setStyle({}, {})
     plddts = protein.b_factors.max(1)
-    for chain in split_chains(protein):
-        for index in range(chain.start, chain.stop):
-            band = next(band for band in CONFIDENCE_BANDS if plddts[index] >= band.min_plddt)
-            _draw(view, {"chain": chain.name, "resi": int(protein.residue_index[index])}, band.color, protein)
+    for index, chain in enumerate(split_chains(protein)):
+        if color != "plddt":
+            chain_color = _COLORS[1:][index % len(_COLORS[1:])] if color == "chain" else "spectrum"
+            _draw(view, {"chain": chain.name}, chain_color, protein)
+            continue
+        for residue in range(chain.start, chain.stop):
+            band = next(band for band in CONFIDENCE_BANDS if plddts[residue] >= band.min_plddt)
+            _draw(view, {"chain": chain.name, "resi": int(protein.residue_index[residue])}, band.color, protein)
     if side_chains:
         view.addStyle(_SIDE_CHAINS)
     view.zoomTo()
@@ -43,7 +55,7 @@ def show_structure(protein: Protein, *, side_chains: bool = False) -> Any:
 
 def show_together(proteins: Mapping[str, Protein]) -> Any:
     """Show several structures in one view without superposing them; each name is printed in its structure's colour."""
-    view = _empty_view()
+    view = _View()
     for index, (name, protein) in enumerate(proteins.items()):
         color = _COLORS[index % len(_COLORS)]
         view.addModel(to_pdb(protein), "pdb")
@@ -68,7 +80,7 @@ def show_film(proteins: Sequence[Protein], truth: Protein | None = None) -> Any:
 
     The structure `truth` is drawn in grey with all frames.
     """
-    view = _empty_view()
+    view = _View()
     view.addModelsAsFrames(
         "".join(_as_model(serial, protein) for serial, protein in enumerate(proteins, start=1)), "pdb"
     )
@@ -101,11 +113,23 @@ def _as_model(serial: int, protein: Protein) -> str:
     return f"MODEL {serial:8d}\n{''.join(lines)}ENDMDL\n"
 
 
-def _empty_view() -> Any:
-    return py3Dmol.view(js=_viewer(), width=520, height=400)
+class _View(py3Dmol.view):  # type: ignore[misc]
+    """A view whose HTML a notebook stores once; py3Dmol's own is stored a second time for an extension of JupyterLab."""
+
+    def __init__(self) -> None:
+        super().__init__(js="VIEWER", width=520, height=400)
+        self.startjs = self.startjs.replace("loadScriptAsync('VIEWER')", _loading())
+
+    def _repr_html_(self) -> str:
+        html: str = self._make_html()
+        return html
 
 
 @cache
-def _viewer() -> str:
-    """Return the packaged 3Dmol.js as a data URL, so that no network is needed."""
-    return f"data:text/javascript;base64,{base64.b64encode(asset(VIEWER).encode()).decode()}"
+def _loading() -> str:
+    """Return JavaScript that loads 3Dmol.js, which comes with the reports and is compressed here, without network."""
+    compressed = base64.b64encode(gzip.compress(asset(VIEWER).encode(), mtime=0)).decode()
+    return (
+        f"new Response(new Blob([Uint8Array.from(atob('{compressed}'), letter => letter.charCodeAt(0))]).stream()"
+        ".pipeThrough(new DecompressionStream('gzip'))).blob().then(code => loadScriptAsync(URL.createObjectURL(code)))"
+    )

@@ -20,7 +20,7 @@ from tests.support import special_complex
 def page(view: object) -> str:
     text: str = view._make_html()
     # What the viewer's own code names is not asked for.
-    return re.sub(r"data:text/javascript;base64,[A-Za-z0-9+/=]{100000,}", "VIEWER", text)
+    return re.sub(r"atob\('[A-Za-z0-9+/=]{100000,}'\)", "VIEWER", text)
 
 
 def test_one_structure_is_coloured_by_plddt_and_nothing_comes_from_elsewhere() -> None:
@@ -97,6 +97,27 @@ def test_residues_of_every_chain_have_the_colour_of_their_own_plddt() -> None:
     assert [arguments for name, arguments in asked if name == "addModel"] == [[to_pdb(chain_like()), "pdb"]]
     order = [name for name, _ in asked]
     assert order.index("addModel") < order.index("setStyle") < order.index("addStyle")
+
+
+@pytest.mark.parametrize("color", ["chain", "rainbow"])
+def test_chains_have_a_colour_each_or_the_rainbow(color: Any) -> None:
+    asked = calls(show_structure(chain_like(), color=color))
+    styles = [arguments for name, arguments in asked if name == "addStyle"]
+    assert [selection for selection, _ in styles] == [{"chain": name} for name in "ABCD"]
+    colours = [style["cartoon"]["color"] for _, style in styles]
+    assert len(set(colours)) == (4 if color == "chain" else 1)
+    assert (colours[0] == "spectrum") == (color == "rainbow")
+
+
+def test_another_colour_is_an_error() -> None:
+    with pytest.raises(ValueError, match="color must be one of plddt, chain, rainbow, got 'pLDDT'"):
+        show_structure(chain_like(), color="pLDDT")  # type: ignore[arg-type]
+
+
+def test_a_notebook_stores_a_view_once() -> None:
+    html = show_structure(chain_like())._repr_html_()  # py3Dmol's own method publishes it twice, and returns nothing
+    assert "ATOM" in html
+    assert len(html) < 300_000
 
 
 def test_structures_together_are_models_of_their_own_colours_and_labels() -> None:
