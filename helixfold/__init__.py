@@ -10,6 +10,7 @@ from helixfold._deprecated import install
 from helixfold.runtime.openmp import sleep_while_waiting, warn_of_spinning_threads
 
 if TYPE_CHECKING:
+    from helixfold.apps.example_files import example_file
     from helixfold.folding.api import load_model, predict
     from helixfold.folding.inside import feature_shapes, module_costs, record_attention, run_block
     from helixfold.folding.options import FoldingOptions
@@ -20,6 +21,7 @@ __version__ = "0.3.0"
 __all__ = [
     "FoldingOptions",
     "Prediction",
+    "example_file",
     "feature_shapes",
     "load_model",
     "load_results",
@@ -31,6 +33,7 @@ __all__ = [
 _MODULES = {
     "FoldingOptions": "helixfold.folding.options",
     "Prediction": "helixfold.folding.prediction",
+    "example_file": "helixfold.apps.example_files",
     "feature_shapes": "helixfold.folding.inside",
     "load_model": "helixfold.folding.api",
     "load_results": "helixfold.report.load",

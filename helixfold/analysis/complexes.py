@@ -277,11 +277,28 @@ def superposition_on(predicted: Sequence[Chain], reference: Sequence[Chain]) -> 
 
     Raise `ComparisonError` if fewer than three residues can be paired.
     """
-    pairings = [*ChainMapping(predicted, reference).pairings.values()] if len(predicted) > 1 else []
-    if len(pairings) < 2:
-        pairings = [best_pairing(tuple(predicted), tuple(reference), homologs=True)]
-    moved, fixed = (np.concatenate(points) for points in zip(*map(_common, pairings), strict=True))
+    common = map(_common, _pairings(predicted, reference))
+    moved, fixed = (np.concatenate(points) for points in zip(*common, strict=True))
     return superposition(moved, fixed)
+
+
+def alpha_carbons(predicted: Sequence[Chain], reference: Sequence[Chain]) -> Float[np.ndarray, "2 r 3"]:
+    """Return the C-alpha atoms (Angstrom) of all predicted residues, and of the reference's residues paired with them.
+
+    Both are NaN for residues that one of the structures lacks. Raise `ComparisonError` as `superposition_on` does.
+    """
+    first = np.cumsum([0, *(len(chain.aatype) for chain in predicted)])
+    found = np.full((2, first[-1], 3), np.nan)
+    for pairing in _pairings(predicted, reference):
+        (index,) = [index for index, chain in enumerate(predicted) if chain is pairing.predicted]
+        found[:, first[index] + pairing.place[pairing.both]] = _common(pairing)
+    return found
+
+
+def _pairings(predicted: Sequence[Chain], reference: Sequence[Chain]) -> list[Pairing]:
+    """Return the pairings of all chains of a complex, or of the most similar chains."""
+    pairings = [*ChainMapping(predicted, reference).pairings.values()] if len(predicted) > 1 else []
+    return pairings if len(pairings) > 1 else [best_pairing(tuple(predicted), tuple(reference), homologs=True)]
 
 
 def scores_against(predicted: Sequence[Chain], reference: Sequence[Chain]) -> Scores | ComplexComparison:

@@ -38,6 +38,13 @@ class Scores:
     rmsd: float  # Angstrom, of C-alpha
     plddt: float | None  # mean over the compared residues, 0 to 100; None if the prediction's B-factors are not pLDDT
 
+    def __repr__(self) -> str:
+        return (
+            f"<Scores of {self.compared} of {self.residues} residues, {self.identity:.0%} identical: "
+            f"lDDT {self.lddt:.2f}, lDDT-CA {self.lddt_ca:.2f}, TM-score {self.tm_score:.2f}, "
+            f"GDT-TS {self.gdt_ts:.2f}, RMSD {self.rmsd:.1f} Å>"
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class ResidueScores:

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from data_pipeline.io.config import MAX_ENSEMBLE, MAX_RECYCLES
 from data_pipeline.residue_ranges import Replacement
+from helixfold.apps.example_files import example_file
 from helixfold.apps.presets import PREDICTION_PRESETS
 from helixfold.runtime.annotations import Group, Parameter
 from helixfold.runtime.options import (
@@ -60,8 +61,7 @@ DoctorDevice = Literal[
     "auto", "cpu", "cuda", "mps", "t4", "v100", "rtx3090", "rtx4090", "l4", "a100", "a100-80", "h100", "h200"
 ]
 NO_TEMPLATE_TABLE = "others come from the [templates] of a profile, or from AlphaFold's directory (--databases)"
-EXAMPLE = Path(__file__).parent / "predict" / "example" / "src_sh3.fasta"
-EXAMPLE_TEMPLATE = EXAMPLE.parent / "1shg.pdb"
+EXAMPLE, EXAMPLE_TEMPLATE = example_file("src_sh3.fasta"), example_file("1shg.pdb")
 TARGETS = Group.create_ordered("Targets")
 _PRESETS = "; ".join(f"{name}: {preset.summary}" for name, preset in PREDICTION_PRESETS.items())
 

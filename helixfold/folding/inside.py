@@ -37,7 +37,8 @@ class Table:
     rows: tuple[tuple[Any, ...], ...]
 
     def __repr__(self) -> str:
-        lines = [self.columns, *(tuple(map(str, row)) for row in self.rows)]
+        texts = ((f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row) for row in self.rows)
+        lines = [self.columns, *map(tuple, texts)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 

@@ -14,7 +14,7 @@ from data_pipeline._deprecated import warn
 from data_pipeline.features.complexes.chain_ids import check_chain_ids
 from data_pipeline.features.complexes.feature_set import TargetFeatures, alignment_of
 from data_pipeline.protein import Protein
-from data_pipeline.structure import Chain, Structure, chains_of_protein
+from data_pipeline.structure import Chain, Structure, chains_of_protein, protein_from_chains
 from helixfold.folding.provenance import Provenance
 from helixfold.runtime.options import RepresentationName
 from helixfold.weights.provenance import WEIGHTS_PROVENANCES, WeightsProvenance
@@ -285,6 +285,13 @@ class Prediction:
         # Without PAE, so that the file does not refer to a PAE file next to it.
         write_file(Path(path), mmcif_of(replace(self, pae=None, max_pae=None), Path(path).stem))
 
+    def save_pae(self, path: str | Path) -> None:
+        """Write the PAE as JSON in AlphaFold DB's format, in tenths of an Angstrom; raise ValueError without a PAE."""
+        from helixfold.results.prediction import pae_json  # noqa: PLC0415
+        from helixfold.results.writing import write_file  # noqa: PLC0415
+
+        write_file(Path(path), pae_json(self, self._pae_or_error()))
+
     def superpose_on(self, reference: Reference) -> "Prediction":
         """Return a copy that is superposed on a reference with minimum C-alpha RMSD.
 
@@ -307,6 +314,32 @@ class Prediction:
 
         return scores_against(chains_of(self), chains_of(reference))
 
+    def residue_lddt(self, reference: Reference) -> Float[np.ndarray, "r"]:
+        """Return the lDDT of C-alpha atoms (0 to 1) of each residue against a reference: what pLDDT predicts.
+
+        It is NaN for residues that the reference lacks. Residues are paired as by `superpose_on`. Needs the extra
+        `evaluate`.
+        """
+        from helixfold.analysis import metrics  # noqa: PLC0415
+        from helixfold.analysis.complexes import alpha_carbons  # noqa: PLC0415
+
+        own, true = alpha_carbons(chains_of(self), chains_of(reference))
+        (present,) = np.isfinite(true).all(1).nonzero()
+        lddt = np.full(len(true), np.nan)
+        lddt[present] = metrics.residue_lddt(own[present], true[present], np.arange(len(present)))[0]
+        return lddt
+
+    def distance_difference(self, reference: Reference) -> Float[np.ndarray, "r r"]:
+        """Return in Angstrom how much further apart C-alpha atoms are than in a reference; negative where nearer.
+
+        It is NaN for residues that the reference lacks. Residues are paired as by `superpose_on`, and nothing is
+        superposed.
+        """
+        from helixfold.analysis import metrics  # noqa: PLC0415
+        from helixfold.analysis.complexes import alpha_carbons  # noqa: PLC0415
+
+        return metrics.distance_difference(*alpha_carbons(chains_of(self), chains_of(reference)))
+
     def plot_plddt(self, axes: "Axes | None" = None) -> "Axes":
         """Plot the pLDDT (0 to 100) of each residue over AlphaFold DB's confidence bands; return the axes."""
         from helixfold.report.plots import draw_plddt, new_axes  # noqa: PLC0415
@@ -324,11 +357,10 @@ class Prediction:
         from helixfold.report.plots import draw_pae, new_axes  # noqa: PLC0415
         from helixfold.results.chains import split_chains  # noqa: PLC0415
 
-        if self.pae is None or self.max_pae is None:
-            raise ValueError(f"{self.name} has no PAE: models with _ptm and _multimer predict it")
+        pae, max_pae = self._pae_or_error(), self.max_pae or 0.0
         axes = axes or new_axes(5.4, 4.4)
         chains = [(each.name, each.stop - each.start) for each in split_chains(self.protein, self.chain_ids)]
-        draw_pae(axes, self.name, self.pae, self.max_pae, chains)
+        draw_pae(axes, self.name, pae, max_pae, chains)
         return axes
 
     def plot_coverage(self, axes: "Axes | None" = None) -> "Axes":
@@ -344,14 +376,37 @@ class Prediction:
         draw_features_coverage(axes, alignment_of(self.features))
         return axes
 
-    def view(self, *, color: Coloring = "plddt", side_chains: bool = False) -> Any:
+    def view(self, reference: Reference | None = None, *, color: Coloring = "plddt", side_chains: bool = False) -> Any:
         """Show the structure in a notebook, coloured by pLDDT as in AlphaFold DB, by chain, or from start to end.
 
-        Needs the extra `notebooks`.
+        With a reference, show both in two colours, superposed. Needs the extra `notebooks`.
         """
-        from helixfold.report.notebook.structures import show_structure  # noqa: PLC0415
+        from helixfold.report.notebook.structures import show_structure, show_together  # noqa: PLC0415
 
-        return show_structure(self.protein, color=color, side_chains=side_chains)
+        if reference is None:
+            return show_structure(self.protein, color=color, side_chains=side_chains)
+        known = protein_from_chains(chains_of(reference))
+        return show_together({"reference": known, self.name: self.superpose_on(known).protein})
+
+    def film(self, reference: Reference | None = None) -> Any:
+        """Show the structures of the recycling iterations in a notebook, as a film with a counter.
+
+        All are superposed on the reference, which is grey, or on the last one. Needs `save_passes=True` and the extra
+        `notebooks`; raise ValueError without the structures.
+        """
+        from helixfold.report.notebook.structures import show_film  # noqa: PLC0415
+
+        if self.recycling_iterations is None:
+            raise ValueError(f"{self.name} has no recycling iterations: predict with save_passes=True")
+        known = self.protein if reference is None else protein_from_chains(chains_of(reference))
+        frames = [replace(self, structure=each).superpose_on(known).protein for each in self.recycling_iterations]
+        labels = [f"recycling iteration {number} of {len(frames)}" for number in range(1, len(frames) + 1)]
+        return show_film(frames, None if reference is None else known, labels)
+
+    def _pae_or_error(self) -> Float[np.ndarray, "r r"]:
+        if self.pae is None:
+            raise ValueError(f"{self.name} has no PAE: models with _ptm and _multimer predict it")
+        return self.pae
 
     def _scores(self) -> dict[str, str]:
         scores = {"mean pLDDT": f"{self.mean_plddt:.1f}"}

@@ -163,7 +163,9 @@ def heat_maps(
     margins = Margins(left=0.7, right=1.1, bottom=0.55, top=0.3)
     # The gaps leave room for the title above a panel and the label under it.
     between = {"wspace": 0.12, "hspace": (0.55 if axis_labels[0] else 0.45) / (side - 0.3)}
-    figure = new_figure(columns * side + 1.3, rows * (side + 0.25) + 0.5, notes, margins)
+    # A panel and its title are as wide as they are high; several have a space between them instead.
+    width = columns * side + (1.7 if columns == 1 else 1.3)
+    figure = new_figure(width, rows * (side + 0.25) + 0.5, notes, margins)
     panels = figure.subplots(rows, columns, squeeze=False, gridspec_kw=between).ravel()
     for index, (axes, (title, values)) in enumerate(zip(panels, maps.items(), strict=False)):
         image = _draw_map(axes, title, values, colors, limits)

@@ -89,7 +89,7 @@ def write_prediction(
         no_pdb_file = str(error)
     write_file(path(UNRELAXED, PDB), pdb)
     if prediction.pae is not None:
-        write_file(path(PAE), _pae_json(prediction, prediction.pae))
+        write_file(path(PAE), pae_json(prediction, prediction.pae))
         chains = split_chains(protein, prediction.chain_ids)
         pairs = pairwise_errors(
             prediction.pae, protein, chains, entry=entry_id(name), metric=PAE_METRIC, notes=list(map(plain_text, notes))
@@ -184,7 +184,7 @@ def pae_rows(pae: Float[np.ndarray, "r r"], separator: str) -> Iterator[str]:
         yield separator.join([numbers[step] for step in np.rint(row * steps).astype(np.int64).tolist()])
 
 
-def _pae_json(prediction: Prediction, pae: Float[np.ndarray, "r r"]) -> Iterator[bytes]:
+def pae_json(prediction: Prediction, pae: Float[np.ndarray, "r r"]) -> Iterator[bytes]:
     """Yield the content of the PAE file in AlphaFold DB's format, in pieces."""
     yield b'[{"predicted_aligned_error":['
     for index, row in enumerate(pae_rows(pae, ",")):

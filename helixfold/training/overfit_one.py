@@ -27,6 +27,7 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.model.update import Executor
 from helixfold.optim.flat import FlatOptimizer
 from helixfold.results.prediction import structure_distances
+from helixfold.runtime.screen import hides_bars
 from helixfold.training.config import TrainingConfig
 from helixfold.training.loader import pack
 from helixfold.training.presets import tiny
@@ -107,7 +108,7 @@ class OverfitRun:
     def train(self, steps: int, every: int) -> Iterator[Frame]:
         """Train for `steps` more steps, yielding a prediction before the first and after every `every`-th step."""
         yield self._frame(float("nan"))
-        for _ in tqdm(range(steps), desc="steps", unit="step", disable=None):
+        for _ in tqdm(range(steps), desc="steps", leave=False, delay=2.0, disable=hides_bars(None)):
             loss = self._make_step()
             if self._step % every == 0:
                 yield self._frame(loss)

@@ -1,5 +1,7 @@
 """A prediction is written, superposed, scored, drawn and shown by its own methods."""
 
+import json
+import re
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -85,6 +87,16 @@ def test_an_mmcif_file_does_not_attribute_the_model_of_another_program_to_helixf
     assert "Predicted by ColabFold, model_1_ptm" in (tmp_path / "one.pdb").read_text()
 
 
+def test_the_pae_is_written_as_alphafold_db_writes_it(tmp_path: Path) -> None:
+    one = prediction()
+    one.save_pae(tmp_path / "pae.json")
+    (content,) = json.loads((tmp_path / "pae.json").read_text())
+    np.testing.assert_allclose(content["predicted_aligned_error"], one.pae, atol=0.0501)
+    assert content["max_predicted_aligned_error"] == one.max_pae
+    with pytest.raises(ValueError, match="model_1_ptm has no PAE"):
+        prediction(pae=None, max_pae=None).save_pae(tmp_path / "none.json")
+
+
 @pytest.mark.parametrize("kind", ["path", "text", "structure", "protein", "prediction"])
 def test_a_prediction_is_superposed_on_whatever_holds_the_structure(kind: str) -> None:
     known = read_structure(HAIRPIN)
@@ -132,6 +144,41 @@ def test_homologs_are_compared_by_their_alignment() -> None:
     lain = src.superpose_on(spectrin).coordinates[:, 1]
     spans = [np.linalg.norm(each.mean(0) - spectrin.chains[0].atom_positions[:, 1].mean(0)) for each in (lain, walk)]
     assert spans[0] < 10 < spans[1]
+
+
+def test_residues_and_pairs_are_compared_where_the_reference_has_them() -> None:
+    true = protein_from_chains(read_structure(HAIRPIN).chains)
+    kept = np.r_[4 : len(true.aatype)]  # the reference lacks the first residues
+    known = replace(true, **{name: getattr(true, name)[kept] for name in vars(true) if name != "cyclic_chains"})
+    bent = true.atom_positions.copy()
+    bent[-3:] += [0, 0, 9]
+    one = prediction(moved(replace(true, atom_positions=bent)))
+    lddt, difference = one.residue_lddt(known), one.distance_difference(known)
+    spans, true_spans = (
+        np.linalg.norm(each[:, None] - each, axis=-1)
+        for each in (points[4:, ATOM_ORDER["CA"]] for points in (bent, true.atom_positions))
+    )
+    assert np.isnan(lddt[:4]).all()
+    for residue in range(len(spans)):
+        near = (true_spans[residue] < 15) & (np.arange(len(spans)) != residue)
+        errors = abs(spans - true_spans)[residue, near]
+        expected = np.mean([(errors < limit).mean() for limit in (0.5, 1, 2, 4)])
+        assert lddt[4 + residue] == pytest.approx(expected, abs=1e-6)
+    np.testing.assert_allclose(difference[4:, 4:], spans - true_spans, atol=2e-3)
+    assert np.isnan(difference[:4]).all()
+    assert np.isnan(difference[:, :4]).all()
+
+
+def test_residues_of_all_chains_of_a_complex_are_compared() -> None:
+    one = special_complex.prediction()
+    order = np.argsort(-one.protein.chain_index, kind="stable")
+    values = {name: getattr(one.protein, name)[order] for name in vars(one.protein) if name != "cyclic_chains"}
+    values["chain_index"] = one.protein.chain_index.max() - values["chain_index"]
+    turned = replace(one.protein, **values)
+    lddt, difference = one.residue_lddt(turned), one.distance_difference(turned)
+    assert np.nanmin(lddt) == 1
+    assert np.isfinite(lddt).sum() > len(lddt) / 2
+    assert np.nanmax(np.abs(difference)) < 1e-3
 
 
 def test_all_chains_of_a_complex_are_superposed_and_scored() -> None:
@@ -213,3 +260,24 @@ def test_a_prediction_is_a_line_of_text_and_a_small_table() -> None:
 
 def test_a_structure_is_shown() -> None:
     assert "MODEL" in prediction().view()._make_html()
+
+
+def test_a_structure_is_shown_next_to_a_reference_superposed() -> None:
+    true = protein_from_chains(read_structure(HAIRPIN).chains)
+    html = prediction(moved(true)).view(HAIRPIN)._make_html()
+    assert '"reference"' in html
+    assert '"model_1_ptm"' in html
+    models = [re.findall(r"ATOM +\d+  CA .{14}(.{24})", text) for text in re.findall(r"addModel\((.*)\)", html)]
+    points = [np.array([[float(line[start : start + 8]) for start in (0, 8, 16)] for line in each]) for each in models]
+    np.testing.assert_allclose(points[0], points[1], atol=5e-3)
+
+
+def test_recycling_iterations_are_a_film_with_a_counter() -> None:
+    true = protein_from_chains(read_structure(HAIRPIN).chains)
+    iterations = (moved(true, 1), moved(true, 2), true)
+    html = prediction(true, recycling_iterations=iterations).film(HAIRPIN)._make_html()
+    for number in (1, 2, 3):
+        assert f'"recycling iteration {number} of 3"' in html
+    assert html.count("MODEL  ") == 4  # with the reference
+    with pytest.raises(ValueError, match="predict with save_passes=True"):
+        prediction(true).film()

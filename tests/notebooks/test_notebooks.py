@@ -1,19 +1,26 @@
 """Every notebook is a pair: a script that people review and a notebook without results, with the same cells."""
 
+import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 SCRIPTS = sorted(NOTEBOOKS.glob("*.py"))
+NUMBERED = [path for path in SCRIPTS if path.stem[0].isdigit()]
 MOST_LINES = 10
-jupytext = pytest.importorskip("jupytext", reason="needs the packages of the extra 'notebooks'")
+MOST_BYTES = 1_000_000  # of an executed notebook, which is mailed and shown by code hosts
+_REASON = "needs the packages of the extra 'notebooks'"
+jupytext = pytest.importorskip("jupytext", reason=_REASON)
+nbclient = pytest.importorskip("nbclient", reason=_REASON)
+nbformat = pytest.importorskip("nbformat", reason=_REASON)
 
 
 def test_each_script_has_its_notebook_and_each_notebook_its_script() -> None:
     notebooks = {path.stem for path in NOTEBOOKS.glob("*.ipynb")}
     assert notebooks == {path.stem for path in SCRIPTS}
-    assert len(notebooks) == 6
+    assert [path.stem[0] for path in NUMBERED] == [*"1234567"]
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
@@ -41,3 +48,39 @@ def test_cells_are_short_and_begin_with_words(script: Path) -> None:
         if cell.cell_type == "code":
             calls = [line for line in cell.source.splitlines() if line and not line.startswith(("from ", "import "))]
             assert len(calls) <= MOST_LINES, cell.source
+
+
+@pytest.mark.parametrize("script", NUMBERED, ids=lambda path: path.stem)
+def test_a_numbered_notebook_states_its_aim_and_time_and_leads_to_the_next(script: Path) -> None:
+    cells = [cell.source for cell in jupytext.read(script).cells if cell.cell_type == "markdown"]
+    assert cells[0].startswith(f"# {script.stem[0]}. ")
+    assert "**Aim:**" in cells[0]
+    assert re.search(r"\*\*Time:\*\* about \d+ s on two cores of", cells[0])
+    assert cells[-1].startswith("## Next\n")
+    following = dict(pairwise(NUMBERED)).get(script)
+    assert following is None or f"({following.stem}.ipynb)" in "".join(cells)
+
+
+@pytest.mark.parametrize("script", NUMBERED, ids=lambda path: path.stem)
+def test_links_lead_to_notebooks_or_the_web(script: Path) -> None:
+    """A notebook that is copied elsewhere takes no page of the repository along."""
+    for target in re.findall(r"\]\(([^)]+)\)", script.read_text()):
+        assert target.startswith("https://") or (NOTEBOOKS / target).is_file(), target
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("script", NUMBERED, ids=lambda path: path.stem)
+def test_a_notebook_runs_in_an_empty_directory_and_stays_small(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))  # parameters that were downloaded are not used
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    resources = {"metadata": {"path": str(tmp_path)}}
+    notebook = nbformat.read(script.with_suffix(".ipynb"), as_version=4)
+    nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3", resources=resources).execute()
+    assert len(nbformat.writes(notebook).encode()) < MOST_BYTES
+    shown = [output.data for cell in notebook.cells for output in cell.get("outputs", ()) if "data" in output]
+    figures = [data for data in shown if "image/png" in data]
+    assert len(figures) >= 3
+    # A plot that is the last value of a cell is stored once, as an image.
+    assert all(len(data.get("text/plain", "")) < 2000 for data in shown)

@@ -10,9 +10,11 @@ from matplotlib.figure import Figure
 def figure_of(draw: Callable[[], object]) -> Figure:
     """Return the one figure that `draw` saves."""
     saved: list[Figure] = []
+    save = Figure.savefig
 
-    def remember(figure: Figure, *_: Any, **__: Any) -> None:
+    def remember(figure: Figure, *arguments: Any, **options: Any) -> None:
         saved.append(figure)
+        save(figure, *arguments, **options)
 
     with patch.object(Figure, "savefig", remember):
         draw()

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from tqdm import tqdm
 
 from data_pipeline.features.sequence import aatype_from_sequence
 from data_pipeline.io.errors import InputError
@@ -31,6 +32,7 @@ from helixfold.model import confidence
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Outputs
 from helixfold.ops.device_properties import properties_of
+from helixfold.runtime.screen import hides_bars
 from helixfold.weights.find import ReadyModel
 
 # Added to the logits of amino acids that are excluded (ColabDesign).
@@ -310,16 +312,20 @@ def design(
 ) -> list[Design]:
     """Return the designs of a task, the smallest loss first; `report` is called with each one's number after each step.
 
-    Seeds determine them, whatever was designed before; see `Designer` for the other arguments.
+    Seeds determine them, whatever was designed before; see `Designer` for the other arguments. A bar of steps is shown
+    after two seconds, on a terminal and in notebooks.
     """
     designer = Designer(task, models, options, device=device, recomputed=recomputed)
     found = []
-    for number in range(designer.options.designs):
-        trajectory = designer.begin(number)
-        while not designer.is_finished(trajectory):
-            trajectory = designer.advance(trajectory, number)
-            report(number, trajectory)
-        found.append(designer.finished(trajectory, number))
+    total = designer.options.designs * designer.options.steps
+    with tqdm(total=total, desc="steps", leave=False, delay=2.0, disable=hides_bars(None)) as bar:
+        for number in range(designer.options.designs):
+            trajectory = designer.begin(number)
+            while not designer.is_finished(trajectory):
+                trajectory = designer.advance(trajectory, number)
+                report(number, trajectory)
+                bar.update()
+            found.append(designer.finished(trajectory, number))
     return sorted(found, key=lambda each: each.loss)
 
 

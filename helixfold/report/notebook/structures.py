@@ -6,6 +6,7 @@ This module needs the extra `notebooks`.
 import base64
 import gzip
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, get_args
 
@@ -14,6 +15,7 @@ import py3Dmol
 
 from data_pipeline.io.errors import choice_problem
 from data_pipeline.protein import Protein
+from data_pipeline.residues import ATOM_ORDER
 from helixfold.folding.prediction import CONFIDENCE_BANDS, Coloring
 from helixfold.report.page import VIEWER, asset
 from helixfold.results.chains import split_chains
@@ -24,6 +26,7 @@ _COLORS = ("#999999", "#0072B2", "#D55E00", "#009E73", "#CC79A7")
 # Å: radius of a C-alpha atom drawn as a ball, and the range of distances between neighbours that counts as a chain,
 # with a margin for inaccurate structures.
 _BALL, _STEPS = 0.7, (2.0, 5.0)
+_RIBBON = [ATOM_ORDER[name] for name in ("N", "CA", "C", "O")]
 _SIDE_CHAINS = {"stick": {"radius": 0.12, "colorscheme": "default"}}
 
 
@@ -36,7 +39,7 @@ def show_structure(protein: Protein, *, color: Coloring = "plddt", side_chains: 
     if color not in get_args(Coloring):
         raise ValueError(f"color {choice_problem(color, get_args(Coloring))}")
     view = _View()
-    view.addModel(to_pdb(protein), "pdb")
+    view.addModel(to_pdb(protein) if side_chains else _backbone(protein), "pdb")
     view.setStyle({}, {})
     plddts = protein.b_factors.max(1)
     for index, chain in enumerate(split_chains(protein)):
@@ -58,41 +61,44 @@ def show_together(proteins: Mapping[str, Protein]) -> Any:
     view = _View()
     for index, (name, protein) in enumerate(proteins.items()):
         color = _COLORS[index % len(_COLORS)]
-        view.addModel(to_pdb(protein), "pdb")
+        view.addModel(_backbone(protein), "pdb")
         view.setStyle({"model": index}, {})
         _draw(view, {"model": index}, color, protein)
-        view.addLabel(
-            name,
-            {
-                "useScreen": True,
-                "position": {"x": 8, "y": 8 + 26 * index, "z": 0},
-                "fontSize": 13,
-                "fontColor": color,
-                "backgroundOpacity": 0,
-            },
-        )
+        _label(view, name, color, line=index)
     view.zoomTo()
     return view
 
 
-def show_film(proteins: Sequence[Protein], truth: Protein | None = None) -> Any:
+def show_film(proteins: Sequence[Protein], truth: Protein | None = None, labels: Sequence[str] = ()) -> Any:
     """Show structures of one chain as the frames of an animation, coloured from blue (first residue) to red (last).
 
-    The structure `truth` is drawn in grey with all frames.
+    The structure `truth` is drawn in grey with all frames. `labels` has a text for each frame, such as a counter.
     """
     view = _View()
     view.addModelsAsFrames(
         "".join(_as_model(serial, protein) for serial, protein in enumerate(proteins, start=1)), "pdb"
     )
     view.setStyle({"model": 0}, {"cartoon": {"color": "spectrum"}})
-    # Balls are added, because a ribbon cannot be drawn if neighbours are far apart, as in early frames.
-    view.addStyle({"model": 0, "atom": "CA"}, {"sphere": {"radius": _BALL, "color": "spectrum"}})
+    if not all(map(_is_chain, proteins)):
+        # A ribbon cannot be drawn through frames in which neighbours are far apart. "spectrum" leaves balls grey.
+        numbers = proteins[0].residue_index
+        rainbow = {"prop": "resi", "gradient": "roygb", "min": int(numbers.max()), "max": int(numbers.min())}
+        view.addStyle({"model": 0, "atom": "CA"}, {"sphere": {"radius": _BALL, "colorscheme": rainbow}})
     if truth is not None:
-        view.addModel(to_pdb(truth), "pdb")
+        view.addModel(_backbone(truth), "pdb")
         view.setStyle({"model": 1}, {"cartoon": {"color": _COLORS[0], "opacity": 0.5}})
+    for frame, label in enumerate(labels):
+        _label(view, label, "#000000", frame=frame)
     view.animate({"loop": "forward", "interval": 600})
     view.zoomTo()
     return view
+
+
+def _label(view: Any, text: str, color: str, *, line: int = 0, **more: object) -> None:
+    """Print a line of text at the upper left."""
+    position = {"x": 8, "y": 8 + 26 * line, "z": 0}
+    style = {"useScreen": True, "position": position, "fontSize": 13, "fontColor": color, "backgroundOpacity": 0}
+    view.addLabel(text, {**style, **more})
 
 
 def _draw(view: Any, selection: dict[str, object], color: str, protein: Protein) -> None:
@@ -103,18 +109,25 @@ def _draw(view: Any, selection: dict[str, object], color: str, protein: Protein)
         view.addStyle({**selection, "atom": "CA"}, {"sphere": {"radius": _BALL, "color": color}})
 
 
+def _backbone(protein: Protein) -> str:
+    """Return a PDB file of what a ribbon is drawn through: N, CA, C and O."""
+    mask = np.zeros_like(protein.atom_mask)
+    mask[:, _RIBBON] = protein.atom_mask[:, _RIBBON]
+    return to_pdb(replace(protein, atom_mask=mask))
+
+
 def _is_chain(protein: Protein) -> bool:
     steps = np.linalg.norm(np.diff(protein.positions_of("CA"), axis=0), axis=1)
     return len(steps) == 0 or float(np.mean((steps > _STEPS[0]) & (steps < _STEPS[1]))) > 0.5
 
 
 def _as_model(serial: int, protein: Protein) -> str:
-    lines = [line for line in to_pdb(protein).splitlines(keepends=True) if line.startswith(("ATOM", "TER"))]
+    lines = [line for line in _backbone(protein).splitlines(keepends=True) if line.startswith(("ATOM", "TER"))]
     return f"MODEL {serial:8d}\n{''.join(lines)}ENDMDL\n"
 
 
 class _View(py3Dmol.view):  # type: ignore[misc]
-    """A view whose HTML a notebook stores once; py3Dmol's own is stored a second time for an extension of JupyterLab."""
+    """View whose HTML a notebook stores once; py3Dmol stores it twice, for an extension of JupyterLab."""
 
     def __init__(self) -> None:
         super().__init__(js="VIEWER", width=520, height=400)

@@ -73,3 +73,20 @@ def test_lines_have_their_values_over_residues_from_1_or_the_given_places() -> N
     assert (axes.get_ylim(), axes.get_xlabel(), axes.get_ylabel()) == ((0, 100), "Residue", "pLDDT")
     (axes,) = figure_of(lambda: lines({"loss": [5.0, 2.0]}, "loss", along=[0, 25], along_label="step")).axes
     assert (list(axes.lines[0].get_xdata()), axes.get_xlabel(), axes.get_ylim()[0]) == ([0, 25], "step", 0)
+
+
+def test_axes_of_maps_have_labels() -> None:
+    *panels, _ = figure_of(lambda: maps({"one": np.eye(3), "two": np.eye(3)}, "Å")).axes
+    assert [(each.get_xlabel(), each.get_ylabel()) for each in panels] == [("Residue", "Residue"), ("Residue", "")]
+    panel, _ = figure_of(lambda: maps({"one": np.eye(3)}, "weight", axes=("Key", "Query"))).axes
+    assert (panel.get_xlabel(), panel.get_ylabel()) == ("Key", "Query")
+
+
+def test_a_notebook_does_not_store_the_bytes_as_text_too() -> None:
+    assert len(repr(maps({"one": np.eye(30)}, "Å"))) < 50
+
+
+def test_the_colours_of_the_scale_survive_the_palette() -> None:
+    shown = pixels(maps({"one": np.arange(400.0).reshape(20, 20)}, "Å"))
+    for color in ((68, 1, 84), (33, 145, 140), (253, 231, 37)):  # viridis at 0, 0.5 and 1
+        assert np.abs(shown - color).max(-1).min() < 12

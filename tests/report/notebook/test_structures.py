@@ -65,6 +65,16 @@ def calls(view: object) -> list[tuple[str, list[Any]]]:
     return [(name, json.loads(f"[{arguments}]")) for name, arguments in lines]
 
 
+def ribbon(protein: Any) -> list[str]:
+    """The lines of atoms that a ribbon is drawn through, without their serial numbers."""
+    atoms = [line for line in to_pdb(protein).splitlines() if line.startswith("ATOM")]
+    return [line[11:] for line in atoms if line[12:16].strip() in ("N", "CA", "C", "O")]
+
+
+def atoms(text: str) -> list[str]:
+    return [line[11:] for line in text.splitlines() if line.startswith("ATOM")]
+
+
 def chain_like(moved: float = 0.0) -> Any:
     """The special complex, whose C-alpha atoms are 3.8 Angstrom apart along their chains."""
     return special_complex.protein(moved=moved)
@@ -124,7 +134,8 @@ def test_structures_together_are_models_of_their_own_colours_and_labels() -> Non
     given = {"true": chain_like(), "predicted": chain_like(moved=3)}
     asked = calls(show_together(given))
     models = [arguments for name, arguments in asked if name == "addModel"]
-    assert models == [[to_pdb(protein), "pdb"] for protein in given.values()]
+    assert [atoms(text) for text, _ in models] == [ribbon(protein) for protein in given.values()]
+    assert {form for _, form in models} == {"pdb"}
     styles = [arguments for name, arguments in asked if name == "addStyle"]
     labels = [arguments for name, arguments in asked if name == "addLabel"]
     assert [selection for selection, _ in styles] == [{"model": 0}, {"model": 1}]
@@ -143,7 +154,18 @@ def test_frames_of_a_film_are_the_structures_in_their_order() -> None:
     models = re.findall(r"MODEL +(\d+)\n(.*?)ENDMDL\n", text, re.DOTALL)
     assert [number for number, _ in models] == ["1", "2", "3"]
     for (_, lines), protein in zip(models, frames, strict=True):
-        atoms = [line for line in to_pdb(protein).splitlines() if line.startswith(("ATOM", "TER"))]
-        assert lines.splitlines() == atoms
-    assert [arguments for name, arguments in asked if name == "addModel"] == [[to_pdb(truth), "pdb"]]
+        assert atoms(lines) == ribbon(protein)
+    ((text, _),) = [arguments for name, arguments in asked if name == "addModel"]
+    assert atoms(text) == ribbon(truth)
     assert [arguments[0] for name, arguments in asked if name == "setStyle"] == [{"model": 0}, {"model": 1}]
+
+
+def test_a_film_has_a_text_for_each_frame_and_balls_only_without_a_chain() -> None:
+    frames = [chain_like(moved=float(place)) for place in range(3)]
+    asked = calls(show_film(frames, labels=["step 0", "step 25", "step 50"]))
+    labels = [arguments for name, arguments in asked if name == "addLabel"]
+    assert [(text, style["frame"]) for text, style in labels] == [("step 0", 0), ("step 25", 1), ("step 50", 2)]
+    assert not [name for name, _ in asked if name == "addStyle"]
+    heap = dataclasses.replace(frames[0], atom_positions=0.1 * frames[0].atom_positions)
+    ((_, style),) = [arguments for name, arguments in calls(show_film([heap, *frames])) if name == "addStyle"]
+    assert list(style) == ["sphere"]
