@@ -45,7 +45,7 @@ def test_cells_are_short_and_begin_with_words(script: Path) -> None:
     assert cells[0].cell_type == "markdown"
     assert cells[0].source.startswith("# ")
     for cell in cells:
-        if cell.cell_type == "code":
+        if cell.cell_type == "code" and cell.metadata.get("cellView") != "form":  # whose code is hidden
             calls = [line for line in cell.source.splitlines() if line and not line.startswith(("from ", "import "))]
             assert len(calls) <= MOST_LINES, cell.source
 

@@ -118,7 +118,7 @@ def fold_lot(targets: Sequence[tuple[Job, Stages]], settings: RunSettings) -> li
                             say=target.say_of_next,
                             runner=settings.iteration_runner,
                             workers=settings.workers,
-                            hides_bar=settings.no_bars,
+                            hides_bar=settings.hides_iterations,
                         )
                     target.write(prediction)
                 bar.update()
@@ -331,7 +331,7 @@ def _fold_together(alike: Sequence[TargetRun], settings: RunSettings) -> list[Pr
         spill=alike[0].spill,
         say=settings.say,
         runner=settings.iteration_runner,
-        hides_bar=settings.no_bars,
+        hides_bar=settings.hides_iterations,
     )
 
 

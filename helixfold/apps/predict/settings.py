@@ -22,6 +22,7 @@ from helixfold.folding.prediction import PredictionIdentity
 from helixfold.parallel.worker_group import WorkerGroup
 from helixfold.planning.estimate import Device, PredictionEstimate
 from helixfold.planning.memory import FeatureRows, MemoryOptions
+from helixfold.runtime.screen import hides_bars
 from helixfold.runtime.standard_streams import print_summary
 from helixfold.weights.find import ReadyModel
 
@@ -131,6 +132,11 @@ class RunSettings:
         """Return the `disable` argument of `tqdm`: True for JSON and for several processes, whose bars would mix."""
         # With None, tqdm shows a bar only on a terminal.
         return True if self.workers.mesh.size > 1 or self.prints_json else None
+
+    @property
+    def hides_iterations(self) -> bool | None:
+        """Return the same for the bar of recycling iterations. Notebooks show it alone, as they cannot show several."""
+        return self.no_bars or hides_bars(None)
 
     def say(self, line: str, file: TextIO | None = None) -> None:
         """Print a line from the first rank of a group, with its rank if there are several processes."""

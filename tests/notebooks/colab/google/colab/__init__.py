@@ -1,0 +1,1 @@
+"""Stands in for Colab's package of this name."""
