@@ -30,6 +30,7 @@ from data_pipeline.search.plan import SearchPlan
 from data_pipeline.search.result_files import RECORD_FILE
 from data_pipeline.search.tool import BatchSearch
 from helixfold.parallel.shared_tasks import SharedTasks
+from helixfold.report.page import counted
 from helixfold.report.pulldown import PulldownEntry, read_entries, write_entries
 from helixfold.report.searches import summary, templates_of
 from helixfold.results.failures import EXPECTED_ERRORS, exit_code_for, write_failures
@@ -60,7 +61,7 @@ def search_for_all(targets: Sequence[AnyTarget], plan: SearchPlan, output: Path)
     """Run the searches that can be made for many targets at once, and print which ones, because they may take long."""
     if targets and plan.alignments:
         searches = ", ".join(step.result_file for step in plan.alignments)
-        print_note(f"searching for {len(targets)} targets: {searches}")
+        print_note(f"searching for {counted(len(targets), 'target')}: {searches}")
     # Targets by directory, because complexes may share the results of a chain.
     unpaired, paired, shared = dict[Path, Target](), dict[Path, Target](), dict[Path, Target]()
     complexes: list[tuple[Sequence[str], Sequence[Path]]] = []

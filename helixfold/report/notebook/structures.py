@@ -129,6 +129,8 @@ def _as_model(serial: int, protein: Protein) -> str:
 class _View(py3Dmol.view):  # type: ignore[misc]
     """View whose HTML a notebook stores once; py3Dmol stores it twice, for an extension of JupyterLab."""
 
+    startjs: str
+
     def __init__(self) -> None:
         super().__init__(js="VIEWER", width=520, height=400)
         self.startjs = self.startjs.replace("loadScriptAsync('VIEWER')", _loading())
