@@ -1,8 +1,9 @@
 """Count phrases and names that the style guide avoids, and measure pages: `python scripts/english.py [PATH ...]`.
 
 Without paths, the packages and the documentation are read. `--show PHRASE` lists each place of a phrase. `--pages`
-prints the words and the mean sentence length of each page. `--draw SEED COUNT` draws public functions and classes with
-their docstrings, and identifiers, for a reader to explain who has not seen the code.
+prints the words (with a letter or digit, also in code) and the mean sentence length of each page. What scripts write
+into pages is not counted, and neither is the record of measurements. `--draw SEED COUNT` draws public functions and
+classes with their docstrings, and identifiers, for a reader to explain who has not seen the code.
 """
 
 import argparse
@@ -19,8 +20,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("data_pipeline", "helixfold", "docs", "README.md", "CONTRIBUTING.md")
-# Written by scripts, or a record of measurements.
-GENERATED = ("docs/reference/command-line.md", "docs/dev/measurements.md")
+RECORD = "docs/dev/measurements.md"
+# Between such comments, scripts write tables (scripts/command_page.py, outputs_page.py, settings_pages.py), and a page
+# shows a file, which tests compare.
+_GENERATED = re.compile(r"^<!-- (?!end )[\w: /.]+ -->\n.*?^<!-- end -->$", re.DOTALL | re.MULTILINE)
 
 # Phrases in prose: docstrings, comments, messages, documentation.
 PHRASES = {
@@ -67,10 +70,11 @@ class Text:
 
 def texts(path: Path) -> Iterator[Text]:
     """Yield the prose of a page, or the prose and the defined names of a Python file."""
-    source = path.read_text(encoding="utf-8")
     if path.suffix != ".py":
+        source = hand_written(path)
         yield from (Text(path, line, text) for line, text in _paragraphs(source))
         return
+    source = path.read_text(encoding="utf-8")
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value.strip():
             yield Text(path, node.lineno, " ".join(node.value.split()))
@@ -92,6 +96,11 @@ def texts(path: Path) -> Iterator[Text]:
     yield from (Text(path, line, words.replace("\n", " ")) for line, words in comments)
 
 
+def hand_written(page: Path) -> str:
+    """Return the text of a page with empty lines instead of the lines that scripts write."""
+    return _GENERATED.sub(lambda match: "\n" * match[0].count("\n"), page.read_text(encoding="utf-8"))
+
+
 def _paragraphs(page: str) -> Iterator[tuple[int, str]]:
     """Yield paragraphs and lines of tables of a page, without code blocks, and the number of their first line."""
     collected: list[str] = []
@@ -111,10 +120,9 @@ def _paragraphs(page: str) -> Iterator[tuple[int, str]]:
 
 
 def files(paths: Sequence[Path]) -> list[Path]:
-    """Return the Python files and pages below some paths, without generated ones."""
+    """Return the Python files and pages below some paths, without the record of measurements."""
     below = [each for path in paths for each in ([path] if path.is_file() else sorted(path.rglob("*")))]
-    named = {ROOT / name for name in GENERATED}
-    return [path for path in below if path.suffix in (".py", ".md") and path.absolute() not in named]
+    return [path for path in below if path.suffix in (".py", ".md") and path.absolute() != ROOT / RECORD]
 
 
 def places(paths: Sequence[Path]) -> Iterator[tuple[str, Text]]:
@@ -140,11 +148,11 @@ def sentences(page: str) -> list[str]:
 def page_lines(paths: Sequence[Path]) -> Iterator[str]:
     """Yield for each page its words, the mean words of a sentence, and its number of long sentences; then for all."""
     total = Counter[str]()
-    yield f"{'page':52}{'words':>8}{'words a sentence':>18}{f'over {_LONG_SENTENCE}':>9}"
+    yield f"{'page, without generated text':52}{'words':>8}{'words a sentence':>18}{f'over {_LONG_SENTENCE}':>9}"
     for path in (path for path in files(paths) if path.suffix == ".md"):
-        page = path.read_text(encoding="utf-8")
+        page = hand_written(path)
         lengths = [len(each.split()) for each in sentences(page)]
-        counts = {"words": len(page.split()), "sentences": len(lengths), "in sentences": sum(lengths)}
+        counts = {"words": len(re.findall(r"\S*\w\S*", page)), "sentences": len(lengths), "in sentences": sum(lengths)}
         counts["long"] = sum(length > _LONG_SENTENCE for length in lengths)
         total.update(counts)
         yield _page_line(str(path.absolute().relative_to(ROOT)), counts)

@@ -20,9 +20,9 @@ class AlignmentAugmentation(Config):
     except the target, so that a network cannot memorize alignments.
     """
 
-    alone_fraction: Annotated[float, FRACTION] = 0.0
-    random_depth: bool = False
-    most_dropped_columns: Annotated[float, FRACTION] = 0.0
+    alone_fraction: Annotated[float, FRACTION] = 0.0  # part of the examples with the target row only
+    random_depth: bool = False  # draw the number of rows
+    most_dropped_columns: Annotated[float, FRACTION] = 0.0  # max part of the columns with gaps
 
     @property
     def is_on(self) -> bool:

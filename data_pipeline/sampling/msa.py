@@ -41,7 +41,7 @@ class BlockDeletion(Config):
     """Settings of MSA block deletion: number and size of the blocks of rows to remove in training (Suppl. Alg. 1)."""
 
     fraction_per_block: Annotated[float, FRACTION] = 0.3  # of all rows
-    blocks: Annotated[int, at_least(0)] = 5
+    blocks: Annotated[int, at_least(0)] = 5  # number of blocks
     randomize_blocks: bool = False  # True: the number of blocks is uniform from 0 to `blocks`
 
 

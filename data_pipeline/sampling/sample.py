@@ -78,10 +78,10 @@ class SamplingConfig(Config):
     `max_templates` from `max_msa_clusters`.
     """
 
-    max_msa_clusters: Annotated[int, at_least(1), at_most(MAX_ROWS)] = 512
-    max_extra_msa: Annotated[int, at_least(1), at_most(MAX_ROWS)] = 1024
-    max_templates: Annotated[int, at_least(0), at_most(MAX_TEMPLATES)] = 4
-    masked_msa_fraction: Annotated[float, FRACTION] = 0.15
+    max_msa_clusters: Annotated[int, at_least(1), at_most(MAX_ROWS)] = 512  # max MSA rows, without template rows
+    max_extra_msa: Annotated[int, at_least(1), at_most(MAX_ROWS)] = 1024  # max extra rows
+    max_templates: Annotated[int, at_least(0), at_most(MAX_TEMPLATES)] = 4  # max templates
+    masked_msa_fraction: Annotated[float, FRACTION] = 0.15  # part of the MSA positions, which the network must restore
     # A masked position becomes a random residue, a sample from the profile of its column, itself, or the mask token.
     uniform_prob: Annotated[float, FRACTION] = 0.1
     profile_prob: Annotated[float, FRACTION] = 0.1

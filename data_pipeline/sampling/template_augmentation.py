@@ -49,14 +49,14 @@ class TemplateAugmentation(Config):
     a network can learn how reliable a template is.
     """
 
-    none_fraction: Annotated[float, FRACTION] = 0.0
-    own_fraction: Annotated[float, FRACTION] = 0.0
-    least_noise: float = 0.2
-    most_noise: float = 2.0
-    least_kept: Annotated[float, FRACTION] = 0.4
-    most_masked: Annotated[float, FRACTION] = 0.3
-    most_substituted: Annotated[float, FRACTION] = 0.8
-    noise_by_identity: bool = added_setting(False)
+    none_fraction: Annotated[float, FRACTION] = 0.0  # part of the examples without templates
+    own_fraction: Annotated[float, FRACTION] = 0.0  # part of the others with a copy of their own structure
+    least_noise: float = 0.2  # Å, min displacement
+    most_noise: float = 2.0  # Å, max displacement
+    least_kept: Annotated[float, FRACTION] = 0.4  # min part of the residues that stay
+    most_masked: Annotated[float, FRACTION] = 0.3  # max part of the segment in gaps
+    most_substituted: Annotated[float, FRACTION] = 0.8  # max part of the residues with another type
+    noise_by_identity: bool = added_setting(False)  # displacements as in homologs
 
     def __post_init__(self) -> None:
         super().__post_init__()

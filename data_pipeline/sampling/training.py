@@ -28,16 +28,16 @@ from data_pipeline.sampling.template_augmentation import TemplateAugmentation, e
 class ExampleConfig(Config):
     """Settings of training examples: crop, MSA, templates and clamping. The defaults are for initial training."""
 
-    crop_size: Annotated[int, at_least(1), at_most(MAX_RESIDUES)] = 256
+    crop_size: Annotated[int, at_least(1), at_most(MAX_RESIDUES)] = 256  # residues
     # 128 rows minus four for templates. Differs from AlphaFold: the extra rows are never empty (`target_as_extra`).
     sampling: SamplingConfig = field(default_factory=lambda: SamplingConfig(max_msa_clusters=124, target_as_extra=True))
-    max_template_hits: Annotated[int, at_least(0)] = 20
+    max_template_hits: Annotated[int, at_least(0)] = 20  # hits from which templates are drawn
     template_augmentation: TemplateAugmentation = added_setting(TemplateAugmentation())
     block_deletion: msa.BlockDeletion = field(default_factory=msa.BlockDeletion)
     alignment_augmentation: AlignmentAugmentation = added_setting(AlignmentAugmentation())
     # Fraction of examples with unclamped backbone loss (Suppl. Sec. 1.9.2).
     unclamped_fraction: Annotated[float, FRACTION] = 0.1
-    spatial_crop_probability: Annotated[float, FRACTION] = 0.0
+    spatial_crop_probability: Annotated[float, FRACTION] = 0.0  # of a crop around an interface of a complex
     # Max MSA rows of a distillation example (Suppl. Sec. 1.3).
     distillation_msa_rows: Annotated[int, at_least(1)] = 1000
     min_confidence: Annotated[float, FRACTION] = 0.5  # min pLDDT / 100 of predicted residues that count in the loss

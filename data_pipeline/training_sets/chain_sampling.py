@@ -58,14 +58,14 @@ class ChainSelection(Config):
     AlphaFold.
     """
 
-    released_until: date | None = None
+    released_until: date | None = None  # latest release of experimental structures
     max_resolution: Annotated[float | None, POSITIVE] = None  # Å
     # Fraction of examples from the self-distillation set, if the index has one (AlphaFold 2, Suppl. Sec. 1.2.4).
     distillation_probability: Annotated[float, FRACTION] = 0.75
     # Fraction of the experimental examples with at least `aligned_rows` alignment rows, if there are chains with more
     # and with fewer rows; None does not distinguish them.
     aligned_probability: Annotated[float | None, FRACTION] = None
-    aligned_rows: Annotated[int, at_least(2)] = 16
+    aligned_rows: Annotated[int, at_least(2)] = 16  # MSA depth that counts as aligned
 
     def admits(self, entry: IndexEntry) -> bool:
         """Return whether a chain may be sampled."""

@@ -69,15 +69,15 @@ class RecomputeConfig(Config):
     block, "inputs" one stream per update, which is about five times the memory. While the gradients of a block are
     computed, "block" needs the memory of "operators" for this block, "inputs" the memory of "none" for one update.
 
-    The defaults are "block" for the stacks, as in AlphaFold 2 (Suppl. Sec. 1.11.8), and "inputs" for the structure
-    module: nearly all of an iteration's memory is inside its attention, so running the small steps around it twice is
-    not worth it.
+    Training runs have "auto". The defaults of this class are "block" for the stacks, as in AlphaFold 2 (Suppl. Sec.
+    1.11.8), and "inputs" for the structure module: nearly all of an iteration's memory is inside its attention, so
+    running the small steps around it twice is not worth it.
     """
 
-    evoformer: Choice = "block"
-    extra_msa: Choice = "block"
-    template: Choice = "block"
-    structure: Choice = "inputs"
+    evoformer: Choice = "block"  # Evoformer stack
+    extra_msa: Choice = "block"  # extra-MSA stack
+    template: Choice = "block"  # template pair stack
+    structure: Choice = "inputs"  # structure module
 
     @classmethod
     def everywhere(cls, keep: Choice) -> "RecomputeConfig":

@@ -31,16 +31,16 @@ Number = Annotated[float, Bound("be a number that is not negative", lambda value
 class LossConfig(Config):
     """Settings of the training loss: a weight for each term, then constants (AlphaFold 2, Suppl. Sec. 1.9)."""
 
-    backbone_fape: Number = 0.5
-    sidechain_fape: Number = 0.5
-    torsion: Number = 0.5
-    angle_norm: Number = 0.01
-    distogram: Number = 0.3
-    masked_msa: Number = 2.0
-    lddt: Number = 0.01
-    experimentally_resolved: Number = 0.0
+    backbone_fape: Number = 0.5  # FAPE of the backbone
+    sidechain_fape: Number = 0.5  # FAPE of all atoms
+    torsion: Number = 0.5  # torsion angles
+    angle_norm: Number = 0.01  # length of the predicted torsion vectors
+    distogram: Number = 0.3  # distances of C-beta atoms
+    masked_msa: Number = 2.0  # masked residues of the MSA
+    lddt: Number = 0.01  # pLDDT
+    experimentally_resolved: Number = 0.0  # which atoms an experiment resolves
     aligned_error: Number = 0.0  # has no effect on models without that head
-    violation: Number = 0.0
+    violation: Number = 0.0  # impossible bonds, angles and clashes
     smooth_lddt: Number = added_setting(0.0)  # AlphaFold 3's; AlphaFold 2 does not have this term
     # Between the chains of a complex; `backbone_fape` then has pairs within chains only (AlphaFold-Multimer).
     interface_fape: Number = added_setting(0.0)

@@ -41,16 +41,16 @@ class StackConfig(Config):
     (AlphaFold-Multimer) or "end" (HelixFold's parallel block, whose MSA and pair halves are independent).
     """
 
-    blocks: Blocks = 48
-    c_m: Channels = 256
-    msa_heads: Channels = 8
-    pair_heads: Channels = 4
-    c_outer: Channels = 32
-    c_triangle: Channels = 128
-    transition_factor: Channels = 4
-    msa_dropout: Dropout = 0.15
-    pair_dropout: Dropout = 0.25
-    outer_product: OuterProductPosition = "middle"
+    blocks: Blocks = 48  # blocks of the stack
+    c_m: Channels = 256  # channels of the MSA stream
+    msa_heads: Channels = 8  # heads of MSA attention
+    pair_heads: Channels = 4  # heads of triangle attention
+    c_outer: Channels = 32  # channels of the outer product mean
+    c_triangle: Channels = 128  # channels of triangle multiplication
+    transition_factor: Channels = 4  # channels in transitions, as a multiple of the stream's
+    msa_dropout: Dropout = 0.15  # dropout of MSA row attention
+    pair_dropout: Dropout = 0.25  # dropout of triangle updates
+    outer_product: OuterProductPosition = "middle"  # place of the outer product mean
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,19 +72,19 @@ class TemplateConfig(Config):
     logits of residues in the template, so that their confidence is calibrated separately.
     """
 
-    blocks: Blocks = 2
-    c_t: Channels = 64
-    pair_heads: Channels = 4
-    c_triangle: Channels = 64
-    transition_factor: Channels = 2
-    pair_dropout: Dropout = 0.25
-    attention_heads: Channels = 4
-    attention_channels: Channels = 64
-    max_templates: Blocks = 4
-    unit_vectors: bool = added_setting(False)
-    initial_frames: bool = added_setting(False)
-    update_factor: Annotated[float, FRACTION] = added_setting(1.0)
-    plddt_slope: float = added_setting(0.0)
+    blocks: Blocks = 2  # blocks of the template pair stack
+    c_t: Channels = 64  # channels of the template stream
+    pair_heads: Channels = 4  # heads of triangle attention
+    c_triangle: Channels = 64  # channels of triangle multiplication
+    transition_factor: Channels = 2  # channels in transitions, as a multiple of the stream's
+    pair_dropout: Dropout = 0.25  # dropout of triangle updates
+    attention_heads: Channels = 4  # heads of the attention over templates
+    attention_channels: Channels = 64  # channels of this attention
+    max_templates: Blocks = 4  # templates that the network reads at most
+    unit_vectors: bool = added_setting(False)  # read directions of templates
+    initial_frames: bool = added_setting(False)  # start from the first template's backbone
+    update_factor: Annotated[float, FRACTION] = added_setting(1.0)  # factor of updates where the template is
+    plddt_slope: float = added_setting(0.0)  # calibrates pLDDT where the template is
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -101,16 +101,16 @@ class StructureConfig(Config):
     `position_scale` is the unit of translations in Angstrom: 10 in AlphaFold 2, 20 in AlphaFold-Multimer.
     """
 
-    layers: Blocks = 8
-    c: Channels = 384
-    heads: Channels = 12
-    c_scalar: Channels = 16
-    query_points: Channels = 4
-    value_points: Channels = 8
-    c_angles: Channels = 128
-    angle_blocks: Blocks = 2
-    dropout: Dropout = 0.1
-    position_scale: Annotated[float, POSITIVE] = added_setting(10.0)
+    layers: Blocks = 8  # iterations of the structure module
+    c: Channels = 384  # channels of its single representation
+    heads: Channels = 12  # heads of point attention
+    c_scalar: Channels = 16  # channels of scalar queries and keys
+    query_points: Channels = 4  # points of a query, for each head
+    value_points: Channels = 8  # points of a value, for each head
+    c_angles: Channels = 128  # channels of the torsion angles
+    angle_blocks: Blocks = 2  # residual blocks for the torsion angles
+    dropout: Dropout = 0.1  # dropout of updates
+    position_scale: Annotated[float, POSITIVE] = added_setting(10.0)  # Å, unit of translations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,11 +121,11 @@ class HeadsConfig(Config):
     masked-MSA head: 20 residue types, unknown and gap, and in AlphaFold 2 also the mask.
     """
 
-    distogram_bins: Channels = 64
-    lddt_bins: Channels = 50
-    c_lddt: Channels = 128
-    aligned_error: bool = False
-    aligned_error_bins: Channels = 64
+    distogram_bins: Channels = 64  # bins of the distogram
+    lddt_bins: Channels = 50  # bins of pLDDT
+    c_lddt: Channels = 128  # channels of the pLDDT head
+    aligned_error: bool = False  # predict PAE and pTM
+    aligned_error_bins: Channels = 64  # bins of PAE
     masked_msa_letters: Annotated[int, between(MSA_LETTERS - 1, MSA_LETTERS)] = added_setting(MSA_LETTERS)
 
 
@@ -139,16 +139,16 @@ class ModelConfig(Config):
     restraints of this kind, as AlphaLink's do.
     """
 
-    c_z: Channels = 128
-    c_s: Channels = 384
+    c_z: Channels = 128  # channels of the pair representation
+    c_s: Channels = 384  # channels of the single representation
     evoformer: StackConfig = field(default_factory=StackConfig)
     extra_msa: StackConfig = field(default_factory=lambda: StackConfig(blocks=4, c_m=64))
     template: TemplateConfig | None = field(default_factory=TemplateConfig)
     structure: StructureConfig = field(default_factory=StructureConfig)
     heads: HeadsConfig = field(default_factory=HeadsConfig)
-    method: Method = added_setting("monomer")
-    triangle_projections: TriangleProjections = added_setting("separate")
-    restraints: RestraintKind | None = added_setting(None)
+    method: Method = added_setting("monomer")  # one chain, or complexes
+    triangle_projections: TriangleProjections = added_setting("separate")  # form of these arrays in files
+    restraints: RestraintKind | None = added_setting(None)  # kind of distance restraints that the network reads
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -20,9 +20,9 @@ class AdaGCConfig(Config):
     `clip_norm` instead.
     """
 
-    relative_threshold: Annotated[float, ABOVE_ZERO] = 1.05
-    decay: Annotated[float, BELOW_ONE] = 0.98
-    warmup_steps: Annotated[int, at_least(1)] = 100
+    relative_threshold: Annotated[float, ABOVE_ZERO] = 1.05  # max norm, relative to its average
+    decay: Annotated[float, BELOW_ONE] = 0.98  # of the average
+    warmup_steps: Annotated[int, at_least(1)] = 100  # updates with the whole gradient clipped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +32,9 @@ class MuonConfig(Config):
     `rate` is their learning rate as a multiple of Adam's. `rounds` is the number of Newton-Schulz iterations.
     """
 
-    rate: Annotated[float, ABOVE_ZERO] = 1.0
-    momentum: Annotated[float, BELOW_ONE] = 0.95
-    rounds: Annotated[int, at_least(1)] = 5
+    rate: Annotated[float, ABOVE_ZERO] = 1.0  # relative to Adam's learning rate
+    momentum: Annotated[float, BELOW_ONE] = 0.95  # Nesterov momentum
+    rounds: Annotated[int, at_least(1)] = 5  # Newton-Schulz iterations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,20 +48,20 @@ class OptimizerConfig(Config):
     HelixFold) to `clip_norm`. "adagc" limits the norm of each tensor of the mean (`AdaGCConfig`).
     """
 
-    method: Method = "adam"
-    learning_rate: Annotated[float, ABOVE_ZERO] = 1e-3
-    warmup_steps: Annotated[int, at_least(0)] = 1000
-    decay_after: Annotated[int | None, at_least(0)] = 50_000
-    decay_factor: Annotated[float, ABOVE_ZERO] = 0.95
-    beta1: Annotated[float, BELOW_ONE] = 0.9
-    beta2: Annotated[float, BELOW_ONE] = 0.999
-    eps: Annotated[float, ABOVE_ZERO] = 1e-6
-    weight_decay: Annotated[float, at_least(0)] = 0.0
-    clipping: Clipping = "sample"
-    clip_norm: Annotated[float, ABOVE_ZERO] = 0.1
+    method: Method = "adam"  # optimizer of hidden matrices
+    learning_rate: Annotated[float, ABOVE_ZERO] = 1e-3  # after the warm-up
+    warmup_steps: Annotated[int, at_least(0)] = 1000  # steps in which the learning rate rises
+    decay_after: Annotated[int | None, at_least(0)] = 50_000  # steps until the learning rate drops
+    decay_factor: Annotated[float, ABOVE_ZERO] = 0.95  # factor of the learning rate then
+    beta1: Annotated[float, BELOW_ONE] = 0.9  # decay of Adam's first moment
+    beta2: Annotated[float, BELOW_ONE] = 0.999  # decay of Adam's second moment
+    eps: Annotated[float, ABOVE_ZERO] = 1e-6  # Adam's epsilon
+    weight_decay: Annotated[float, at_least(0)] = 0.0  # as in AdamW
+    clipping: Clipping = "sample"  # what is clipped
+    clip_norm: Annotated[float, ABOVE_ZERO] = 0.1  # max norm
     adagc: AdaGCConfig = field(default_factory=AdaGCConfig)
     muon: MuonConfig = field(default_factory=MuonConfig)
-    ema_decay: Annotated[float, BELOW_ONE] = 0.999
+    ema_decay: Annotated[float, BELOW_ONE] = 0.999  # decay of the averaged parameters
 
     def rate(self, step: int) -> float:
         """Return the learning rate of a step: linear warm-up, plateau and one drop (AlphaFold 2, Suppl. Sec. 1.11.3).
@@ -82,10 +82,10 @@ class PenaltyConfig(Config):
     the decay `decay`. `clip_norm` limits the norm of a module's averaged update.
     """
 
-    threshold: Annotated[float, ABOVE_ZERO] = 3.0
-    decay: Annotated[float, BELOW_ONE] = 0.98
-    settle: Annotated[int, at_least(1)] = 10
-    clip_norm: Annotated[float, ABOVE_ZERO] = 10.0
+    threshold: Annotated[float, ABOVE_ZERO] = 3.0  # standard deviations
+    decay: Annotated[float, BELOW_ONE] = 0.98  # of mean and deviation
+    settle: Annotated[int, at_least(1)] = 10  # synchronisations
+    clip_norm: Annotated[float, ABOVE_ZERO] = 10.0  # max norm of an averaged update
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,11 +100,11 @@ class OuterConfig(Config):
     whose gradient is noisier by this factor. Adam divides by the noise, so its steps are smaller by the same factor.
     """
 
-    islands: Annotated[int, at_least(1)] = 1
-    every: Annotated[int, at_least(1)] = 100
-    average: OuterAverage = "penalised"
-    learning_rate: Annotated[float | None, ABOVE_ZERO] = None
-    momentum: Annotated[float, BELOW_ONE] = 0.0
+    islands: Annotated[int, at_least(1)] = 1  # number of islands
+    every: Annotated[int, at_least(1)] = 100  # steps between synchronisations
+    average: OuterAverage = "penalised"  # how updates are averaged
+    learning_rate: Annotated[float | None, ABOVE_ZERO] = None  # null: the square root of `islands`
+    momentum: Annotated[float, BELOW_ONE] = 0.0  # Nesterov momentum
     penalty: PenaltyConfig = field(default_factory=PenaltyConfig)
 
     @property

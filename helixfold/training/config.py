@@ -26,8 +26,8 @@ class EvaluationConfig(Config):
     """Settings of evaluations, which fold held-out chains during training."""
 
     every: Annotated[int, at_least(1)] = 1000  # steps between evaluations
-    num_recycles: Annotated[int, at_least(0), at_most(MAX_RECYCLES)] = 3
-    # Longer chains are cropped to this length, always at the same position.
+    num_recycles: Annotated[int, at_least(0), at_most(MAX_RECYCLES)] = 3  # recycling iterations after the first
+    # Longer chains are cropped to this length, always at the same place.
     max_residues: Annotated[int, at_least(1), at_most(MAX_RESIDUES)] = 256
     structures: Annotated[int, at_least(0)] = 4  # number of predicted structures that are written as PDB files
     # The run ends after this many evaluations in a row without a new best score; None: it never ends early.
@@ -52,9 +52,9 @@ class TrainingConfig(Config):
     reduction: Literal["float32", "bfloat16"] = "float32"  # dtype in which ranks exchange gradients
     batch_size: Annotated[int, at_least(1), at_most(MAX_BATCH)] = 128  # examples of one step, on all ranks together
     micro_batch: Annotated[int, at_least(1)] = 1  # examples that go through the network at once
-    steps: Annotated[int, at_least(1)] = 75_000
-    seed: Annotated[int, at_least(0), at_most(MAX_SEED)] = 0
-    save_every: Annotated[int, at_least(1)] = 500  # steps
+    steps: Annotated[int, at_least(1)] = 75_000  # updates of the parameters
+    seed: Annotated[int, at_least(0), at_most(MAX_SEED)] = 0  # of all random numbers
+    save_every: Annotated[int, at_least(1)] = 500  # steps between checkpoints
     keep: Annotated[int, at_least(1)] = 3  # checkpoints, in addition to the best
     # The run stops after this many steps in a row with a loss or gradient that is not finite.
     max_skipped: Annotated[int, at_least(1)] = 10

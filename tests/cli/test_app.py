@@ -1,6 +1,5 @@
 """What is wrong with a command line is one sentence; what is right is read in all the usual spellings."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -165,13 +164,3 @@ def test_every_command_has_a_module() -> None:
     folder = Path(__file__).parents[2] / "helixfold" / "cli"
     others = {"__init__", "main", "app", "command", "help"}
     assert {path.stem for path in folder.glob("*.py")} == {*others, *COMMANDS} - PLACES.keys()
-
-
-def test_earlier_spellings_in_the_migration_page_are_still_accepted() -> None:
-    page = (Path(__file__).parents[2] / "docs/migration.md").read_text()
-    rows = re.findall(r"^\| `helixfold ([a-z ]+)` \| `(--[a-z-]+)` \| `(--[a-z-]+)` \|", page, re.MULTILINE)
-    assert len(rows) > 20
-    for command, earlier, name in rows:
-        app = application(command.split()).parse_commands(command.split())[1][-1]
-        (argument,) = [each for each in app.assemble_argument_collection() if earlier in each.names]
-        assert argument.name == name

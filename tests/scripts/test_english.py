@@ -26,6 +26,10 @@ echo the size of the first or that of the second
 ```
 
 - It goes on beside the other.
+
+<!-- files: target -->
+It goes on beside the generated table.
+<!-- end -->
 """
 
 
@@ -49,8 +53,8 @@ def test_pages_are_measured_without_their_code(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(english, "ROOT", tmp_path)
     (tmp_path / "page.md").write_text(PAGE)
     assert [line.split() for line in english.page_lines([tmp_path])][1:] == [
-        ["page.md", "30", "5.0", "0"],
-        ["all", "30", "5.0", "0"],
+        ["page.md", "27", "5.0", "0"],
+        ["all", "27", "5.0", "0"],
     ]
 
 
