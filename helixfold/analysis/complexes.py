@@ -302,7 +302,7 @@ def _pairings(predicted: Sequence[Chain], reference: Sequence[Chain]) -> list[Pa
 
 
 def scores_against(predicted: Sequence[Chain], reference: Sequence[Chain]) -> Scores | ComplexComparison:
-    """Return the scores of a complex if both have two or more chains in common, else those of the most similar chains.
+    """Return the scores of a complex if both have two or more chains in common, else of the most similar chains.
 
     Raise `ComparisonError` if fewer than three residues can be paired.
     """

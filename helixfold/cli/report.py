@@ -31,7 +31,7 @@ def report(
     ----------
     directory
         Output directory of `helixfold predict`, or the directory of one target in it. Or results of ColabFold,
-        AlphaFold 2 or AlphaFold DB: report.html is then written beside them, or <target>_report.html for several
+        AlphaFold 2 or AlphaFold DB: report.html is then written next to them, or <target>_report.html for several
         targets.
     reference
         Structures (mmCIF or PDB), such as two known conformations; ensemble.html compares all predictions with them.

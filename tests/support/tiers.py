@@ -86,6 +86,7 @@ INTEGRATION = (
     "runtime/test_openmp.py",
     "scripts/test_mutations.py",
     "test_bare_machine.py",
+    "test_english.py",  # reads every file
     "test_host_waits.py",
     "test_import_graph.py",
     "test_imports.py",  # a process for each library that is absent

@@ -104,7 +104,7 @@ class ClusterBatch:
 
     @cached_property
     def dtype(self) -> DtypeOrAuto:
-        """Return the precision of all pools: the option, else that of an earlier run, else one for all devices."""
+        """Return the precision of all pools: the option, else as in an earlier run, else one for all devices."""
         if self.folding.dtype != AUTO:
             return cast(DtypeOrAuto, self.folding.dtype)
         for name in self.names if self.output.is_dir() else ():

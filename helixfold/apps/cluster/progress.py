@@ -1,7 +1,7 @@
 """The status of a batch on a cluster: a JSON file, a page, and the lines of `helixfold status`.
 
-The driver of the batch writes the files. Finished targets are counted in the output directory, so that there is also a
-status for a batch without a cluster or with a killed driver.
+The driver of the batch writes the files. Finished targets are counted in the output directory, so a batch without a
+cluster, or with a killed driver, has a status as well.
 """
 
 import time

@@ -164,7 +164,7 @@ def _pool(path: Path, table: str, name: str, values: Any) -> Pool:
 
 
 def _problem(pool: Pool, fields: Mapping[str, Any]) -> str | None:
-    """Return which field is missing or incompatible with another; None if there is no problem."""
+    """Return which field is missing or incompatible with another; None if all are valid."""
     others = [key for key in _KUBERNETES_KEYS if key in fields and pool.provider != "kubernetes"]
     is_unknown = pool.provider != "local" and pool.memory is None and pool.name != "train"
     problems = {

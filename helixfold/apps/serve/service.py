@@ -1,4 +1,4 @@
-"""What the routes of the server share: check and queue submissions, and decide who may see which job."""
+"""The shared functions of the server's routes: check and queue submissions, and decide who may see which job."""
 
 import threading
 import time
