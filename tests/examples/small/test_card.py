@@ -148,7 +148,7 @@ def test_the_card_names_each_chain_once_and_tells_no_directory(
     for name in names:
         assert len(re.findall(rf"(?<!\S){re.escape(name)}(?!\S)", text)) == 1, name
     for kind, some in SET_ASIDE.items():
-        assert re.search(rf"set aside [^<]*</summary>\n\n{' '.join(sorted(some))}\n", text), kind
+        assert re.search(rf"targets with [^<]*</summary>\n\n{' '.join(sorted(some))}\n", text), kind
     assert str(tmp_path) not in text
     assert "one/two (MIT): 2." in text
     for line in ("| BSD | 3 | 0 | 0 | 0 |", "| MIT | 1 | 2 | 1 | 0 |"):
@@ -174,7 +174,7 @@ def test_what_the_program_says_is_what_the_trial_found(
     assert known["plddt_pearson"]["pearson"] == pytest.approx(1.0, abs=1e-3)
     assert "| 2 | 0.650 [0.500, 0.800] | 0.350 [0.000, 0.700] copying the template | 0.300 [0.100, 0.500] |" in text
     assert "| 2 targets | 0.450 [0.400, 0.500] | 0.400 [0.400, 0.400] |" in text
-    assert "Of 2 targets 1 have the right fold (TM-score above 0.5); of their copies 1." in text
+    assert "1 of 2 predictions have the correct fold (TM-score above 0.5), compared with 1 of the copied" in text
     gains = "0.400 [0.400, 0.400] | 0.050 [0.000, 0.100] | 0.025 [0.000, 0.050] | 0.300 [0.100, 0.500]"
     assert f"| gains | 1,200 | {gains} |\n| gains_by_alignments | 1,200 | {gains} |\n" in text
     assert "| 64 to 127 | 1 | 0.350 [0.350, 0.350] |" in text
