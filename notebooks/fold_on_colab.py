@@ -98,6 +98,7 @@ def uploaded(what: str) -> list[Path]:
     return stored(contents)
 
 
+sequence_files = None  # so that no later cell uses earlier ones, should this cell fail
 if sequences_from == "upload":
     sequence_files = uploaded("sequences")
 else:
@@ -125,6 +126,7 @@ pair_strategy = "greedy"  # @param ["greedy", "complete"]
 templates = "none"  # @param ["none", "server", "upload"]
 max_template_date = ""  # @param {type: "date"}
 
+alignment_files = template_files = None  # so that no later cell uses earlier ones, should this cell fail
 alignment_files = uploaded("a3m files") if alignment == "upload" else []
 template_files = uploaded("template structures") if templates == "upload" else []
 
@@ -175,18 +177,19 @@ def models() -> list[str]:
     return ["small"] if chosen == "small" else [f"model_{index}{suffix}" for index in range(1, num_models + 1)]
 
 
+# Fields that are options of `helixfold predict`, with the same names.
 SAME = """pair_mode pair_strategy max_template_date num_recycles recycle_tolerance num_seeds seed dropout max_msa_rows
     max_extra_rows dtype models_to_relax save_recycles save_logits output_format device"""
 
 
 def words() -> list[str]:
-    """The words of the command: files that are named after their contents, the last one with all options."""
+    """The words of the command: files whose paths depend on their contents, the last one with all options."""
     options = {name: globals()[name] for name in SAME.split()} | {
         "models": models(),
         "msa_mode": "auto" if alignment == "upload" else alignment,
         "msa_server": server if alignment.startswith("mmseqs2") else "",
         "msa": sorted({str(path if len(targets) == 1 else path.parent) for path in alignment_files}),
-        "templates": "" if templates == "none" else [str(path) for path in template_files],
+        "templates": [str(path) for path in template_files] if templates != "none" else "",
     }
     lines = [
         f"{name} = {json.dumps(value, ensure_ascii=False)}\n"

@@ -128,7 +128,7 @@ def new_kernel(directory: Path, archive_url: str) -> Iterator[Kernel]:
         patch.setenv("PYTHONPATH", os.pathsep.join(paths))
         resources = {"metadata": {"path": str(directory)}}
         notebook = jupytext.read(NOTEBOOK)
-        client = nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources)
+        client = nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3", resources=resources)
         with client.setup_kernel():
             kernel = Kernel(directory, client)
             kernel.say(f"from tests.notebooks.colab import host; host.begin({archive_url!r})")
@@ -187,9 +187,9 @@ def shown_residues(cells: list[Any]) -> int:
 
 
 def archive(kernel: Kernel, cells: list[Any]) -> zipfile.ZipFile:
-    """The archive that was downloaded last, whose path the last cell prints."""
-    path = kernel.say("print(files.downloaded[-1])").strip()
-    assert path in printed(cells[DOWNLOAD:])
+    """The archive that was downloaded, whose path the last cell prints last."""
+    path = printed(cells[DOWNLOAD:]).split()[-1]
+    assert path in kernel.say("from google.colab import files; print(*files.downloaded)").split()
     return zipfile.ZipFile(path)
 
 
@@ -265,7 +265,16 @@ def test_a_changed_view_is_another_view(name: str, value: object, kernel: Kernel
     assert shown(again) == shown(folded.cells[STRUCTURE])
 
 
-@pytest.mark.parametrize("name", ["sequences_from", "alignment", "templates"])
+@pytest.mark.parametrize("name", UPLOADS)
+def test_an_upload_that_fails_does_not_show_an_old_result(name: str, kernel: Kernel, folded: Folded) -> None:
+    with changed(kernel, folded, name, "upload") as cells:
+        kernel.run([], uploads={})
+        assert "were uploaded; run this cell again" in kernel.fails(cells[FIELDS[name].cell])
+        for cell in cells[ESTIMATE:]:
+            kernel.fails(cell)
+
+
+@pytest.mark.parametrize("name", UPLOADS)
 def test_other_uploads_never_show_an_old_result(name: str, kernel: Kernel, folded: Folded) -> None:
     """Files of the same name, of which one byte differs; the first ones again have their results again."""
     values = {"sequence": SEQUENCE, "num_models": 1, "alignment": "single_sequence"} | {name: "upload"}
