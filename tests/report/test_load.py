@@ -165,7 +165,7 @@ def test_targets_of_others_get_reports_beside_their_files(
     assert main(["report", str(database)]) == 0
     page = (database / "report.html").read_text()
     assert "made by AlphaFold DB, and read by helixfold from AF-P0CG47-F1-model_v4.cif" in page
-    assert "What made these predictions is not recorded" in page
+    assert "How these predictions were made is not recorded" in page
     directory = tmp_path / "colabfold"
     for target in ("one", "two"):
         colabfold(directory, target)

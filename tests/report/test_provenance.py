@@ -96,10 +96,10 @@ def test_predictions_that_were_made_by_other_programs_are_named(plain_target: Pa
     [
         (
             {"helixfold": "0.1.0"},
-            "Made by helixfold 0.1.0, which recorded neither programs nor device.",
+            "Made by helixfold 0.1.0, which did not record programs and device.",
         ),
-        ({"provenance": [7]}, "What made these predictions is not recorded."),
-        (None, "What made these predictions is not recorded."),
+        ({"provenance": [7]}, "How these predictions were made is not recorded."),
+        (None, "How these predictions were made is not recorded."),
     ],
 )
 def test_what_is_not_recorded_is_not_made_up(settings: object, said: str, plain_target: Path, tmp_path: Path) -> None:
@@ -114,5 +114,5 @@ def test_templates_that_no_prediction_read_are_not_shown_as_used(plain_target: P
         made = provenance_entries(dict.fromkeys(MODELS, replace(RECORD, templates=read)))
         (target / "settings.json").write_text(json.dumps({"predictions": {}, "provenance": made}))
         write_report(target)
-        unread = "Chosen, but none of the models reads templates" in (target / "report.html").read_text()
+        unread = "Selected, but none of the models uses templates" in (target / "report.html").read_text()
         assert unread == (not read)

@@ -233,7 +233,7 @@ def test_the_tables_of_the_page_have_the_numbers_of_the_files(page: Page, target
         for pair in best["interfaces"]
     ]
     assert [row[0] for row in pairs] == ["H and L", "H and h", "H and 2", "L and h", "L and 2", "h and 2"]
-    times = [rows for caption, rows in page.tables.items() if caption.startswith("Time, 15 s in all")]
+    times = [rows for caption, rows in page.tables.items() if caption.startswith("Time, 15 s in total")]
     assert [[row[0], *row[2:]] for row in times[0]] == [["a", "12 s", "0.50 GiB"], ["b", "3 s", "0.00 GiB"]]
 
 

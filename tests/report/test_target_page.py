@@ -268,7 +268,7 @@ def test_a_sample_of_the_alignment_is_shown_as_part_of_it(target: Path) -> None:
     (target / "timings.json").write_text(json.dumps(timings))
     page = page_of(target)
     assert '32 of 40</span> <span class="what">sequences of the alignment read' in page
-    assert "; a sample of 32 is read in each recycling iteration" in page
+    assert "; a sample of 32 is used in each recycling iteration" in page
 
 
 @pytest.mark.parametrize(

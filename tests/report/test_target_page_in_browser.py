@@ -290,7 +290,7 @@ def test_a_page_without_maps_structures_and_alignment_says_so(browser: Browser, 
     browser.open(tmp_path / "bare" / "report.html", width=390)
     assert browser.complaints() == []
     assert browser.too_wide() == 0
-    assert "No structure is in this page" in browser.find("#viewer-message").text
+    assert "This page has no structure" in browser.find("#viewer-message").text
     assert browser.driver.find_elements("css selector", "#heat") == []
 
 

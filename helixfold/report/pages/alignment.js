@@ -1,4 +1,4 @@
-// The alignment as a picture: its rows, the most alike at the bottom, and above them how many cover each residue.
+// Draw the alignment: its rows, the most similar at the bottom, and a curve of the number of rows at each residue.
 
 const alignment = {
   canvas: byId('alignment'),
@@ -7,13 +7,13 @@ const alignment = {
   frame: { left: 52, right: 14, top: 8, bottom: 58, height: 240 },
 };
 
-// From rows that share nothing with the target to those that are the same.
+// Colours from rows without any identity to the target to identical rows.
 const IDENTITY = ['#c7375a', '#f08a4b', '#f4c95d', '#7cc36b', '#2f9eb5', '#3a55b4'];
 
 async function startAlignment() {
   const given = data.alignment;
   if (!given || given.rows === 1) {
-    const words = given ? 'The sequence alone was given: there are no relatives to learn from.' : 'Nothing is known of the alignment here.';
+    const words = given ? 'Only the sequence was used; there are no other sequences in the alignment.' : 'The files of this target have no information about the alignment.';
     alignment.canvas.replaceWith(Object.assign(document.createElement('p'), { textContent: words }));
     if (!given) byId('alignment-section').remove();
     return;
@@ -87,7 +87,7 @@ function drawAlignment() {
   }
   byId('alignment-readout').textContent =
     place === undefined
-      ? `The line is the number of sequences with a residue at each position${image && image.height < rows ? `; the picture shows ${image.height} of ${rows.toLocaleString('en')} rows` : ''}.`
+      ? `The curve is the number of sequences with a residue at each position${image && image.height < rows ? `; the picture shows ${image.height} of ${rows.toLocaleString('en')} rows` : ''}.`
       : `${residueName(place)}: ${Math.round(depth[place]).toLocaleString('en')} sequences`;
 }
 

@@ -1,4 +1,4 @@
-// A long banner, and on a phone any banner, is one line that opens when it is clicked; on paper it is whole.
+// Collapse long banners, and on a phone all banners, to one line that opens on a click; print them in full.
 
 const banners = [...document.querySelectorAll('details.banner')];
 const LONG = 160; // characters

@@ -1,6 +1,6 @@
-// What plots are drawn with: a sharp canvas, a scale of colours, elements of SVG.
+// Tools for plots: a sharp canvas, a colour scale, SVG elements.
 
-// A canvas as fine as the screen, its pen in units of the page.
+// Return a canvas context with the resolution of the screen, in units of the page.
 function sharp(canvas, width, height) {
   const scale = devicePixelRatio || 1;
   canvas.style.height = `${height}px`;

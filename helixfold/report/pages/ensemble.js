@@ -1,7 +1,7 @@
-// A point for each sample, and the fluctuation of each residue.
+// Draw a point for each sample, and the fluctuation of each residue.
 
 const { names, alignments, conformation, axes } = data.samples;
-const OTHERS = '#98a4ae'; // conformations beyond those that have a colour
+const OTHERS = '#98a4ae'; // further conformations, which have no colour of their own
 const colourOfConformation = (number) => PARTS[number] ?? OTHERS;
 const colourOfSample = (sample) => colourOfConformation(conformation[sample]);
 const nameOf = (sample) => `${names[sample]} (conformation ${conformation[sample] + 1})`;
@@ -17,7 +17,7 @@ document.querySelectorAll('[data-model]').forEach((button) =>
   }),
 );
 
-// The samples that are pointed at, and who wants to know.
+// The samples under the pointer, and the listeners to changes.
 const picked = {
   samples: [],
   views: [],
@@ -63,7 +63,7 @@ function legendOf(text, shade) {
   return made;
 }
 
-// Where a value of an axis is drawn, with some room at both ends.
+// Return the position of a value on an axis, with margins at both ends.
 function scaleOf(axis, from, to) {
   const [least, most] = [Math.min(...axis.values), Math.max(...axis.values)];
   const room = (most - least || 1) * 0.06;
@@ -92,7 +92,7 @@ function drawScatter() {
   scatter.points = names.map((_, sample) => [across.place(x.values[sample]), up.place(y.values[sample])]);
   drawGrid(pen, across, up, [x, y], width);
   pen.globalAlpha = names.length > 300 ? 0.55 : 0.8;
-  // The best is drawn last, on top.
+  // The best sample is drawn last, on top.
   for (let sample = names.length - 1; sample >= 0; sample -= 1) dotAt(pen, scatter.points[sample], 4.5, colourOfSample(sample));
   pen.globalAlpha = 1;
   pen.lineWidth = 2;
@@ -142,7 +142,7 @@ function ringAt(pen, [x, y], radius) {
   pen.stroke();
 }
 
-// The sample that is nearest to the pointer, if it is near.
+// Return the sample nearest to the pointer, if it is close enough.
 function sampleAt(event) {
   const box = scatter.canvas.getBoundingClientRect();
   const apart = scatter.points.map(([x, y]) => Math.hypot(x - event.clientX + box.left, y - event.clientY + box.top));
@@ -154,7 +154,7 @@ function readScatter(both) {
   const [sample] = picked.samples;
   byId('scatter-readout').textContent =
     sample === undefined
-      ? 'Point at a sample to read it, click to see its conformation. Colours are conformations; the ring is the best sample.'
+      ? 'Point at a sample to see its values; click to see its conformation. Colours are conformations; the ring is the best sample.'
       : `Rank ${sample + 1}: ${nameOf(sample)}, alignment ${alignments[sample]} · ${both.map(({ title, unit, values }) => `${title} ${values[sample]} ${unit}`.trim()).join(' · ')}`;
 }
 
@@ -197,7 +197,7 @@ function drawFluctuations() {
     end += residues;
     image.append(svg('line', { x1: rmsfX(end - 0.5), x2: rmsfX(end - 0.5), y1: rmsfY(0), y2: rmsf.top, class: 'grid' }));
   }
-  // Unknown residues have no atoms: the line passes over them.
+  // Unknown residues have no atoms, so the curve skips them.
   const known = [...data.rmsf.keys()].filter((place) => data.rmsf[place] !== null);
   const points = known.map((place) => `${rmsfX(place).toFixed(1)},${rmsfY(data.rmsf[place]).toFixed(1)}`).join(' ');
   image.append(

@@ -1,8 +1,8 @@
-// The map of TM-scores of every two samples, those of one conformation side by side.
+// Draw the map of TM-scores of pairs of samples, grouped by conformation.
 
 const heat = { canvas: byId('heat'), image: null, bytes: null, frame: { left: 18, top: 6, right: 8, bottom: 48, side: 0 }, at: null };
 const MAP_SCALE = 250; // a byte of the map is a TM-score times this
-// From different to equal.
+// Colours from different to equal structures.
 const LIKE = ['#2d0b59', '#6b2a91', '#a9509f', '#dd8095', '#f6b997', '#fdf3dc'];
 
 async function startMap() {
@@ -77,7 +77,7 @@ function drawMapScale(pen) {
 function readMap() {
   const [one, other] = heat.at ?? [];
   if (one === undefined) {
-    byId('heat-readout').textContent = 'Point at a pair to read its TM-score; the bars have the colours of the conformations.';
+    byId('heat-readout').textContent = 'Point at a pair to see its TM-score; the bars have the colours of the conformations.';
     return;
   }
   const count = data.map.samples.length;
@@ -117,6 +117,6 @@ Promise.all([startStructure(), startMap(), startScatter()]).then(
   () => (document.documentElement.dataset.ready = 'yes'),
   (error) => {
     console.error(error);
-    say(`This page is damaged, or the browser too old to unpack it (${error.message}). The files beside it hold all the same.`);
+    say(`This page is damaged, or the browser is too old to unpack it (${error.message}). The files in its directory have the same data.`);
   },
 );

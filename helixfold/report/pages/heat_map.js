@@ -1,15 +1,15 @@
-// The map of all pairs of residues: values under the pointer, pairs that are pinned, blocks that are dragged.
+// Draw the map of residue pairs, with values under the pointer, pinned pairs and blocks that are selected by dragging.
 
 const heat = {
   canvas: byId('heat'),
-  map: null, // the chosen one, with its bytes
+  map: null, // the selected map, with its bytes
   image: null,
   frame: { left: data.numbers.at(-1) < 1000 ? 46 : 58, top: severalChains ? 20 : 6, right: severalChains ? 26 : 14, bottom: 64, side: 0 },
   drag: null,
   loading: 0,
 };
 
-// Small errors are dark green, as in AlphaFold DB: matplotlib's Greens_r, which pae.png has too. Distances and probabilities go the way that suits them.
+// Small errors are dark green, as in AlphaFold DB: matplotlib's Greens_r, which pae.png has too. Distances and probabilities have colours in the fitting direction.
 const RAMPS = {
   green: ['#00441b', '#006d2c', '#238b45', '#41ab5d', '#74c476', '#a1d99b', '#c7e9c0', '#e5f5e0', '#f7fcf5'],
   purple: ['#2d0b59', '#6b2a91', '#a9509f', '#dd8095', '#f6b997', '#fdf3dc'],
@@ -139,7 +139,7 @@ function drawScale(pen, height) {
   pen.fillText(`${largest} ${unit}`.trim(), from + wide, height - 18);
 }
 
-// Cross-hairs in the colours that the two residues have in the structure, or the outline of a block.
+// Draw cross-hairs in the colours of the two residues in the structure, or the outline of a block.
 function drawChosen(pen) {
   const { left, top } = heat.frame;
   const now = marks.now;
@@ -170,7 +170,7 @@ function readHeat() {
   const { unit, title, step, block } = heat.map;
   const digits = step < 0.1 ? 2 : 1;
   const now = marks.now;
-  let words = `Point at a pair to see it in the structure; click to keep it; drag over a block to colour it.`;
+  let words = `Point at a pair to see it in the structure; click to pin it; drag over a block to colour it.`;
   if (now?.block) {
     const [[a, b], [c, d]] = now.block;
     let sum = 0;
@@ -189,7 +189,7 @@ function readHeat() {
   byId('heat-readout').textContent = words + (marks.pinned ? ' · kept, Escape lets go' : '');
 }
 
-// The pair of places under the pointer, or null beside the map; a drag may leave it.
+// Return the pair of indices under the pointer, or null outside the map; a drag may leave the map.
 function pairAt(event, anywhere = false) {
   const box = heat.canvas.getBoundingClientRect();
   const { left, top, side } = heat.frame;
@@ -237,7 +237,7 @@ function listenToHeat() {
   });
 }
 
-// A block is what a drag covers, once it is longer than a slip of the hand.
+// A drag selects a block once it is longer than an accidental movement.
 function blockTo([row, column]) {
   const [startRow, startColumn] = heat.drag;
   if (edge(Math.abs(row - startRow)) < 5 || edge(Math.abs(column - startColumn)) < 5) return null;

@@ -1,16 +1,16 @@
-// Sort the table by any column, and show only the targets that hold some words.
+// Sort the table by any column, and filter the targets by words.
 
 const table = document.getElementById('targets');
 const rows = [...table.tBodies[0].rows];
 const headers = [...table.tHead.querySelectorAll('.sort')];
 
-// What a row is sorted by: cells with a value, in the order of the buttons; a target that is not finished has one.
+// Cells with a value to sort by, in the order of the buttons; an unfinished target has only one.
 const valuesOf = (row) => [...row.querySelectorAll('td[data-value]')].map((cell) => cell.dataset.value);
 
 function compare(column, number, sign) {
   return (one, other) => {
     const [a, b] = [valuesOf(one)[column] ?? '', valuesOf(other)[column] ?? ''];
-    // Without a value comes last, whichever way the others are sorted.
+    // Rows without a value come last in either direction.
     if (a === '' || b === '') return (a === '') - (b === '');
     return sign * (number ? a - b : a.localeCompare(b, 'en', { numeric: true }));
   };
@@ -20,7 +20,7 @@ headers.forEach((button, column) =>
   button.addEventListener('click', () => {
     const header = button.closest('th');
     const number = button.dataset.kind === 'n';
-    // Numbers are wanted largest first, names from A.
+    // Numbers are first sorted with the largest on top, and names from A.
     const order = { none: number ? 'descending' : 'ascending', ascending: 'descending', descending: 'ascending' };
     const next = order[header.getAttribute('aria-sort')];
     headers.forEach((other) => other.closest('th').setAttribute('aria-sort', 'none'));

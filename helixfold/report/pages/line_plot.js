@@ -1,4 +1,4 @@
-// pLDDT along the chain: a line for each model over the bands of confidence.
+// Draw pLDDT along the chain: a curve for each model over the confidence bands.
 
 const plot = { element: byId('plddt'), hidden: new Set(), height: 240, left: 34, right: 14, top: 8, bottom: 34 };
 
@@ -67,7 +67,7 @@ function drawPlot() {
     end += residues;
     image.append(svg('line', { x1: xOf(end - 0.5), x2: xOf(end - 0.5), y1: yOf(0), y2: yOf(100), class: 'grid' }));
   }
-  // The model that is shown comes last, on top.
+  // The displayed model comes last, on top.
   const order = data.models.map((_, number) => number).sort((a, b) => (data.models[a] === shown.model) - (data.models[b] === shown.model));
   for (const number of order.filter((number) => !plot.hidden.has(number))) image.append(lineOf(number));
   plot.cursor = svg('g');
@@ -99,5 +99,5 @@ function markPlot(what) {
   const shownValues = (place) => (several && data.models.length > 5 ? [shown.model.plddt[place].toFixed(1)] : values(place));
   byId('plddt-readout').textContent = places.length
     ? [...new Set(places)].map((place) => `${residueName(place)}: ${shownValues(place).join(', ')}`).join(' · ')
-    : 'Point along the chain to read values and see the residue in the structure.';
+    : 'Point at a residue to see its values and its position in the structure.';
 }

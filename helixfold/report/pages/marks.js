@@ -1,10 +1,10 @@
-// What all views of the page share: the data, the model that is shown, and the residues that are pointed at.
+// State that all views of the page share: the data, the displayed model, and the marked residues.
 
 const data = JSON.parse(document.getElementById('data').textContent);
 const byId = (name) => document.getElementById(name);
 const length = data.sequence.length;
 
-// A place in the sequence is an index from 0; people know it as the letter and the residue's number (and chain).
+// A place in the sequence is an index from 0; it is displayed as the letter and the residue's number (and chain).
 const chainOf = data.chains.flatMap(([name, residues]) => Array(residues).fill(name));
 const severalChains = data.chains.length > 1;
 // The first and the last place of a chain.
@@ -14,7 +14,7 @@ const residueName = (place) =>
 const bandOf = (plddt) => data.bands.find((band) => plddt >= band.least) ?? data.bands.at(-1);
 const clamp = (value, least, most) => Math.max(least, Math.min(most, value));
 
-// Packed data: zlib in base64, each in an element of its own.
+// Packed data (zlib in base64), each in its own element.
 async function unpack(name) {
   const bytes = Uint8Array.from(atob(byId(name).textContent), (letter) => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('deflate'));
@@ -24,8 +24,8 @@ async function unpackText(name) {
   return new TextDecoder().decode(await unpack(name));
 }
 
-// Marks are what is pointed at: {residues: [first, second?]} or {block: [[from, to], [from, to]]}, places, ends included.
-// What is pinned stays when the pointer leaves.
+// Marks are the residues under the pointer: {residues: [first, second?]} or {block: [[from, to], [from, to]]}, places, ends included.
+// Pinned marks remain when the pointer leaves.
 const marks = {
   now: null,
   pinned: null,
@@ -43,8 +43,8 @@ const marks = {
   },
 };
 
-// The prediction that is shown, and who wants to know when it is another. Helices and strands are known once its
-// structure has been drawn.
+// The displayed prediction, and the listeners to its changes. Helices and strands are available once its structure has
+// been drawn.
 const shown = {
   model: data.models[0],
   views: [],
@@ -71,7 +71,7 @@ function whenResized(element, draw) {
   }).observe(element);
 }
 
-// Tick marks at numbers that people count by.
+// Tick marks at round numbers.
 function ticks(count, most) {
   const step = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000].find((size) => count / size <= most) ?? 10000;
   const found = [];
@@ -82,7 +82,7 @@ function ticks(count, most) {
   return found.length > 2 && found[1] - found[0] < step * 0.5 ? found.slice(1) : found;
 }
 
-// Keys that move along a row of residues, for every view in which one is chosen.
+// Keys that move along a row of residues, for every view in which a residue is selected.
 function keysAlong(element) {
   element.addEventListener('keydown', (event) => {
     const far = event.shiftKey ? 10 : 1;

@@ -1,4 +1,4 @@
-// The heat map of single mutants: positions in columns, amino acids in rows, one measure at a time.
+// Draw the heat map of single mutants: positions as columns, amino acids as rows, one measure at a time.
 
 const scan = JSON.parse(document.getElementById('data')?.textContent ?? 'null');
 const byId = (name) => document.getElementById(name);
@@ -64,10 +64,10 @@ function sayFlat() {
   const { title, flatBelow, digits } = map.measure;
   byId('map-flat').hidden = flatBelow === null;
   if (flatBelow !== null)
-    byId('map-flat').textContent = `Nothing moves: by “${title}”, every mutant is within ${flatBelow.toFixed(digits)} of the wild type. Differences this small are not a result.`;
+    byId('map-flat').textContent = `No change: by “${title}”, every mutant is within ${flatBelow.toFixed(digits)} of the wild type. Differences this small are not meaningful.`;
 }
 
-// Numbers stand upright below the columns, as many as there is room for.
+// Residue numbers are upright below the columns, as far as there is space.
 function drawColumns(pen) {
   const { cell, left, top } = map;
   const bottom = top + scan.rows.length * cell;
@@ -97,7 +97,7 @@ function drawScale(pen, height) {
 }
 
 function readMap() {
-  let words = 'Point at a mutation to read it; dots are the residues of the target.';
+  let words = 'Point at a mutation to see its value; dots are the residues of the target.';
   if (map.at) {
     const [row, column] = map.at;
     const [label, own] = scan.positions[column];

@@ -1,6 +1,6 @@
-// Bring the page to life: each view tells the others, through marks and the model that is shown.
+// Start the page's views, which share the marked residues and the displayed model.
 
-// In a frame of another page, its structure alone.
+// In a frame of another page, show only the structure.
 document.documentElement.classList.toggle('only-structure', location.hash === '#only-structure');
 
 byId('model').addEventListener('change', (event) => shown.choose(Number(event.target.value)));
@@ -30,6 +30,6 @@ Promise.all([startStructure(), startHeatMap(), startAlignment()]).then(
   () => (document.documentElement.dataset.ready = 'yes'),
   (error) => {
     console.error(error);
-    say(`This page is damaged, or the browser too old to unpack it (${error.message}). The files beside it hold all the same.`);
+    say(`This page is damaged, or the browser is too old to unpack it (${error.message}). The files in its directory have the same data.`);
   },
 );

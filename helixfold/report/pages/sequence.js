@@ -1,4 +1,4 @@
-// The sequence, a letter a residue, in the colours of pLDDT.
+// Show the sequence, one letter per residue, in the colours of pLDDT.
 
 function startSequence() {
   const strip = byId('sequence');
@@ -37,7 +37,7 @@ function startSequence() {
   }
   marks.views.push(markLetters);
 
-  // Only the strip moves, never the page.
+  // Only the strip scrolls, not the page.
   function bringInto(letter) {
     const [box, frame] = [letter.getBoundingClientRect(), strip.getBoundingClientRect()];
     if (box.top < frame.top + 20 || box.bottom > frame.bottom) strip.scrollTop += box.top - (frame.top + frame.bottom) / 2;

@@ -12,7 +12,7 @@ const structure = {
 
 const PARTS = ['#4e79a7', '#f28e2b', '#59a14f', '#b07aa1', '#76b7b2', '#e15759', '#9c755f', '#edc948'];
 const CONTACT = 8; // Å
-const MOST_LINES = 500; // more cannot be told apart
+const MAX_LINES = 500; // more lines cannot be distinguished
 const GREY = '#a9b3bc';
 const FILE = data.file ?? 'ranked_0.cif'; // what to open where the page cannot draw
 
@@ -24,7 +24,7 @@ function say(message) {
 async function startStructure() {
   if (!Object.keys(data.models[0].structures).length) {
     byId('structure-section').querySelectorAll('.tools').forEach((tools) => (tools.hidden = true));
-    say(`No structure is in this page; open ${FILE} in a viewer of your choice.`);
+    say(`This page has no structure; open ${FILE} in a viewer of your choice.`);
     return;
   }
   const canvas = document.createElement('canvas');
@@ -61,7 +61,7 @@ async function startStructure() {
   printStructure();
 }
 
-// What WebGL drew is not printed, so it is copied to a canvas that only paper shows.
+// WebGL drawings are not printed, so they are copied to a canvas that is only visible in print.
 function printStructure() {
   const copy = document.createElement('canvas');
   copy.className = 'printed';
@@ -75,7 +75,7 @@ function printStructure() {
   });
 }
 
-// The structure that is chosen: relaxed where there is one.
+// The selected structure, relaxed if possible.
 function chosen() {
   const found = shown.model.structures;
   return found[byId('kind').value] ?? found.relaxed ?? found.unrelaxed ?? null;
@@ -87,14 +87,14 @@ async function load() {
   const wanted = chosen();
   const request = (structure.loading += 1);
   const text = wanted && (await unpackText(wanted.data));
-  if (request !== structure.loading) return; // another was chosen meanwhile
+  if (request !== structure.loading) return; // another structure was selected meanwhile
   const { viewer } = structure;
   const view = structure.carbons.size ? viewer.getView() : null;
   viewer.removeAllModels();
   structure.template = null;
   structure.carbons.clear();
   structure.betas.clear();
-  say(wanted ? '' : `The structure of ${shown.model.name} is not in this page, which would be too large: open its file.`);
+  say(wanted ? '' : `The structure of ${shown.model.name} is not in this page, because the page would be too large; open its file.`);
   byId('save').disabled = !wanted;
   if (wanted) {
     place(viewer.addModel(text, wanted.form), wanted);
@@ -110,7 +110,7 @@ async function load() {
   await showTemplate();
 }
 
-// The template that is chosen, in grey over the prediction.
+// Show the selected template in grey over the prediction.
 async function showTemplate() {
   const wanted = data.templates[byId('template')?.value];
   const request = structure.loading;
@@ -151,7 +151,7 @@ function move(atom, { rotation, shift }) {
   [atom.x, atom.y, atom.z] = [0, 3, 6].map((row, axis) => rotation[row] * x + rotation[row + 1] * y + rotation[row + 2] * z + shift[axis]);
 }
 
-// Turn the atoms to where the page wants them, and tell each its place in the sequence.
+// Apply the page's rotation and shift to the atoms, and set each atom's place in the sequence.
 function place(model, wanted) {
   const places = new Map(data.numbers.map((number, at) => [`${chainOf[at]}|${number}`, at]));
   for (const atom of model.selectedAtoms({})) {
@@ -162,7 +162,7 @@ function place(model, wanted) {
   }
 }
 
-// A cartoon needs a few residues whose neighbours are where neighbours are; other atoms would not be drawn at all.
+// A cartoon needs several residues with neighbours at normal distances; other atoms would not be drawn.
 function isChain() {
   const { carbons } = structure;
   const near = (one, other) => one && other && Math.hypot(one.x - other.x, one.y - other.y, one.z - other.z) < 4.5;
@@ -190,7 +190,7 @@ function colourOf() {
   return (atom) => bandOf(atom.b).color;
 }
 
-// Domains name residues by their numbers, in a complex also by their chain.
+// Domains refer to residues by their numbers, and in a complex also by their chains.
 const inRange = ([first, last], chain, at) =>
   data.numbers[at] >= first && data.numbers[at] <= last && (chain === undefined || chain === chainOf[at]);
 
@@ -246,7 +246,7 @@ function drawMarks(what) {
     viewer.addCylinder({ start, end, radius: 0.25, color: hex(colour('faint')), dashed: true });
   }
   const contacts = contactsBetweenChains(what?.block);
-  contacts.slice(0, MOST_LINES).forEach(([start, end]) =>
+  contacts.slice(0, MAX_LINES).forEach(([start, end]) =>
     viewer.addCylinder({ start, end, radius: 0.12, color: hex(colour('ink')), dashed: true }),
   );
   structure.element.dataset.contacts = String(contacts.length);
@@ -255,7 +255,7 @@ function drawMarks(what) {
   viewer.render();
 }
 
-// Pairs of C-beta atoms within 8 Å, of residues of different chains that a block pairs with each other.
+// Pairs of C-beta atoms within 8 Å, of residues of different chains in the selected block.
 function contactsBetweenChains(block) {
   if (!block || !severalChains) return [];
   const [first, second] = block.map(([from, to]) => [...structure.betas.values()].filter(({ place }) => place >= from && place <= to));
@@ -269,7 +269,7 @@ function readContacts(contacts) {
 }
 
 function readAtoms(atoms) {
-  if (!atoms.length) return structure.block ? '' : 'Drag to turn, click into it and scroll to zoom, point at a residue to find it in the plots.';
+  if (!atoms.length) return structure.block ? '' : 'Drag to rotate; click and scroll to zoom; point at a residue to find it in the plots.';
   const words = atoms.map((atom) => `${residueName(atom.place)}, pLDDT ${atom.b.toFixed(1)}`);
   if (atoms.length < 2) return words[0];
   const apart = Math.hypot(atoms[0].x - atoms[1].x, atoms[0].y - atoms[1].y, atoms[0].z - atoms[1].z);
