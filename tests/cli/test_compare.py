@@ -128,7 +128,7 @@ def test_what_earlier_versions_did_not_record_is_no_sameness(
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (None, "not a result; name the directory of a target"),
+        (None, "not a result; pass the directory of a target"),
         ("", "not a complete JSON file"),
         ("[]", "expected an object"),
         ("{}", "has no predictions"),
@@ -163,7 +163,7 @@ def test_structures_are_rejected_with_advice(tmp_path: Path, capsys: pytest.Capt
         (tmp_path / name).write_text("ATOM\n")
     assert main(["compare", str(tmp_path / "one.pdb"), str(tmp_path / "other.cif")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"{tmp_path / 'one.pdb'}: not a result; name the directory of a target" in line
+    assert f"{tmp_path / 'one.pdb'}: not a result; pass the directory of a target" in line
     assert "to compare structures, use `helixfold evaluate`" in line
     assert "--overwrite" not in line
 

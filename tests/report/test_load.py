@@ -85,7 +85,7 @@ def test_results_of_colabfold_have_ranks_seeds_errors_and_the_alignment(tmp_path
 def test_one_of_several_targets_is_named(tmp_path: Path) -> None:
     colabfold(tmp_path, "one")
     colabfold(tmp_path, "two")
-    with pytest.raises(InputError, match="holds 2 targets; pass one of them as target: one, two"):
+    with pytest.raises(InputError, match="has 2 targets; pass one of them as target: one, two"):
         load_results(tmp_path)
     with pytest.raises(InputError, match="has no target 'three'; it has one, two"):
         load_results(tmp_path, "three")

@@ -140,8 +140,8 @@ def test_what_is_no_result_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "a.pdb").touch()
     (tmp_path / "empty.json").write_text('{"predictions": {}}')
     for name, problem in (
-        ("second", "not a result; name the directory of a target"),
-        ("nowhere", "not a result; name the directory of a target"),
+        ("second", "not a result; pass the directory of a target"),
+        ("nowhere", "not a result; pass the directory of a target"),
         ("a.pdb", "to compare structures, use `helixfold evaluate`"),
         ("empty.json", "has no predictions"),
     ):
