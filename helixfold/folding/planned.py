@@ -16,7 +16,7 @@ from helixfold.execution.stages import Stage, Stages, peak_memory, reset_peak_me
 from helixfold.folding.options import FoldingOptions
 from helixfold.folding.prediction import Prediction, PredictionIdentity
 from helixfold.folding.provenance import Provenance
-from helixfold.folding.recycling import STAGES, FoldingTarget, can_share_passes, fold
+from helixfold.folding.recycling import STAGES, FoldingTarget, can_share_batch, fold
 from helixfold.ops.device_properties import properties_of
 from helixfold.ops.dispatch import recorded_backends, sorted_backends
 from helixfold.parallel.worker_group import WorkerGroup
@@ -68,7 +68,7 @@ def fold_planned(
                 workers.executor_on_group(executor(tried.executor, spill, device, tried.slab_budget)) as run,
                 _progress_bar(model, target.name, options, runner, hides_bar=hides_bar),
             ):
-                (prediction,) = fold(model.network, model.preset, [target], options, run, stages=stages, runner=runner)
+                (prediction,) = fold(model.network, model.preset, [target], options, run, stages=stages, passes=runner)
         except (RuntimeError, MemoryError, OSError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -129,7 +129,7 @@ def fold_together(
     """
     shared, replays = Stages(stages[0].device), runner.replays
     dtype = dtype_on(options.dtype, properties_of(shared.device))
-    if len(targets) < 2 or not fit_together(plans) or not can_share_passes(targets, options, dtype):
+    if len(targets) < 2 or not fit_together(plans) or not can_share_batch(targets, options, dtype):
         return None
     try:
         with (
@@ -138,7 +138,7 @@ def fold_together(
             _progress_bar(model, targets[0].name, options, runner, hides_bar=hides_bar),
         ):
             run = executor("whole", spill)
-            predictions = fold(model.network, model.preset, targets, options, run, stages=shared, runner=runner)
+            predictions = fold(model.network, model.preset, targets, options, run, stages=shared, passes=runner)
     except Exception as error:  # the caller folds each target alone by its own plan, in which memory suffices
         problem = f"{type(error).__name__}: {error}"
     else:

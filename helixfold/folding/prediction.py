@@ -70,7 +70,7 @@ class Distances:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionIdentity:
-    """Identity of a prediction among those of its target: model, parameters, seed, and variant of the alignment."""
+    """Identity of a prediction of a target: model, parameters, seed, and variant of the alignment."""
 
     model: str
     seed: int = 0

@@ -410,9 +410,9 @@ class TrainingEstimate:
         launches = {policy: work.costs(policy, properties) for policy in CHECKPOINT_POLICIES}
         again = 0.0
         for part in CHOICES:
-            if (chosen := getattr(self.policy, part)) != "none":
-                more = launches[chosen][part].backward.launches - launches["none"][part].backward.launches
-                again += shares[chosen] * once[part].forward.products + _OPERATIONS_OF_A_CALL * more
+            if (own := getattr(self.policy, part)) != "none":
+                more = launches[own][part].backward.launches - launches["none"][part].backward.launches
+                again += shares[own] * once[part].forward.products + _OPERATIONS_OF_A_CALL * more
         return again, self.needed
 
     def settled(self) -> RecomputeConfig:

@@ -56,7 +56,7 @@ def together(
     run: Executor | None = None,
     runner: IterationRunner = EAGER,
 ) -> list[Prediction]:
-    return fold(model, PRESET, given, options, run or Whole(), stages=Stages(), runner=runner)
+    return fold(model, PRESET, given, options, run or Whole(), stages=Stages(), passes=runner)
 
 
 def assert_near(found: object, expected: object, name: str, within: float = 1e-5) -> None:

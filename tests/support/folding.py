@@ -28,5 +28,5 @@ def fold_one(
 ) -> Prediction:
     """Return the prediction of one target by `fold`."""
     target = FoldingTarget(features=features, name=name, initial_guess=initial_guess, offsets=offsets)
-    (prediction,) = fold(model, preset, [target], options, run, stages=Stages(), runner=runner)
+    (prediction,) = fold(model, preset, [target], options, run, stages=Stages(), passes=runner)
     return prediction

@@ -40,7 +40,7 @@ def compare_benchmark(
 ) -> BenchmarkResults:
     """Compare each target's best prediction (or all) in the directory `predictions` with its references.
 
-    Scores equal those of `compare_files` for the same pair of files. `run` counts one step per target.
+    Scores equal the result of `compare_files` for the same pair of files. `run` counts one step per target.
     """
     results: list[Evaluated] = []
     sizes: dict[str, TargetSize] = {}

@@ -60,8 +60,8 @@ def write_benchmark(directory: Path, benchmark: Benchmark, results: BenchmarkRes
     names = [f"{name}{part}" for name in measures for part in ("", "_low", "_high")]
     rows = [
         [group.by, group.label, group.targets, group.structures]
-        + [number for name in BENCHMARK_MEASURES for number in _numbers(group, group.means.get(name))]
-        + [number for name in COMPLEX_MEASURES for number in _numbers(group, group.complex_means.get(name))]
+        + [value for name in BENCHMARK_MEASURES for value in _numbers(group, group.means.get(name))]
+        + [value for name in COMPLEX_MEASURES for value in _numbers(group, group.complex_means.get(name))]
         for group in results.groups
     ]
     write_file(directory / GROUPS_FILE, tab_separated(["by", "group", "targets", "structures", *names], rows))

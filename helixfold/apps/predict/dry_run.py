@@ -160,7 +160,7 @@ def _table(estimates: Sequence[TargetEstimate], _: RunSettings) -> Iterator[str]
 def _problems(estimates: Sequence[TargetEstimate], settings: RunSettings) -> Iterator[str]:
     """Yield why targets do not fit, and what would fit; without --verbose, only for the shortest targets."""
     unfit = sorted((each for each in estimates if not each.plan.fits), key=lambda each: each.rows.residues)
-    shown = unfit if is_verbose() else unfit[:_MAX_LINES]
-    yield from (f"{each.target}: {each.model}: {settings.memory.problem(each.plan)}" for each in shown)
-    if len(unfit) > len(shown):
-        yield f"{len(unfit) - len(shown):,} more do not fit (--verbose lists them)"
+    listed = unfit if is_verbose() else unfit[:_MAX_LINES]
+    yield from (f"{each.target}: {each.model}: {settings.memory.problem(each.plan)}" for each in listed)
+    if len(unfit) > len(listed):
+        yield f"{len(unfit) - len(listed):,} more do not fit (--verbose lists them)"

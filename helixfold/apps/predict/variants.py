@@ -84,13 +84,13 @@ def expected_variants(settings: VariantSettings, job: Job, clusters: ClusterReco
     `clusters` is the record of an earlier run, if any. Without it, the number of clusters is None in the result.
     """
     lengths = [len(chain) for chain in job.sequence.split(CHAIN_SEPARATOR)]
-    known = settings.without_clusters(lengths, job.chain_ids)
+    variants = settings.without_clusters(lengths, job.chain_ids)
     if settings.clusters is None:
-        return TargetVariants(variants=known)
+        return TargetVariants(variants=variants)
     if clusters is None or clusters.settings != str(settings.clusters) or clusters.count is None:
-        return TargetVariants(variants=known, clusters=ClusterRecord(settings=str(settings.clusters)))
+        return TargetVariants(variants=variants, clusters=ClusterRecord(settings=str(settings.clusters)))
     of_clusters = [cluster_variant(settings.clusters, index) for index in range(clusters.count)]
-    return TargetVariants(variants=[*known, *of_clusters], clusters=clusters)
+    return TargetVariants(variants=[*variants, *of_clusters], clusters=clusters)
 
 
 def find_variants(

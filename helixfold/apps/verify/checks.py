@@ -88,7 +88,7 @@ def check_file(path: Path, preset: Preset, *, published: bool) -> list[Check]:
         require_shapes(path, shapes, preset.model, form)
     except InputError as error:
         return [Check(name="names and shapes", holds=False, details=str(error))]
-    checks = [Check(name="names and shapes", holds=True, details=f"those of {preset.name}, {len(shapes):,} arrays")]
+    checks = [Check(name="names and shapes", holds=True, details=f"of {preset.name}, {len(shapes):,} arrays")]
     if form == "npz":
         with open_npz(path) as arrays:
             problems = [problem for name in arrays for problem in _problems_in(arrays, name)]

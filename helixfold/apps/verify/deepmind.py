@@ -33,7 +33,7 @@ def main(folder: Path) -> None:
 def run(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """Compile the network once and run it several times; return times in seconds, memory in bytes and shapes.
 
-    `settings` are those of `settings.json`.
+    `settings` is the content of `settings.json`.
     """
     import haiku as hk  # noqa: PLC0415 (after the number of threads is set)
     import jax  # noqa: PLC0415

@@ -331,8 +331,8 @@ def test_presets_are_defaults_for_what_is_not_given() -> None:
         ),
         (["--msa-mode", "single_sequence", "--msa-server"], "cannot be combined"),
         (["--msa-mode", "databases"], "pass --databases or --database"),
-        (["--msa-mode", "mmseqs2_uniref", "--database", "x"], "--msa-mode mmseqs2_uniref and --database exclude"),
-        (["--db-preset", "reduced_dbs"], "give their --databases DIR"),
+        (["--msa-mode", "mmseqs2_uniref", "--database", "x"], "--msa-mode mmseqs2_uniref and --database cannot be"),
+        (["--db-preset", "reduced_dbs"], "pass --databases DIR"),
         (["--preset", "quick"], "has no parameters of model_1_ptm"),
         (["--preset", "quick", "--weights", "one.fasta"], "has the parameters of one model, but"),
     ],
@@ -391,7 +391,7 @@ def test_a_server_is_asked_in_the_mode_that_was_named(
 def test_precomputed_alignments_are_read_and_missing_ones_are_an_error(fasta: Path, tmp_path: Path, runs: Runs) -> None:
     given = ("--use_precomputed_msas", "--num-recycles", 0, "--models", "tiny")
     assert not runs(fasta, *given)
-    assert (runs.code, "there is no such output directory" in runs.err) == (2, True)
+    assert (runs.code, "no such output directory" in runs.err) == (2, True)
     runs.output.mkdir()
     assert not runs(fasta, *given)
     assert (runs.code, "no one/msas with AlphaFold's results" in runs.err) == (2, True)

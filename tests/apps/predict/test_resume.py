@@ -279,7 +279,7 @@ def test_a_dry_run_tells_what_is_left_and_writes_nothing(
     runs(one)
     before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*") if path != runs.log)
     assert runs(two, "--num-seeds", 2, "--dry-run") == []
-    assert "one: 1 prediction there from an earlier run, 1 to be made" in runs.out
+    assert "one: 1 prediction there from an earlier run, 1 missing" in runs.out
     assert "2 of 2 targets to fold: 3 predictions by tiny with 2 seeds each, 0 recycles; to relax: none" in runs.out
     assert "estimated time in all: under 10 s" in runs.out
     table = [line for line in runs.out.splitlines() if line.startswith(("target ", "one  ", "two  "))]
