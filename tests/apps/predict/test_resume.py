@@ -25,7 +25,7 @@ def test_only_the_predictions_that_are_missing_are_made(fasta: Path, runs: Runs)
     assert runs(fasta) == ["tiny"]
     before = (runs.target / "unrelaxed_tiny.pdb").stat().st_mtime_ns
     assert runs(fasta, "--num-seeds", 3) == ["tiny_seed_1", "tiny_seed_2"]
-    assert "one: 1 prediction there from an earlier run, 2 to be made\n" in runs.out
+    assert "one: 1 prediction there from an earlier run, 2 missing\n" in runs.out
     assert sorted(runs.order()) == ["tiny", "tiny_seed_1", "tiny_seed_2"]
     assert (runs.target / "unrelaxed_tiny.pdb").stat().st_mtime_ns == before
     assert (runs.target / "ranked_2.pdb").is_file()

@@ -102,7 +102,7 @@ def test_samples_are_resumed_one_by_one_and_added_to_earlier_ones(a3m: Path, run
     pytest.importorskip("sklearn")
     assert runs(a3m) == ["tiny"]
     assert runs(a3m, *CLUSTERS) == ["tiny_cluster_000", "tiny_cluster_001"]
-    assert "1 prediction there from an earlier run, 1 to be made" in runs.out  # at least
+    assert "1 prediction there from an earlier run, 1 missing" in runs.out  # at least
     assert runs(a3m, *CLUSTERS) == []
     assert "one: finished before, skipped" in runs.out
     assert runs(a3m, *CLUSTERS, "--num-seeds", 2) == [f"tiny{each}_seed_1" for each in ("", *_clusters())]
