@@ -75,7 +75,7 @@ def test_a_known_structure_of_several_chains_is_a_complex(tmp_path: Path, data: 
     ("row", "words"),
     [
         ("one\tMKT\tnowhere.pdb\t", "the known structure nowhere.pdb was not found"),
-        ("one\tMKT\tmeander\tnowhere.a3m", "there is no file nowhere.a3m"),
+        ("one\tMKT\tmeander\tnowhere.a3m", "no file nowhere.a3m"),
         ("one\tMKT\t\t", "no known structure has its name"),
         ("one\t\tmeander;polyproline\t", "its sequence was not found"),
     ],

@@ -52,7 +52,7 @@ def test_positions_that_a_target_has_not_are_refused(chains: TargetChains, word:
 
 def test_letters_that_are_no_amino_acids_are_refused() -> None:
     for letters in ("AX", "", "A-"):
-        with pytest.raises(InputError, match="--to names amino acids"):
+        with pytest.raises(InputError, match="--to must be letters of amino acids"):
             mutants_at(CHAIN, (), letters)
 
 
