@@ -19,6 +19,7 @@ from data_pipeline.parse.fasta import directory_name
 from data_pipeline.protein import Protein
 from helixfold.apps.design import files, losses
 from helixfold.apps.design.designer import Design, Designer
+from helixfold.apps.design.duration import estimated
 from helixfold.apps.design.measures import (
     alpha_rmsd,
     clashes,
@@ -46,6 +47,7 @@ from helixfold.planning.passes import KEPT_BLOCKS
 from helixfold.relax import problem
 from helixfold.relax.relaxation import relax
 from helixfold.report.binders import BinderLine, TrajectoryLine, write_binders
+from helixfold.report.page import duration
 from helixfold.results.driver import Run, driven
 from helixfold.results.file_table import (
     CANDIDATE,
@@ -71,6 +73,7 @@ _STAGE_PLDDT, _FINAL_PLDDT = 0.65, 0.7  # BindCraft's least mean pLDDT of a traj
 _LEAST_CONTACTS: Final = 3  # residues of the binder that touch the target
 _HELICITY: Final = (-3.0, 1.0)  # range of random weights of helices
 _DRAWS: Final = MAX_STEPS + 1  # the place of a trajectory's own draws among the random streams of its steps
+_LEAST_ESTIMATED: Final = 20  # steps of a trajectory whose time is estimated, which itself takes a few steps
 _FAILURES: Final = 3  # trajectories in a row that fail, after which a target is given up
 # Values that decide whether a complex is relaxed and measured, and their thresholds.
 _CONFIDENCE: Final = ("pLDDT", "pTM", "i_pTM", "pAE", "i_pAE")
@@ -303,7 +306,7 @@ def _begin(campaign: Campaign, output: Path) -> None:
 
 def _work(campaign: Campaign, most: int, claims: Claims | None, run: Run, campaigns: Sequence[Campaign]) -> None:
     """Make trajectories until enough sequences are accepted; those that another run has made count."""
-    name, failed = campaign.source.name, 0
+    name, failed, is_estimated = campaign.source.name, 0, False
 
     def wanted() -> Iterator[list[int]]:
         for number in range(most):
@@ -327,11 +330,27 @@ def _work(campaign: Campaign, most: int, claims: Claims | None, run: Run, campai
             run.skip()
             continue
         with run.item(title):
+            if not is_estimated and campaign.options.steps >= _LEAST_ESTIMATED:
+                _print_estimate(campaign, number)
+            is_estimated = True
             _trajectory(campaign, number, run)
         failed = failed + 1 if title in run.failures else 0
         if tasks is not None:
             tasks.end(number, run.failures.get(title))
         _write_tables(campaign.directory.parent, campaigns, run.failures)
+
+
+def _print_estimate(campaign: Campaign, number: int) -> None:
+    """Print how long a trajectory is estimated to take on this machine."""
+    length, helicity = campaign.drawn(number)
+    task = campaign.task(length, helicity)
+    count = campaign.advanced["num_seqs"]
+    alone = campaign.checkers(hallucination(length, name=task.name), has_sheet=False)
+    found = estimated(campaign.designer(task), campaign.checkers(task, has_sheet=False), alone, count)
+    print_note(
+        f"{task.name}: a trajectory for a binder of {length} residues is estimated to take {duration(found.design)}, "
+        f"and the predictions of its {count} sequences at most {duration(found.checks)}, without relaxation"
+    )
 
 
 def _has_enough(campaign: Campaign) -> bool:

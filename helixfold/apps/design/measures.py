@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool
 
+from data_pipeline.ideal_betas import with_ideal_betas
 from data_pipeline.io.extras import require
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_TYPES, RESTYPES, THREE_LETTER
@@ -28,7 +29,10 @@ _ACCEPTORS = {
     *_BOTH,
     *(("ASP", "OD1"), ("ASP", "OD2"), ("GLU", "OE1"), ("GLU", "OE2"), ("ASN", "OD1"), ("GLN", "OE1")),
 }
-_CA = ATOM_TYPES.index("CA")
+# Side-chain neighbours (Rosetta): the distance in Angstrom at which one counts half, and the maximum of a surface
+# residue.
+_MIDPOINT, _FEW_NEIGHBOURS = 9.0, 2.0
+_CA, _CB = ATOM_TYPES.index("CA"), ATOM_TYPES.index("CB")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +92,8 @@ def clashes(protein: Protein, *, only_alpha: bool = False) -> int:
 def interface(protein: Protein, binder: Bool[np.ndarray, "r"]) -> dict[str, Any]:
     """Return what BindCraft measures of an interface, by its names, as far as geometry tells it.
 
-    Areas are in square Angstrom, shares in percent, except for the surface's hydrophobic share, from 0 to 1. Without a
-    contact the shape complementarity is None. Raise `InputError` without the package protein-interface.
+    Areas are in square Angstrom and shares in percent, except the hydrophobic share of surface residues, from 0 to 1.
+    Without a contact the shape complementarity is None. Raise `InputError` without the package protein-interface.
     """
     require("binders", "protein_interface", "biotite", action="measuring interfaces")
     import protein_interface  # noqa: PLC0415 (an extra)
@@ -99,7 +103,6 @@ def interface(protein: Protein, binder: Bool[np.ndarray, "r"]) -> dict[str, Any]
     both = sides[0].joined(sides[1])
     apart, complexed = np.concatenate([_areas(protein, side) for side in sides]), _areas(protein, both)
     covered, is_binder = float((apart - complexed).sum()), binder[both.residues]
-    hydrophobic = np.isin(protein.aatype, [RESTYPES.index(letter) for letter in HYDROPHOBIC])[both.residues]
     places = interface_residues(protein, binder)
     letters = [RESTYPES[kind] if kind < len(RESTYPES) else "X" for kind in protein.aatype[binder].tolist()]
     at_interface = [letters[place] for place in places]
@@ -107,7 +110,7 @@ def interface(protein: Protein, binder: Bool[np.ndarray, "r"]) -> dict[str, Any]
     bonds = int(protein_interface.hbonds(own, target)) if count else 0
     lonely = unsatisfied(protein, both, apart, complexed)
     return {
-        "Surface_Hydrophobicity": float(apart[hydrophobic & is_binder].sum() / apart[is_binder].sum()),
+        "Surface_Hydrophobicity": _surface_hydrophobicity(protein, binder),
         "ShapeComplementarity": _complementarity(protein_interface, own, target) if count else None,
         "dSASA": covered,
         "Interface_SASA_%": 100 * covered / max(1e-9, float(complexed[is_binder].sum())),
@@ -170,6 +173,28 @@ def means(values: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
         else:
             found[name] = sum(given) / len(given)
     return found
+
+
+def _surface_hydrophobicity(protein: Protein, binder: Bool[np.ndarray, "r"]) -> float:
+    """Return the share of hydrophobic residues, 0 to 1, among the surface residues of a chain alone.
+
+    Residues with few side-chain neighbours are the surface, as in Rosetta's LayerSelector, which BindCraft uses: other
+    C-beta atoms count by their distance and by how far they lie in the direction from C-alpha to C-beta (constants of
+    Rosetta's documentation).
+    """
+    positions, mask = with_ideal_betas(protein.atom_positions[binder], protein.atom_mask[binder])
+    present = mask[:, [_CA, _CB]].all(-1)
+    alpha, beta = positions[present, _CA].astype(np.float64), positions[present, _CB].astype(np.float64)
+    direction = (beta - alpha) / np.linalg.norm(beta - alpha, axis=-1, keepdims=True)
+    apart = beta - beta[:, None]
+    distance = np.linalg.norm(apart, axis=-1)
+    cosine = (apart * direction[:, None]).sum(-1) / np.maximum(distance, 1e-6)
+    towards = np.maximum(0, (cosine + 0.5) / 1.5) ** 2
+    neighbours = towards / (1 + np.exp(distance - _MIDPOINT))
+    np.fill_diagonal(neighbours, 0)
+    surface = protein.aatype[binder][present][neighbours.sum(-1) <= _FEW_NEIGHBOURS]
+    hydrophobic = np.isin(surface, [RESTYPES.index(letter) for letter in HYDROPHOBIC])
+    return float(hydrophobic.mean()) if len(surface) else 0.0
 
 
 def _complementarity(package: Any, own: Any, target: Any) -> float | None:

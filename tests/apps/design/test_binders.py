@@ -57,23 +57,45 @@ def words(folder: Path, *more: str) -> list[str]:
         "2",
         "--trajectory-plddt",
         "0",
-        "--no-relax",
         "--num-recycles",
         "0",
     ]
     return ["binder", "--target-settings", str(folder / "target.json"), *models, *STEPS, *few, *more]
 
 
+# Calls at which a run is killed, in the order of the stages of a trajectory.
+KILLS = [
+    ("Designer.advance", 3),
+    ("Designer.finished", 1),
+    ("_redraw", 1),
+    ("redrawn", 1),
+    ("_check", 1),
+    ("relax", 2),
+    ("_measured", 2),
+    ("interface", 1),
+    ("_write_tables", 1),
+    ("write_binders", 1),
+]
+
+
 @pytest.mark.integration
-def test_a_run_from_end_to_end_is_the_same_after_kills(tmp_path: Path) -> None:
+@pytest.mark.parametrize("relaxed", [pytest.param(False, id="as predicted"), pytest.param(True, id="relaxed")])
+def test_a_run_from_end_to_end_is_the_same_after_a_kill_in_each_stage(*, relaxed: bool, tmp_path: Path) -> None:
     pytest.importorskip("protein_mpnn_utils", reason="needs the extra binders")
+    if relaxed:
+        pytest.importorskip("pdbfixer", reason="needs the extra relax")
     whole, output = tmp_path / "whole", tmp_path / "killed"
-    command = words(tmp_path, "--filters", "default", *thresholds())
+    command = words(tmp_path, "--filters", "default", *thresholds(), *([] if relaxed else ["--no-relax"]))
     ended = end(binder, [*command, "-o", str(whole)], whole)
     assert ended.code == 0, ended.printed
-    for share in (0.15, 0.4, 0.6, 0.85):
-        event = Event(index=int(ended.events * share))
-        end(binder, [*command, "-o", str(output)], output, Kill(signal.SIGKILL, event))
+    place = "helixfold.apps.design.binders:"
+    for call, index in KILLS:
+        if call == "relax" and not relaxed:
+            continue
+        killed = end(
+            binder, [*command, "-o", str(output)], output, Kill(signal.SIGKILL, Event(index=index, call=place + call))
+        )
+        assert killed.code == -signal.SIGKILL, (call, killed.printed)
     # The last run shares the directory, in which nobody else works.
     assert end(binder, [*command, "--shared", "-o", str(output)], output).code == 0
     found, expected = files_in(output), files_in(whole)

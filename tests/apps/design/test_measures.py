@@ -12,7 +12,7 @@ from Bio.PDB.SASA import ShrakeRupley
 
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.protein import Protein
-from data_pipeline.residues import ATOM_TYPES, THREE_LETTER
+from data_pipeline.residues import ATOM_TYPES, RESTYPES, THREE_LETTER
 from data_pipeline.structure import protein_from_chains
 from helixfold.analysis.metrics import superposition
 from helixfold.apps.design.measures import (
@@ -87,9 +87,35 @@ def test_buried_area_is_biopythons(name: str) -> None:
     found = interface(protein, binder)
     assert found["dSASA"] == pytest.approx(alone + target - both, rel=0.02)
     assert found["dSASA"] > 100
-    hydrophobic = np.isin(protein.aatype, ["ARNDCQEGHILKMFPSTWYV".index(letter) for letter in "ACFGILMPVWY"])
-    assert 0 < found["Surface_Hydrophobicity"] < 1
-    assert found["Surface_Hydrophobicity"] == pytest.approx(hydrophobic[binder].mean(), abs=0.3)
+
+
+@pytest.mark.parametrize("name", ["helical_hairpin", "meander"])
+def test_surface_residues_have_few_neighbours_before_their_side_chains(name: str) -> None:
+    """Rosetta's formula, written residue by residue."""
+    protein, binder = complex_of(name)
+    chosen = [place for place in np.flatnonzero(binder).tolist() if RESTYPES[protein.aatype[place]] != "G"]
+    surface = []
+    for one in chosen:
+        alpha, beta = (protein.atom_positions[one, ATOM_TYPES.index(atom)].astype(float) for atom in ("CA", "CB"))
+        count = 0.0
+        for other in chosen:
+            if other != one:
+                apart = protein.atom_positions[other, ATOM_TYPES.index("CB")] - beta
+                distance = np.linalg.norm(apart)
+                cosine = (apart / distance) @ ((beta - alpha) / np.linalg.norm(beta - alpha))
+                count += max(0.0, (cosine + 0.5) / 1.5) ** 2 / (1 + np.exp(distance - 9))
+        if count <= 2:
+            surface.append(RESTYPES[protein.aatype[one]])
+    assert 2 < len(surface) < len(chosen)
+    keep = np.isin(np.arange(len(protein.aatype)), chosen) | ~binder
+    without_glycine = Protein(
+        **{
+            each: getattr(protein, each)[keep]
+            for each in ("aatype", "atom_positions", "atom_mask", "residue_index", "chain_index", "b_factors")
+        }
+    )
+    expected = np.isin(surface, list("ACFGILMPVWY")).mean()
+    assert interface(without_glycine, binder[keep])["Surface_Hydrophobicity"] == pytest.approx(expected)
 
 
 def test_buried_atoms_without_a_partner_are_counted() -> None:
