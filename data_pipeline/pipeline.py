@@ -8,7 +8,7 @@ from datetime import date
 from functools import partial
 from pathlib import Path
 
-from data_pipeline.features.monomer import monomer_features
+from data_pipeline.features.monomer import monomer_features, numbered
 from data_pipeline.features.msa import single_sequence
 from data_pipeline.features.schema import Features
 from data_pipeline.features.templates import TemplateFeatures
@@ -44,6 +44,7 @@ class Target:
     latest_template: date | None = None  # max release date of templates, in addition to the plan's limit
     as_protein: bool = False  # accept sequences that look like DNA, RNA or three-letter codes
     description: str = ""  # the header of its FASTA record after the name
+    fragment: str = ""  # residues of a longer chain that the sequence has, such as 1-100,150-200; "": all
 
     def template_date(self, latest: date | None) -> date | None:
         """Return the earlier of the target's template date and `latest`, or None if both are None."""
@@ -95,10 +96,9 @@ def prepare(target: Target, plan: SearchPlan | None = None, results: Path | None
     for each unusable template of the user.
     """
     homologs = find_homologs(target, plan, results)
+    features = monomer_features(target.name, target.sequence, homologs.alignments.values(), homologs.template_features)
     return PreparedTarget(
-        features=monomer_features(
-            target.name, target.sequence, homologs.alignments.values(), homologs.template_features
-        ),
+        features=numbered(features, target.fragment),
         alignment_rows=homologs.alignment_rows,
         templates=homologs.templates,
         notes=template_notes(target.templates, [homologs], warn=results is None),

@@ -5,6 +5,7 @@ This module only has fast imports.
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from data_pipeline.io.errors import printable
@@ -39,6 +40,18 @@ def read_ranges(text: str) -> tuple[ResidueRange, ...]:
             )
         ranges.append(ResidueRange(first=first, last=last, chain=parts[1]))
     return tuple(ranges)
+
+
+def fragment_numbers(text: str) -> tuple[int, ...]:
+    """Return the residue numbers of fragments of a chain such as 1-100,150-200, in ascending order.
+
+    Raise `ValueError` for other text.
+    """
+    ranges = read_ranges(text)
+    numbers = tuple(number for each in ranges for number in range(each.first, each.last + 1))
+    if any(each.chain is not None for each in ranges) or any(after <= before for before, after in pairwise(numbers)):
+        raise ValueError(f"must be residues of one chain in ascending order, such as 1-100,150-200, got '{text}'")
+    return numbers
 
 
 def read_window(text: str) -> tuple[int, int]:

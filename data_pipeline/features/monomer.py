@@ -1,6 +1,7 @@
 """Combine the sequence, alignments and templates of a monomer into its features."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from data_pipeline.features.schema import Features
 from data_pipeline.features.sequence import aatype_from_sequence
 from data_pipeline.features.templates import TemplateFeatures, no_templates
 from data_pipeline.parse.a3m import Alignment
+from data_pipeline.residue_ranges import fragment_numbers
 
 
 def monomer_features(
@@ -28,3 +30,10 @@ def monomer_features(
         deletion_matrix=deletion_matrix,
         **(no_templates(len(sequence)) if templates is None else templates),
     )
+
+
+def numbered(features: Features, fragment: str) -> Features:
+    """Return the features of fragments of a longer chain, such as 1-100,150-200, with its residue numbers."""
+    if not fragment:
+        return features
+    return replace(features, residue_index=np.array(fragment_numbers(fragment), np.int32) - 1)

@@ -57,6 +57,7 @@ class FastaRecord:
     description: str  # rest of the header
     sequence: str  # in upper case
     line: int  # line number of the header, from 1
+    fragment: str = ""  # residues of a longer chain that the sequence has, such as 1-100,150-200; "": all
 
 
 def read_fasta(path: str | PathLike[str], problems: InputProblems | None = None) -> list[FastaRecord]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from data_pipeline.features.assembly import Chain
 from data_pipeline.features.complexes.target import ComplexTarget
-from data_pipeline.features.monomer import monomer_features
+from data_pipeline.features.monomer import monomer_features, numbered
 from data_pipeline.features.msa import LETTER_TYPES, single_sequence
 from data_pipeline.features.pairing import PairedRows, PairingRows
 from data_pipeline.features.schema import Features
@@ -68,10 +68,12 @@ def chains_of(target: ComplexTarget, alignments: Iterable[EntityAlignment], mode
     return [
         Chain(
             name=identifier,
-            features=replace(features[sequence], domain_name=f"{target.name}_{identifier}"),
+            features=replace(numbered(features[sequence], fragment), domain_name=f"{target.name}_{identifier}"),
             pairing=pairing[sequence],
         )
-        for identifier, sequence in zip(target.chain_ids, target.sequences, strict=True)
+        for identifier, sequence, fragment in zip(
+            target.chain_ids, target.sequences, target.fragments or ("",) * len(target.sequences), strict=True
+        )
     ]
 
 

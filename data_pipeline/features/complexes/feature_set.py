@@ -64,12 +64,15 @@ def _residue_gap_features(name: str, copies: Sequence[Chain], has_others: Mappin
         top = block.stop
     first = _first_of_equals(msa)
     sequence = "".join(chain.features.sequence for chain in chains)
-    numbers = np.concatenate([RESIDUE_GAP * each + np.arange(*span) for each, span in enumerate(pairwise(edges))])
+    numbers, end = [], 0
+    for chain in chains:
+        numbers.append(end + chain.features.residue_index)
+        end = int(numbers[-1][-1]) + 1 + RESIDUE_GAP
     return Features(
         domain_name=name,
         sequence=sequence,
         aatype=aatype_from_sequence(sequence),
-        residue_index=numbers.astype(np.int32),
+        residue_index=np.concatenate(numbers).astype(np.int32),
         msa=msa[first],
         deletion_matrix=deletions[first],
         **_templates(chains, columns),

@@ -6,15 +6,16 @@ from itertools import product
 from os import PathLike, fspath
 
 from data_pipeline.features.complexes.chain_sequences import CHAIN_SEPARATOR, COPIES
+from data_pipeline.features.complexes.sequence_files import with_fragment
 from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.io.errors import InputError, InputProblems, input_problems, printable
 from data_pipeline.parse.csv_table import read_rows
-from data_pipeline.parse.fasta import filesystem_key, read_fasta, target_name_problem
+from data_pipeline.parse.fasta import FastaRecord, filesystem_key, read_fasta, target_name_problem
 
 MAX_COMPLEXES = 100_000
 _NAME_SEPARATOR = "__"  # between the names of bait and prey in the name of a complex
 _MAX_COPIES = 100
-Sequences = Mapping[str, str]
+Records = Mapping[str, FastaRecord]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,7 @@ def read_pulldown(
     than `MAX_COMPLEXES`; errors of single records and complexes are added to `problems` if it is passed.
     """
     with input_problems(problems) as collection:
-        records = _sequences(baits, collection), _sequences(preys, collection)
+        records = _records(baits, collection), _records(preys, collection)
         if table is not None:
             return _complexes(table, _rows(table, records, collection), records, collection)
         count = len(records[0]) * len(records[1])
@@ -58,15 +59,19 @@ def read_pulldown(
         )
 
 
-def _sequences(path: str | PathLike[str], problems: InputProblems) -> Sequences:
-    return {record.name: record.sequence for record in read_fasta(path, problems)}
+def _records(path: str | PathLike[str], problems: InputProblems) -> Records:
+    found = dict[str, FastaRecord]()
+    for record in read_fasta(path, problems):
+        with problems.collected(record.name):
+            found[record.name] = with_fragment(path, record)
+    return found
 
 
 # A complex in the input: line, name or "", names of baits, names of preys.
 _Row = tuple[int | None, str, tuple[str, ...], tuple[str, ...]]
 
 
-def _rows(path: str | PathLike[str], records: tuple[Sequences, Sequences], problems: InputProblems) -> Iterator[_Row]:
+def _rows(path: str | PathLike[str], records: tuple[Records, Records], problems: InputProblems) -> Iterator[_Row]:
     """Yield the complexes of a table; errors for unknown records are added to `problems`."""
     delimiter = "\t" if fspath(path).lower().endswith((".tsv", ".tsv.gz")) else ","
     count, before = 0, len(problems)
@@ -87,7 +92,7 @@ def _rows(path: str | PathLike[str], records: tuple[Sequences, Sequences], probl
         raise InputError.at(path, "the table has no complexes; write a bait and a prey in each line")
 
 
-def _proteins(text: str, records: Sequences, role: str) -> tuple[str, ...]:
+def _proteins(text: str, records: Records, role: str) -> tuple[str, ...]:
     """Return the record name of each chain in text such as `heavy:light*2`."""
     names: list[str] = []
     for word in map(str.strip, text.split(CHAIN_SEPARATOR)):
@@ -103,13 +108,13 @@ def _proteins(text: str, records: Sequences, role: str) -> tuple[str, ...]:
 
 
 def _complexes(
-    path: str | PathLike[str], rows: Iterator[_Row], records: tuple[Sequences, Sequences], problems: InputProblems
+    path: str | PathLike[str], rows: Iterator[_Row], records: tuple[Records, Records], problems: InputProblems
 ) -> list[PulldownComplex]:
     complexes: dict[tuple[tuple[str, str], ...], PulldownComplex] = {}
     names: dict[str, str] = {}
     for line, given_name, baits, preys in rows:
-        sequences = [*(records[0][bait] for bait in baits), *(records[1][prey] for prey in preys)]
-        key = tuple(sorted(zip((*baits, *preys), sequences, strict=True)))
+        chains = [*(records[0][bait] for bait in baits), *(records[1][prey] for prey in preys)]
+        key = tuple(sorted((each.name, each.sequence) for each in chains))
         if key in complexes:
             continue
         name = given_name or _NAME_SEPARATOR.join(("_".join(baits), "_".join(preys)))
@@ -121,8 +126,9 @@ def _complexes(
                 raise InputError.at(path, problem, line=line, record=name)
             names[filesystem_key(name)] = name
             try:
-                target = ComplexTarget.of(name, sequences)
+                target = ComplexTarget.of(name, [each.sequence for each in chains])
             except InputError as error:
                 raise InputError.at(path, str(error), line=line) from error
+            target = target.with_fragments([each.fragment for each in chains])
             complexes[key] = PulldownComplex(target=target, proteins=(*baits, *preys), baits=len(baits))
     return list(complexes.values())

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
@@ -20,7 +21,9 @@ from data_pipeline.parse.fasta import (
     target_name_problem,
 )
 from data_pipeline.parse.text_files import read_lines
+from data_pipeline.residue_ranges import fragment_numbers
 
+FRAGMENT_WORD = "fragment"  # in a FASTA header, "fragment=1-100,150-200", and as a column of a table
 CHAIN_IDS_WORD = "chain_ids"  # in a FASTA header, "chain_ids=H:L", and as a column of a table
 
 
@@ -53,7 +56,15 @@ def _fasta_target(
     record = FastaRecord(name=name, description=description, sequence=text, line=line)
     records.add(record)
     if is_single:
-        return record
+        return with_fragment(path, record)
+    if _word_in(description, FRAGMENT_WORD):
+        raise InputError.at(
+            path,
+            f"{FRAGMENT_WORD}= is for a record of one chain; pass the chains as records of a file of their own "
+            "(--records-as-chains)",
+            line=line,
+            record=name,
+        )
     try:
         sequences = split_chains(text)
     except ChainSequenceError as error:
@@ -71,10 +82,30 @@ def read_complex_of_records(path: str | PathLike[str], chain_ids: Sequence[str] 
     name = Path(path).name.removesuffix(".gz").rpartition(".")[0] or Path(path).name
     if (problem := target_name_problem(name)) is not None:
         raise InputError.at(path, f"the complex is named after the file, but {problem}")
-    records = read_fasta(path)
+    records = [with_fragment(path, record) for record in read_fasta(path)]
     descriptions = dict.fromkeys(record.description for record in records if record.description)
     sequences = [record.sequence for record in records]
-    return _complex(path, records[0].line, name, sequences, chain_ids, description="; ".join(descriptions))
+    target = _complex(path, records[0].line, name, sequences, chain_ids, description="; ".join(descriptions))
+    return target.with_fragments([record.fragment for record in records])
+
+
+def with_fragment(path: str | PathLike[str], record: FastaRecord, text: str | None = None) -> FastaRecord:
+    """Return a record with only the residues that its header names in a word such as "fragment=1-100,150-200".
+
+    Residues keep their numbers in the whole sequence. `text` has the residues of a record without a header.
+    """
+    text = _word_in(record.description, FRAGMENT_WORD) if text is None else text
+    if not text:
+        return record
+    try:
+        numbers = fragment_numbers(text)
+        if numbers[-1] > len(record.sequence):
+            raise ValueError(f"ends at residue {numbers[-1]}, but the sequence has {len(record.sequence)} residues")
+    except ValueError as error:
+        raise InputError.at(path, f"{FRAGMENT_WORD} {error}", line=record.line, record=record.name) from error
+    words = (word for word in record.description.split() if not word.startswith(f"{FRAGMENT_WORD}="))
+    sequence = "".join(record.sequence[number - 1] for number in numbers)
+    return replace(record, sequence=sequence, fragment=text, description=" ".join(words))
 
 
 def read_table_targets(
@@ -111,7 +142,7 @@ def _table_target(
     if not ids and not _has_chains(text):
         record = table_record(path, line, name, text)
         records.add(record)
-        return record
+        return with_fragment(path, record, cells.get(FRAGMENT_WORD, ""))
     if (problem := target_name_problem(name)) is not None:
         raise InputError.at(path, problem, line=line, record=name or None)
     records.add(FastaRecord(name=name, description="", sequence=text, line=line))
@@ -163,8 +194,12 @@ def _place(lines: Sequence[tuple[int, bytes]], index: int) -> tuple[int | None, 
 
 def _ids_in(description: str) -> tuple[str, ...]:
     """Return the chain IDs in the description of a FASTA record."""
-    values = [word.partition("=")[2] for word in description.split() if word.startswith(f"{CHAIN_IDS_WORD}=")]
-    return _ids(values[0]) if values else ()
+    return _ids(_word_in(description, CHAIN_IDS_WORD))
+
+
+def _word_in(description: str, key: str) -> str:
+    """Return the value of the first word such as "key=value" in the description of a FASTA record, or ""."""
+    return next((word.partition("=")[2] for word in description.split() if word.startswith(f"{key}=")), "")
 
 
 def _ids(text: str) -> tuple[str, ...]:

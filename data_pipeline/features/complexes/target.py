@@ -1,7 +1,7 @@
 """A complex to predict: its chains and distinct sequences."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from data_pipeline.features.complexes.chain_ids import check_chain_ids, default_chain_ids
 from data_pipeline.io.errors import InputError, printable
@@ -28,6 +28,8 @@ class ComplexTarget:
     sequences: tuple[str, ...]  # by chain
     chain_ids: tuple[str, ...]  # by chain
     description: str = ""  # the headers of its FASTA records after the names
+    # By chain, the residues of a longer chain that the sequence has, such as 1-100,150-200; "" or (): all of them.
+    fragments: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -48,6 +50,10 @@ class ComplexTarget:
             check_sequence(sequence, f"chain {identifier} of {owner}")
         if (problem := unknown_residues_problem("".join(self.sequences))) is not None:
             raise InputError(f"{owner} cannot be predicted: {problem}")
+
+    def with_fragments(self, fragments: Sequence[str]) -> "ComplexTarget":
+        """Return the complex of which some chains are fragments of longer ones."""
+        return replace(self, fragments=tuple(fragments) if any(fragments) else ())
 
     @property
     def entities(self) -> tuple[Entity, ...]:

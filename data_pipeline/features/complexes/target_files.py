@@ -127,9 +127,16 @@ def _check_residues(target: AnyTarget, path: Path, *, as_protein: bool) -> None:
 def target_of(record: FastaRecord | ComplexTarget) -> AnyTarget:
     """Return a record as a target; a complex of one chain without its own ID becomes a single chain."""
     if isinstance(record, FastaRecord):
-        return Target(name=record.name, sequence=record.sequence, description=record.description)
+        return Target(
+            name=record.name, sequence=record.sequence, description=record.description, fragment=record.fragment
+        )
     if record.chain_ids == (ONLY_CHAIN,):
-        return Target(name=record.name, sequence=record.sequences[0], description=record.description)
+        return Target(
+            name=record.name,
+            sequence=record.sequences[0],
+            description=record.description,
+            fragment="".join(record.fragments),
+        )
     return ComplexInput(target=record)
 
 
@@ -142,10 +149,10 @@ def _with_chains(target: AnyTarget, ids: Sequence[str], pair_mode: PairMode, *, 
             return target
         complex_target = ComplexTarget.of(target.name, (target.sequence,), ids, target.description)
         files = (ChainAlignmentFiles(unpaired=target.alignments),)
+        complex_target = complex_target.with_fragments([target.fragment])
         return ComplexInput(target=complex_target, files=files, pair_mode=pair_mode)
     ids = ids or target.target.chain_ids
-    complex_target = ComplexTarget.of(target.name, target.target.sequences, ids, target.description)
-    return replace(target, target=complex_target, pair_mode=pair_mode)
+    return replace(target, target=replace(target.target, chain_ids=tuple(ids)), pair_mode=pair_mode)
 
 
 def _kind_problem(target: AnyTarget) -> str | None:

@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.features.complexes.complex_input import ComplexInput
+from data_pipeline.features.complexes.complex_input import AnyTarget, ComplexInput
 from data_pipeline.features.complexes.feature_file import features_digest
 from data_pipeline.features.complexes.feature_set import TargetFeatures, alignment_of
 from data_pipeline.io.errors import InputError
@@ -173,6 +173,8 @@ def record_for(
     if job.target is None:
         inputs["features"] = features_digest(job.ready_features)
     else:
+        if any(fragments := _fragments(job.target)):
+            inputs["fragments"] = fragments
         inputs["alignments"] = [_file(path) for path in job.target.alignments]
         inputs["searches"] = list(settings.search_identities)
         if isinstance(job.target, ComplexInput):
@@ -263,6 +265,10 @@ def model_origin(record: TargetRecord, name: str, features: TargetFeatures) -> M
         return model
     templates = (each for each in templates_in(alignment_of(features)) if each.label in provenance.templates)
     return replace(model, software=provenance.software, searches=provenance.searches, templates=tuple(templates))
+
+
+def _fragments(target: AnyTarget) -> list[str]:
+    return list(target.target.fragments) if isinstance(target, ComplexInput) else [target.fragment]
 
 
 def _files(path: Path) -> Iterable[Path]:
