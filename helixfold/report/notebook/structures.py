@@ -127,7 +127,9 @@ def _as_model(serial: int, protein: Protein) -> str:
 
 
 class _View(py3Dmol.view):  # type: ignore[misc]
-    """View whose HTML a notebook stores once; py3Dmol stores it twice, for an extension of JupyterLab."""
+    """A view whose HTML a notebook stores once. It stores py3Dmol's own twice, once for an extension of JupyterLab."""
+
+    startjs: str
 
     startjs: str
 
