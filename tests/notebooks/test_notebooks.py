@@ -1,5 +1,6 @@
 """Every notebook is a pair: a script that people review and a notebook without results, with the same cells."""
 
+import os
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -73,8 +74,12 @@ def test_links_lead_to_notebooks_or_the_web(script: Path) -> None:
 def test_a_notebook_runs_in_an_empty_directory_and_stays_small(
     script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))  # parameters that were downloaded are not used
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    # Parameters that were downloaded are not used.
+    configuration = tmp_path / "helixfold.toml"
+    configuration.write_text(f'weights_directory = "{tmp_path}"\n')
+    monkeypatch.setenv("HELIXFOLD_CONFIG", str(configuration))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(NOTEBOOKS.parent), os.environ.get("PYTHONPATH", "")]))
     resources = {"metadata": {"path": str(tmp_path)}}
     notebook = nbformat.read(script.with_suffix(".ipynb"), as_version=4)
     nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3", resources=resources).execute()

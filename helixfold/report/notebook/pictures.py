@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Float
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
@@ -48,7 +49,7 @@ def maps(
     bottom, colors = (-top, "RdBu_r") if least is None else (least, "viridis")
     figure = heat_maps(values, label, colors=colors, limits=(bottom, top), columns=columns, axis_labels=axes)
     figure.set_dpi(_DOTS_PER_INCH)
-    return _picture(figure)
+    return _picture(figure, colors)
 
 
 def lines(
@@ -73,12 +74,16 @@ def lines(
     axes.spines[["top", "right"]].set_visible(False)
     if len(values) > 1:
         axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    return _picture(figure)
+    return Picture(png=to_png(figure))
 
 
-def _picture(figure: Figure) -> Picture:
-    """Return a figure with a palette of 256 colours, which takes less than half the bytes in a notebook."""
-    image = Image.open(io.BytesIO(to_png(figure))).convert("RGB")
+def _picture(figure: Figure, colors: str) -> Picture:
+    """Return a figure with a palette of a colour map and greys, which takes less than half the bytes in a notebook."""
+    greys = np.repeat(np.linspace(0, 1, 16)[:, None], 3, 1)
+    palette = Image.new("P", (1, 1))
+    shades = np.concatenate([greys, colormaps[colors](np.linspace(0, 1, 240))[:, :3]])
+    palette.putpalette((255 * shades).round().astype(np.uint8).ravel().tolist())
+    image = Image.open(io.BytesIO(to_png(figure))).convert("RGB").quantize(palette=palette, dither=Image.Dither.NONE)
     png = io.BytesIO()
-    image.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(png, "PNG", optimize=True)
+    image.save(png, "PNG", optimize=True)
     return Picture(png=png.getvalue())
