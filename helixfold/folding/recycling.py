@@ -60,20 +60,21 @@ def fold(
     run: Executor,
     *,
     stages: Stages,
-    runner: IterationRunner = EAGER,
+    passes: IterationRunner = EAGER,
 ) -> list[Prediction]:
     """Predict one or several targets with one model, and return their predictions in order (Suppl. Alg. 30).
 
     Several targets are computed as one batch; the streams of the executor `run` must then be tensors. Up to rounding,
     a target gives the same prediction as when folded alone: each has its own samples and leaves the batch when its own
-    recycling ends. Shorter targets are padded to the longest, and all of them to a common size if `runner` captures
-    CUDA graphs, which other targets can then replay. A prediction depends only on features, parameters, options and the
-    device's arithmetic. With a tolerance or a score to stop at, the host waits for a GPU once per iteration.
+    recycling ends. Shorter targets are padded to the longest. `passes` runs the recycling iterations; if it captures
+    CUDA graphs, all targets are padded to a common size, so that other targets can replay them. A prediction depends
+    only on features, parameters, options and the device's arithmetic. With a tolerance or a score to stop at, the host
+    waits for a GPU once per iteration.
     """
     device = next(model.parameters()).device
     dtype = dtype_on(options.dtype, properties_of(device))
-    if len(targets) > 1 and not can_share_passes(targets, options, dtype):
-        alone = [fold(model, preset, [target], options, run, stages=stages, runner=runner) for target in targets]
+    if len(targets) > 1 and not can_share_batch(targets, options, dtype):
+        alone = [fold(model, preset, [target], options, run, stages=stages, passes=passes) for target in targets]
         return [prediction for (prediction,) in alone]
     inputs = [
         model_input(
@@ -81,7 +82,7 @@ def fold(
         )
         for target in targets
     ]
-    draws = _Draws(inputs, preset, options, device, is_captured=_is_captured(inputs, run, runner))
+    draws = _Draws(inputs, preset, options, device, is_captured=_is_captured(inputs, run, passes))
     names = [target.name or preset.name for target in targets]
     prefix = f"{names[0]}: " if len(targets) == 1 else ""
     recycles, tolerance = options.recycles(preset), options.tolerance(preset)
@@ -94,7 +95,7 @@ def fold(
             with stages.stage(f"{prefix}sampling"):
                 ensemble = draws.ensemble(remaining, cycle)
             with stages.stage(f"{prefix}network"):
-                folded = runner(model, run, ensemble, previous, dtype)
+                folded = passes(model, run, ensemble, previous, dtype)
                 if device.type in _DRAW_AHEAD and cycle < recycles:
                     draws.draw(remaining, cycle + 1)
                 # The first iteration is not compared with an initial guess, which it may leave almost unchanged.
@@ -136,7 +137,7 @@ def fold(
     return [predictions[index] for index in range(len(targets))]
 
 
-def can_share_passes(targets: Sequence[FoldingTarget], options: FoldingOptions, dtype: torch.dtype) -> bool:
+def can_share_batch(targets: Sequence[FoldingTarget], options: FoldingOptions, dtype: torch.dtype) -> bool:
     """Return whether several targets can be computed as one batch; `dtype` is the trunk's precision."""
     # Padding produces the network's largest numbers, which float16 cannot hold. Dropout would be the same for all
     # targets of a batch. Structures of all iterations, and offsets and restraints of residue pairs, are supported for
