@@ -240,9 +240,10 @@ def _added_words(expected: list[Any], current: list[Any]) -> list[str]:
     """Return the words that a list gained, or an empty list if other words are missing or in another order."""
     if not all(isinstance(each, str) for each in (*expected, *current)):
         return []
-    earlier = set(expected)
-    is_extended = [each for each in current if each in earlier] == expected
-    return [each for each in current if each not in earlier] if is_extended else []
+    # Choices of an option are one text, separated by spaces or bars.
+    before, after = ([word for each in texts for word in re.split("[ |]", each)] for texts in (expected, current))
+    is_extended = [word for word in after if word in before] == before
+    return [word for word in after if word not in before] if is_extended else []
 
 
 def _is_equal(one: Any, other: Any) -> bool:

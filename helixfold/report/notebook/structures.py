@@ -127,9 +127,7 @@ def _as_model(serial: int, protein: Protein) -> str:
 
 
 class _View(py3Dmol.view):  # type: ignore[misc]
-    """A view whose HTML a notebook stores once. It stores py3Dmol's own twice, once for an extension of JupyterLab."""
-
-    startjs: str
+    """View whose HTML a notebook stores once; py3Dmol stores it twice, for an extension of JupyterLab."""
 
     startjs: str
 
