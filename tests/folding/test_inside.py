@@ -157,7 +157,7 @@ def test_costs_are_printed_as_a_table() -> None:
     first, *lines = repr(table).splitlines()
     assert first.split() == ["module", "parameters", "FLOPs"]
     total = sum(each.numel() for each in untrained_model(tiny_multimer().model, 0).parameters())
-    assert lines[0].split()[:2] == ["network", str(total)]
+    assert lines[0].split()[:2] == ["network", f"{total:,}"]
     assert len({re.search(r"  \d", line).start() for line in lines[:2]}) == 1  # type: ignore[union-attr]
 
 
