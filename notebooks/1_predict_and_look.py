@@ -51,8 +51,8 @@ prediction
 # %% [markdown]
 # ## The structure
 #
-# Turn it with the mouse. The colours are those of the AlphaFold database: dark blue where the network is very
-# confident, then light blue, yellow, and orange where it is not.
+# Turn it with the mouse. The colours are as in the AlphaFold database: dark blue where the network is very confident,
+# then light blue, yellow, and orange where it is not.
 
 # %%
 prediction.view()

@@ -19,8 +19,8 @@
 #
 # **Time:** about 6 s on two cores of an AMD EPYC.
 #
-# No network runs in this notebook. The input is an alignment of 112 SH3 domains, with that of Src first, and the
-# structure of one of them as a template.
+# No network runs in this notebook. The input is an alignment of 112 SH3 domains, with Src first, and the structure of
+# one of them as a template.
 
 # %%
 import numpy as np
@@ -176,8 +176,8 @@ maps(spans, "C-alpha distance (Å)", most=30)
 #
 # In each recycling iteration, a network reads a random sample of these arrays: some rows become cluster centres with
 # the profile of their cluster (`msa_feat`, 49 channels), others "extra" rows, and some letters are masked. The model's
-# settings limit the numbers of rows, here those of the demonstration model. Other numbers than (0, 0), seed and
-# iteration, give another sample.
+# settings limit the numbers of rows, here of the demonstration model. Other numbers than (0, 0), seed and iteration,
+# give another sample.
 
 # %%
 model = preset("small")

@@ -114,7 +114,7 @@ FAMILY = {
 targets = [Target(name=name, sequence=sequence) for name, sequence in FAMILY.items()]
 
 # %% [markdown]
-# `representations` takes any number of targets, runs those of about the same length together, and returns a dict for
+# `representations` takes any number of targets, runs targets of about the same length together, and returns a dict for
 # each. `single` has a row of 128 numbers for each residue (384 in AlphaFold 2's models).
 
 # %%
