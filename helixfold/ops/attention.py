@@ -87,8 +87,8 @@ def _sample_by_sdpa(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bia
     n, h, q, d = query.shape
     keys, scale = key.shape[-2], d**-0.5
     if bias is not None:
-        # On a GPU, the kernel needs rows of the bias without gaps that start at multiples of 16 bytes.
-        bias = pad(bias.to(query.dtype), (0, -keys % 8))[..., :keys].expand(n, h, q, keys)
+        # On a GPU, the kernel needs rows of the bias without gaps that start at multiples of 16 elements.
+        bias = pad(bias.to(query.dtype), (0, -keys % 16))[..., :keys].expand(n, h, q, keys)
     if not every_key_counts(mask):
         # The kernel adds one bias to the logits. A mask that differs between rows would make this bias as large as the
         # logits, so the mask becomes an additional channel: 1 in the queries, the bias of the mask in the keys.
