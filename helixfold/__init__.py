@@ -11,6 +11,7 @@ from helixfold.runtime.openmp import sleep_while_waiting, warn_of_spinning_threa
 
 if TYPE_CHECKING:
     from helixfold.apps.example_files import example_file
+    from helixfold.apps.fetched_inputs import fetch_structure
     from helixfold.folding.api import load_model, predict
     from helixfold.folding.inside import feature_shapes, module_costs, record_attention, run_block
     from helixfold.folding.options import FoldingOptions
@@ -23,6 +24,7 @@ __all__ = [
     "Prediction",
     "example_file",
     "feature_shapes",
+    "fetch_structure",
     "load_model",
     "load_results",
     "module_costs",
@@ -35,6 +37,7 @@ _MODULES = {
     "Prediction": "helixfold.folding.prediction",
     "example_file": "helixfold.apps.example_files",
     "feature_shapes": "helixfold.folding.inside",
+    "fetch_structure": "helixfold.apps.fetched_inputs",
     "load_model": "helixfold.folding.api",
     "load_results": "helixfold.report.load",
     "module_costs": "helixfold.folding.inside",

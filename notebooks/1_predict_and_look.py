@@ -20,7 +20,7 @@
 #
 # A protein is a chain of amino acids that folds into a shape. Src is an enzyme that tells cells to grow; its SH3
 # domain, 64 amino acids, holds on to other proteins. Its structure is known
-# ([1SRL](https://www.rcsb.org/structure/1SRL)), so we can check what the network predicts.
+# ([1SRL](https://www.rcsb.org/structure/1SRL), downloaded once), so we can check what the network predicts.
 #
 # **Without DeepMind's parameters this is a demonstration.** The package contains a small network that completes and
 # corrects a related structure. After `helixfold weights download` (373 MB) the same cells use AlphaFold 2.
@@ -33,7 +33,7 @@ from helixfold.results.prediction import structure_distances
 
 SEQUENCE = helixfold.example_file("src_sh3.fasta")
 TEMPLATE = helixfold.example_file("1shg.pdb")
-EXPERIMENT = helixfold.example_file("1srl.pdb")
+EXPERIMENT = helixfold.fetch_structure("1SRL")
 print(SEQUENCE.read_text())
 
 # %% [markdown]

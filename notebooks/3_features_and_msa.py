@@ -128,7 +128,7 @@ maps({"mutual information, corrected": mutual.clip(0)}, "bits", most=0.25)
 # was used.
 
 # %%
-experiment = protein_from_chains(read_structure(helixfold.example_file("1srl.pdb")).chains)
+experiment = protein_from_chains(read_structure(helixfold.fetch_structure("1SRL")).chains)
 distances = structure_distances(experiment)
 usable = np.triu(np.isfinite(mutual * distances), 6)
 first, second = np.nonzero(usable)

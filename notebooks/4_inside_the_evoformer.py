@@ -162,7 +162,7 @@ maps({"distogram": prediction.distances.expected, "structure": distances}, "dist
 # 2 does that three times. The film shows all four structures, superposed on the experiment (grey).
 
 # %%
-prediction.film(helixfold.example_file("1srl.pdb"))
+prediction.film(helixfold.fetch_structure("1SRL"))
 
 # %% [markdown]
 # What changes? With a template, most is there after the first iteration, and the rest moves the tail, which the

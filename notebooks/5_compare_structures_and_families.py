@@ -37,7 +37,7 @@ from helixfold.report.notebook.pictures import lines, maps
 
 warnings.filterwarnings("ignore", "DEMONSTRATION")  # see notebook 1
 SEQUENCE, TEMPLATE = helixfold.example_file("src_sh3.fasta"), helixfold.example_file("1shg.pdb")
-EXPERIMENT = helixfold.example_file("1srl.pdb")
+EXPERIMENT = helixfold.fetch_structure("1SRL")
 
 # %%
 model = helixfold.load_model("small")

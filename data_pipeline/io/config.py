@@ -16,6 +16,8 @@ from data_pipeline.io.errors import InputError, choice_problem, did_you_mean, pr
 MAX_SEED = 2**62  # random number generators accept it
 MAX_RECYCLES = 1000
 MAX_ENSEMBLE = 100
+# Distance restraints: upper bounds, each with the probability that it holds, or distributions of a distance.
+RestraintKind = Literal["contacts", "distances"]
 
 
 class ConfigError(InputError):

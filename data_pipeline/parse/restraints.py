@@ -2,16 +2,14 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, Int
 
+from data_pipeline.io.config import RestraintKind
 from data_pipeline.io.errors import InputError, choice_problem, printable
 from data_pipeline.io.files import read_file
 
-# "contacts" are upper bounds, each with the probability that it holds; "distances" are distributions of a distance.
-RestraintKind = Literal["contacts", "distances"]
 # Distance distributions of AlphaLink (Stahl et al. 2023): 127 bins of 0.3125 Angstrom, and one of all larger distances.
 BIN_EDGES = 2.3125 + 0.3125 * np.arange(128)
 # Largest distance of C-alpha atoms in Angstrom that a cross-linker bridges (Merkley et al. 2014).

@@ -13,7 +13,6 @@ def example_file(name: str) -> Path:
 
     - src_sh3.fasta: the SH3 domain of chicken Src, 64 residues
     - src_sh3.a3m: an alignment of it and 111 SH3 domains of other proteins
-    - 1srl.pdb: its experimental structure (PDB 1SRL, by NMR), residues 9 to 64
     - 1shg.pdb: a template, the SH3 domain of spectrin (PDB 1SHG), with 34 % of the residues in common
     - strand_helix.pdb: an ideal peptide of 21 residues
     """

@@ -6,11 +6,26 @@ from pathlib import Path
 
 from data_pipeline.io.errors import InputError
 from data_pipeline.io.user_cache import NO_CACHE, user_cache, writable_cache
-from data_pipeline.search.entries import EntryServers, fetch_sequence, fetch_structure, is_entry
+from data_pipeline.search import entries
+from data_pipeline.search.entries import EntryServers, fetch_sequence, is_entry
 from helixfold.apps.options import PredictOptions
 from helixfold.runtime.standard_streams import print_note
 
 _DIRECTORY = "entries"  # in the cache
+
+
+def fetch_structure(name: str) -> Path:
+    """Return the path of the mmCIF file of a PDB id, or of a UniProt accession from AlphaFold DB.
+
+    The file is downloaded once and stays in the cache. Raise `InputError` if it cannot be downloaded.
+    """
+    return entries.fetch_structure(name, _cache(), EntryServers.configured(), print_note)
+
+
+def _cache() -> Path:
+    if (cache := user_cache()) is None:
+        raise InputError(NO_CACHE)
+    return writable_cache(cache / _DIRECTORY)
 
 
 def with_fetched_inputs(options: PredictOptions) -> PredictOptions:
@@ -28,12 +43,10 @@ def with_fetched_inputs(options: PredictOptions) -> PredictOptions:
         raise InputError(
             f"{ids[0]}: no such file; if it is a UniProt accession or a PDB id, pass --fetch-inputs to download it"
         )
-    if (cache := user_cache()) is None:
-        raise InputError(NO_CACHE)
-    cache, servers = writable_cache(cache / _DIRECTORY), EntryServers.configured()
+    cache, servers = _cache(), EntryServers.configured()
 
     def file_of(path: Path, *, is_structure: bool = True) -> Path:
-        fetch = fetch_structure if is_structure else fetch_sequence
+        fetch = entries.fetch_structure if is_structure else fetch_sequence
         return fetch(str(path), cache, servers, print_note) if path in ids else path
 
     return replace(

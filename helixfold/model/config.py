@@ -9,12 +9,12 @@ from data_pipeline.io.config import (
     POSITIVE,
     Config,
     ConfigError,
+    RestraintKind,
     added_setting,
     at_least,
     at_most,
     between,
 )
-from data_pipeline.parse.restraints import RestraintKind
 
 __all__ = ["Config", "ConfigError"]
 

@@ -7,9 +7,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
 
-from data_pipeline.io.config import MAX_RECYCLES, Bound, Config, ConfigError, added_setting, at_least, at_most
+from data_pipeline.io.config import (
+    MAX_RECYCLES,
+    Bound,
+    Config,
+    ConfigError,
+    RestraintKind,
+    added_setting,
+    at_least,
+    at_most,
+)
 from data_pipeline.io.errors import did_you_mean, printable
-from data_pipeline.parse.restraints import RestraintKind
 from data_pipeline.sampling.sample import SamplingConfig
 from helixfold.model.config import (
     MSA_LETTERS,

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from data_pipeline.parse.restraints import RestraintKind
+from data_pipeline.io.config import RestraintKind
 from helixfold.model.batch import Batch
 from helixfold.model.layers import Linear
 

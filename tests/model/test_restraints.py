@@ -6,7 +6,7 @@ import pytest
 import torch
 from einops import rearrange
 
-from data_pipeline.parse.restraints import RestraintKind
+from data_pipeline.io.config import RestraintKind
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.model.batch import Batch

@@ -1,10 +1,12 @@
 """Every notebook is a pair: a script that people review and a notebook without results, with the same cells."""
 
+import gzip
 import os
 import re
 from itertools import pairwise
 from pathlib import Path
 
+import gemmi
 import pytest
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -69,14 +71,28 @@ def test_links_lead_to_notebooks_or_the_web(script: Path) -> None:
         assert target.startswith("https://") or (NOTEBOOKS / target).is_file(), target
 
 
+@pytest.fixture
+def downloaded(tmp_path: Path, real_data: Path) -> Path:
+    """A cache with the entry of the PDB that notebooks download."""
+    source = real_data / "pdb" / "1srl.pdb.gz"
+    structure = gemmi.read_pdb_string(gzip.decompress(source.read_bytes()).decode())
+    structure.setup_entities()
+    structure.assign_label_seq_id()
+    cache = tmp_path / "cache"
+    (cache / "entries").mkdir(parents=True)
+    structure.make_mmcif_document().write_file(str(cache / "entries" / "1SRL.cif"))
+    return cache
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize("script", NUMBERED, ids=lambda path: path.stem)
 def test_a_notebook_runs_in_an_empty_directory_and_stays_small(
-    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
+    cache = request.getfixturevalue("downloaded") if "fetch_structure" in script.read_text() else tmp_path
     # Parameters that were downloaded are not used.
     configuration = tmp_path / "helixfold.toml"
-    configuration.write_text(f'weights_directory = "{tmp_path}"\n')
+    configuration.write_text(f'weights_directory = "{tmp_path}"\ncache_directory = "{cache}"\n')
     monkeypatch.setenv("HELIXFOLD_CONFIG", str(configuration))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(NOTEBOOKS.parent), os.environ.get("PYTHONPATH", "")]))

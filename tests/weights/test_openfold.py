@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from data_pipeline.io.config import RestraintKind
 from data_pipeline.io.errors import InputError
-from data_pipeline.parse.restraints import RestraintKind
 from helixfold.model.presets import preset
 from helixfold.weights import alphafold, openfold
 from helixfold.weights.load import load_weights

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import helixfold
-from data_pipeline.parse.restraints import RestraintKind
+from data_pipeline.io.config import RestraintKind
 from helixfold.cli.main import main
 from helixfold.model.presets import tiny
 from helixfold.weights.checkpoint import save_checkpoint
