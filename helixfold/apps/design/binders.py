@@ -1,4 +1,4 @@
-"""Design binders from end to end, as BindCraft does: design, draw sequences again, check, measure, filter and rank."""
+"""Design binders from end to end, as BindCraft does: design, redraw, check, measure, filter and rank."""
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -69,7 +69,7 @@ from helixfold.runtime.standard_streams import optional_output, print_note, prin
 from helixfold.weights.find import ReadyModel, find_models
 
 _SCREENED: Final = 50  # steps of logits after which a trajectory is screened
-_STAGE_PLDDT, _FINAL_PLDDT = 0.65, 0.7  # BindCraft's least mean pLDDT of a trajectory's stages, and of its end
+_STAGE_PLDDT, _FINAL_PLDDT = 0.65, 0.7  # BindCraft's minimum mean pLDDT after a stage, and of a finished trajectory
 _LEAST_CONTACTS: Final = 3  # residues of the binder that touch the target
 _HELICITY: Final = (-3.0, 1.0)  # range of random weights of helices
 _DRAWS: Final = MAX_STEPS + 1  # the place of a trajectory's own draws among the random streams of its steps
@@ -81,7 +81,7 @@ _CONFIDENCE: Final = ("pLDDT", "pTM", "i_pTM", "pAE", "i_pAE")
 
 @dataclass(frozen=True, kw_only=True)
 class BinderSource:
-    """A target of binders: what makes the task of a length, the range of lengths, and how many to accept."""
+    """A target: a function that returns the task for a length, the range of lengths, and how many to accept."""
 
     name: str
     make: Callable[[int], DesignTask]
@@ -92,7 +92,7 @@ class BinderSource:
 
 @dataclass(frozen=True, kw_only=True)
 class Campaign:
-    """Everything that decides what is designed for a target, and where its files are."""
+    """Settings, models and output directory of the binders for one target."""
 
     source: BinderSource
     directory: Path
@@ -127,12 +127,12 @@ class Campaign:
         return f"{self.source.name}_l{length}_s{self.options.seed + number}"
 
     def designer(self, task: DesignTask) -> Designer:
-        """Return what makes a trajectory."""
+        """Return the designer of a trajectory."""
         models = self.models if self.advanced["sample_models"] else self.models[:1]
         return Designer(task, models, self.options, device=self.device)
 
     def checkers(self, task: DesignTask, *, has_sheet: bool) -> list[Designer]:
-        """Return what predicts complexes of this task, or a chain alone, by each model that checks."""
+        """Return a predictor for each checking model, of this task's complexes or of a chain alone."""
         sheet = has_sheet and self.advanced["optimise_beta"]
         recycles = self.advanced["optimise_beta_recycles_valid" if sheet else "num_recycles_validation"]
         options = DesignOptions(num_recycles=recycles, dropout=False, seed=self.options.seed, dtype=self.options.dtype)
@@ -305,7 +305,7 @@ def _begin(campaign: Campaign, output: Path) -> None:
 
 
 def _work(campaign: Campaign, most: int, claims: Claims | None, run: Run, campaigns: Sequence[Campaign]) -> None:
-    """Make trajectories until enough sequences are accepted; those that another run has made count."""
+    """Make trajectories until enough sequences are accepted, including sequences that other runs made."""
     name, failed, is_estimated = campaign.source.name, 0, False
 
     def wanted() -> Iterator[list[int]]:
@@ -354,7 +354,7 @@ def _print_estimate(campaign: Campaign, number: int) -> None:
 
 
 def _has_enough(campaign: Campaign) -> bool:
-    """Return whether a target has as many accepted binders as are wanted, or too few for too long."""
+    """Return whether enough binders of a target are accepted, or the acceptance rate stays too low."""
     found = [JsonObject.read(path).get("accepted", int) for path, _ in TRAJECTORY.files(campaign.directory)]
     if sum(found) >= campaign.source.accepted:
         return True
@@ -369,7 +369,7 @@ def _has_enough(campaign: Campaign) -> bool:
 
 
 def _trajectory(campaign: Campaign, number: int, run: Run) -> None:
-    """Make a trajectory and its sequences, as far as an earlier run has not."""
+    """Make a trajectory and its sequences; continue from the files of an earlier run."""
     directory = campaign.directory
     length, helicity = campaign.drawn(number)
     task = campaign.task(length, helicity)
@@ -433,7 +433,7 @@ def _design(campaign: Campaign, designer: Designer, number: int, run: Run) -> No
 
 
 def end_of(design: Design, binder: np.ndarray, min_plddt: float) -> str:
-    """Return why a finished trajectory is not worth a check, as BindCraft counts it; an empty text if it is."""
+    """Return BindCraft's reason to reject a finished trajectory, or an empty string."""
     if clashes(design.protein, only_alpha=True):
         return "Trajectory_Clashes"
     if float(design.plddt[binder].mean()) / 100 < min_plddt:
@@ -542,7 +542,7 @@ def labels_of(values: Mapping[int, Mapping[str, Any]], averages: Mapping[str, An
 
 
 def confidence_of(found: Design, binder: np.ndarray) -> dict[str, Any]:
-    """Return how sure a model is of a complex: BindCraft's values from 0 to 1, and ipSAE."""
+    """Return the confidence scores of a complex: BindCraft's, 0 to 1, and ipSAE."""
     return {
         "pLDDT": 1 - found.losses["plddt"],
         "pTM": found.ptm,

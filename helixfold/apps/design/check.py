@@ -1,4 +1,4 @@
-"""Fold designs again with another model, which has not seen them: what it finds is evidence, one's own pLDDT is not.
+"""Predict designs with models that did not design them; the pLDDT of the designing model is not evidence.
 
 The same is done for sequences that nobody designed, a shuffled copy of each design and a random sequence: a design
 counts only where the other model is surer of it, and agrees better with the model that designed it, than of both.
@@ -27,12 +27,12 @@ from helixfold.folding.recycling import FoldingTarget, fold
 from helixfold.weights.find import ReadyModel
 
 SHUFFLED, RANDOM = CONTROLS = ("shuffled", "random")
-_MOST_DIGITS: Final = 12  # of a model's digest, which tell it apart
+_MOST_DIGITS: Final = 12  # of a model's digest, enough to identify it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """Mean pLDDT, 0 to 100, by a model that checks, and the TM-score of its prediction to that of the designing one."""
+    """Mean pLDDT (0 to 100) of a checking model, and the TM-score of its prediction to the designed structure."""
 
     plddt: float
     tm_score: float
@@ -63,13 +63,13 @@ class Checked:
 
     @property
     def beats_controls(self) -> bool:
-        """Return whether both numbers of the design are above those of every control."""
+        """Return whether pLDDT and TM-score of the design are higher than the scores of every control."""
         own = self.agreement
         return all(own.plddt > each.plddt and own.tm_score > each.tm_score for each in self.controls.values())
 
 
 def strictest(checks: Sequence[Checked]) -> Checked:
-    """Return the check that says least for a design: one that controls pass as well, or that of the least product."""
+    """Return the least favourable check: one whose controls score as well, or the one with the smallest product."""
     return min(checks, key=lambda each: (each.beats_controls, each.agreement.product))
 
 
@@ -111,7 +111,7 @@ def checked(
 
 
 def agreement(protein: Protein, prediction: Prediction) -> Agreement:
-    """Return how sure another model is of its prediction, and how like that is to the structure `protein`."""
+    """Return the confidence of another model in its prediction, and the similarity of the prediction to `protein`."""
     found = superposed_scores(_alpha(prediction.protein), _alpha(protein))
     return Agreement(plddt=float(prediction.plddt.mean()), tm_score=found.tm_score)
 
@@ -129,7 +129,7 @@ def control_designs(designer: Designer, sequences: Mapping[str, str], number: in
 
 
 def control_sequence(letters: str, is_free: Bool[np.ndarray, "r"], kind: str, designer: Designer, number: int) -> str:
-    """Return the letters of a design with those of free residues in another order, or random ones of those allowed."""
+    """Return a design's sequence with its free residues shuffled, or drawn at random from the allowed amino acids."""
     options = designer.options
     random = np.random.default_rng([zlib.crc32(kind.encode()), options.seed + number])
     found = np.array(list(letters))

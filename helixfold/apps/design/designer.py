@@ -151,7 +151,7 @@ class Designer:
             value, found, outputs = self._losses(chosen, sequence, self._recycles(trajectory))
             (gradient,) = torch.autograd.grad(value, [numbers])
         if not bool(gradient.isfinite().all()):
-            raise InputError(f"{self.task.name}: step {trajectory.step + 1} has a gradient that is no number")
+            raise InputError(f"{self.task.name}: step {trajectory.step + 1} has a gradient that is not finite")
         if settings.stage == "screen" and self.options.sheet_recycles is not None:
             found["sheet"] = self._sheet(chosen, outputs)
         best = self._best(trajectory, settings, float(value.detach()), sequence)

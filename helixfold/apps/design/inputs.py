@@ -105,7 +105,7 @@ def task_input(task: DesignTask, preset: Preset, device: torch.device | str = "c
     hides = torch.cat([torch.full(chain.aatype.shape, chain.hides_sequence) for chain in ordered])[None].to(device)
     shown = mask * is_shown[..., None]
     shown[..., _SIDE_CHAIN:] *= ~hides[..., None]
-    # What a template shows is no aim.
+    # Atoms that a template shows are not a goal of the design.
     aim = mask * (1 - is_shown)[..., None]
     return TaskInput(
         given=given,

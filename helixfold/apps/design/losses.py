@@ -29,7 +29,7 @@ from helixfold.model.outputs import Outputs
 _LARGEST_ERROR = 31.0
 # Added to counts and probabilities (ColabDesign).
 _SMALL = 1e-8
-# Taken from the logits of distances that are no contacts.
+# Subtracted from the logits of distances that are not contacts.
 _FAR = 1e7
 # Factor and power of the number of residues: the radius of gyration of globular proteins in Angstrom (BindCraft).
 _GLOBULE = 2.38, 0.365

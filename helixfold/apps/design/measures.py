@@ -60,7 +60,7 @@ class Atoms:
 
 
 def interface_residues(protein: Protein, binder: Bool[np.ndarray, "r"]) -> list[int]:
-    """Return the places in the binder, from 0, of residues with an atom at most 4 Angstrom from one of the target."""
+    """Return the indices in the binder, from 0, of residues with an atom within 4 Angstrom of the target."""
     from scipy.spatial import cKDTree  # noqa: PLC0415 (takes long to load)
 
     own, other = Atoms.of(protein, binder), Atoms.of(protein, ~binder)
@@ -90,7 +90,7 @@ def clashes(protein: Protein, *, only_alpha: bool = False) -> int:
 
 
 def interface(protein: Protein, binder: Bool[np.ndarray, "r"]) -> dict[str, Any]:
-    """Return what BindCraft measures of an interface, by its names, as far as geometry tells it.
+    """Return BindCraft's measures of an interface, by its names, as far as they follow from geometry.
 
     Areas are in square Angstrom and shares in percent, except the hydrophobic share of surface residues, from 0 to 1.
     Without a contact the shape complementarity is None. Raise `InputError` without the package protein-interface.

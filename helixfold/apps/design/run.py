@@ -1,4 +1,4 @@
-"""Run `helixfold design`: every design of every target, with files that a killed run goes on from."""
+"""Run `helixfold design`: every design of every target, with files from which a killed run resumes."""
 
 import hashlib
 import json
@@ -167,13 +167,13 @@ def _begin(
 
 
 def settings_record(settings: Mapping[str, Any]) -> RunRecord:
-    """Return the settings of designs as a record, whose differences are told."""
+    """Return the settings of designs as a record, to report differences from another run."""
     inputs = {name: value for name, value in settings.items() if name in ("target", "chains", "models")}
     return RunRecord(inputs=inputs, options={name: each for name, each in settings.items() if name not in inputs})
 
 
 def task_digest(task: DesignTask) -> str:
-    """Return a digest of what a task knows of its chains."""
+    """Return a digest of the chains of a task."""
     digest = hashlib.sha256()
     for chain in task.chains:
         digest.update(json.dumps([chain.name, chain.is_shown]).encode())

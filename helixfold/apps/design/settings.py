@@ -55,7 +55,7 @@ class Threshold:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetSettings:
-    """What a file for a target says; `unused` are the names of entries that mean nothing here."""
+    """Content of BindCraft's settings file for a target; `unused` names the entries that have no effect here."""
 
     structure: Path
     output: Path | None

@@ -17,7 +17,7 @@ from helixfold.apps.design.task import DesignTask
 
 @dataclass(frozen=True, kw_only=True)
 class BinderInput:
-    """What the command line says of binders: targets, a range of lengths, and the chains and hotspots to bind."""
+    """Binder options of the command line: targets, a range of lengths, and the chains and hotspots to bind."""
 
     structures: tuple[Path, ...]
     lengths: tuple[int, int] | None

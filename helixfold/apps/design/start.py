@@ -1,4 +1,4 @@
-"""Begin `helixfold design binder` and `redesign` from what the command line and BindCraft's files say."""
+"""Start `helixfold design binder` and `redesign` from the command line and BindCraft's settings files."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -25,7 +25,7 @@ _WEIGHTS: dict[Protocol, dict[str, float]] = {
     "partial": {"dgram": 1.0, "con": 1.0, "plddt": 0.0, "pae": 0.0, "helix": 0.0},
     "binder": {"i_con": 1.0, "plddt": 0.1, "con": 0.0, "pae": 0.0, "i_pae": 0.0, "helix": 0.0},
 }
-_PLACEHOLDER = "G"  # what the features of a free residue say before a sequence takes its place
+_PLACEHOLDER = "G"  # amino acid of free residues in the features, until a sequence replaces it
 _N, _CA, _C = (ATOM_ORDER[name] for name in ("N", "CA", "C"))
 
 

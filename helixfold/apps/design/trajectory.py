@@ -1,4 +1,4 @@
-"""The state of a design between two steps, which files hold, so that a run that was killed goes on exactly."""
+"""The state of a design between two steps, and its file, from which a killed run resumes exactly."""
 
 import json
 import zlib

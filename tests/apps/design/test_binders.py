@@ -70,7 +70,6 @@ KILLS = [
     ("_redraw", 1),
     ("redrawn", 1),
     ("_check", 1),
-    ("relax", 2),
     ("_measured", 2),
     ("interface", 1),
     ("_write_tables", 1),
@@ -79,22 +78,17 @@ KILLS = [
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("relaxed", [pytest.param(False, id="as predicted"), pytest.param(True, id="relaxed")])
-def test_a_run_from_end_to_end_is_the_same_after_a_kill_in_each_stage(*, relaxed: bool, tmp_path: Path) -> None:
+def test_a_run_from_end_to_end_is_the_same_after_a_kill_in_each_stage(tmp_path: Path) -> None:
     pytest.importorskip("protein_mpnn_utils", reason="needs the extra binders")
-    if relaxed:
-        pytest.importorskip("pdbfixer", reason="needs the extra relax")
+    # Structures of random networks overlap, and cannot be relaxed; tests/relax shows that relaxation repeats itself.
     whole, output = tmp_path / "whole", tmp_path / "killed"
-    command = words(tmp_path, "--filters", "default", *thresholds(), *([] if relaxed else ["--no-relax"]))
+    command = words(tmp_path, "--filters", "default", *thresholds(), "--no-relax")
     ended = end(binder, [*command, "-o", str(whole)], whole)
     assert ended.code == 0, ended.printed
     place = "helixfold.apps.design.binders:"
     for call, index in KILLS:
-        if call == "relax" and not relaxed:
-            continue
-        killed = end(
-            binder, [*command, "-o", str(output)], output, Kill(signal.SIGKILL, Event(index=index, call=place + call))
-        )
+        kill = Kill(signal.SIGKILL, Event(index=index, call=place + call))
+        killed = end(binder, [*command, "-o", str(output)], output, kill)
         assert killed.code == -signal.SIGKILL, (call, killed.printed)
     # The last run shares the directory, in which nobody else works.
     assert end(binder, [*command, "--shared", "-o", str(output)], output).code == 0
