@@ -33,8 +33,8 @@ def relax(
     predicted heavy atom. While residues violate stereochemistry, this is repeated without springs on these residues, at
     first as in AlphaFold and then with soft atoms, to release entangled chains (see docs/how-to/relaxation.md).
 
-    With one thread the same machine returns the same positions, bit for bit. By default there are as many as PyTorch
-    has, and positions differ slightly from run to run.
+    With one thread the same machine returns the same positions, bit for bit, for structures that lack no side-chain
+    atoms. By default there are as many threads as PyTorch has, and positions differ slightly from run to run.
 
     Raise `RelaxationError` if the structure is broken, its residues overlap, relaxation takes too long, or OpenMM or
     PDBFixer is not installed.
