@@ -20,24 +20,13 @@ AVOIDED = (
     "that there is",
     "name: refusal",
 )
-# Folders whose texts still have some of these words. Remove a folder once it is revised.
-UNREVISED = (
-    *("benchmark", "folding", "planning", "report", "results", "training"),
-    *("apps/design", "apps/evaluate", "apps/predict", "apps/score", "apps/verify"),
-)
 
 
 @pytest.fixture(scope="module")
 def hits() -> dict[str, list[str]]:
     """The places of the words in the package and the documentation, by row."""
-    unrevised = [ROOT / "helixfold" / name for name in UNREVISED]
-    paths = [
-        path
-        for path in files([ROOT / "helixfold", ROOT / "docs"])
-        if path.parent != ROOT / "helixfold" / "apps" and not any(map(path.is_relative_to, unrevised))
-    ]
     places_by_row = defaultdict(list)
-    for row, text in places(paths):
+    for row, text in places(files([ROOT / "helixfold", ROOT / "docs"])):
         places_by_row[row].append(f"{text.path.relative_to(ROOT)}:{text.line}: {text.text[:100]}")
     return places_by_row
 

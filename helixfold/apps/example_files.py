@@ -9,7 +9,7 @@ _DIRECTORY: Final = Path(__file__).parent / "predict" / "example"
 
 
 def example_file(name: str) -> Path:
-    """Return the path of an example file in the package; raise `InputError` for a name that there is not.
+    """Return the path of an example file in the package; raise `InputError` for an unknown name.
 
     - src_sh3.fasta: the SH3 domain of chicken Src, 64 residues
     - src_sh3.a3m: an alignment of it and 111 SH3 domains of other proteins

@@ -190,7 +190,7 @@ class Computation:
     """The computation that `helixfold benchmark memory` measures, without the number of residues and the executor."""
 
     part: MemoryPart = "prediction"
-    """What to measure: a part of the network, or a design step."""
+    """The part of the network to measure, or a design step."""
     preset: Model = "model_1_ptm"
     """Model to measure."""
     blocks: Annotated[Positive | None, Parameter(show_default="all")] = None

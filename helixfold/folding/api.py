@@ -106,7 +106,7 @@ def predict(
         features, or a feature file (.npz); a `Target` or a `ComplexInput`.
     models
         Names of models, parameter files, or models from `load_model`, which stay on their device. Without models and
-        weights, those of `helixfold predict` are used, which may be the demonstration model.
+        weights, the defaults of `helixfold predict` are used, which may be the demonstration model.
     weights
         Parameter file, or directory of parameter files.
     options

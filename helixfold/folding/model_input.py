@@ -27,7 +27,7 @@ from helixfold.model.presets import Preset
 _BATCHES: dict[Method, type[Batch]] = {"monomer": Batch, "multimer": MultimerBatch}
 _RESIDUE_GAP_NOTE: Final = (
     "COMPLEX BY RESIDUE GAP: made by '{model}', which was trained on single chains and takes the complex for one chain "
-    "with missing residues; how it places chains beside each other is often wrong, so look at ipTM and at the errors "
+    "with missing residues; how it places chains next to each other is often wrong, so look at ipTM and at the errors "
     "between chains, or use a model of complexes, such as model_1_multimer_v3"
 )
 _NO_RESTRAINTS_NOTE: Final = "NO RESTRAINTS: '{model}' reads distance restraints, and the target has none"

@@ -199,8 +199,8 @@ def platforms(device: torch.device, threads: int | None = None) -> list[openmm.P
     working = []
     for name in [name for name in _PLATFORMS.get(device.type, ("CPU",)) if name in installed]:
         platform = openmm.Platform.getPlatformByName(name)
-        # DeterministicForces does not cover a CPU's forces between pairs of atoms: each thread adds up those of the
-        # atoms that it happens to take.
+        # DeterministicForces does not cover a CPU's forces between pairs of atoms: each thread adds up the
+        # forces of the atoms that it happens to take.
         count = threads or torch.get_num_threads()
         own = ("Threads", count) if name == "CPU" else ("DeviceIndex", device.index or 0)
         for key, value in (own, ("DeterministicForces", "true")):

@@ -167,7 +167,7 @@ def write_binders(
 def _viewer_data(output: Path, lines: Sequence[BinderLine], blobs: Blobs) -> dict[str, Any] | None:
     """Return what the viewer of a page reads: complexes by rank, superposed on the targets; None if there are none.
 
-    The complexes differ in the lengths of their chains, and the viewer reads one list of residues: that of the longest.
+    The complexes differ in the lengths of their chains, and the viewer reads one list of residues, from the longest.
     """
     models, superposers, lengths = list[dict[str, Any]](), dict[str, Superposer](), dict[str, int]()
     sequences = []

@@ -10,7 +10,7 @@ from functools import cache
 # network takes 1.3 to 1.5 times as long on idle processors. With ten times as many checks it takes 2.5 times as long
 # next to a busy program.
 _DEFAULTS = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"}
-# Variables by which the user can choose the policy: OpenMP's own, and those of GNU's, LLVM's and Intel's libraries.
+# Variables by which users choose the policy: of OpenMP itself, and of GNU's, LLVM's and Intel's libraries.
 _USER_SETTINGS = (*_DEFAULTS, "KMP_BLOCKTIME", "KMP_LIBRARY")
 
 

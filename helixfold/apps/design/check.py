@@ -48,8 +48,8 @@ class Checked:
     """Prediction of a design by another model, and its distance to what the design was made for.
 
     `tm_score` in `agreement` and `rmsd` (Angstrom) compare C-alpha atoms with the structure of the design, and
-    `known_tm_score` those of fixed backbones with the backbone, None for other designs. `controls` has the agreement
-    on sequences that nobody designed, by their kind (`CONTROLS`).
+    `known_tm_score` compares a design for a fixed backbone with that backbone (None for other designs). `controls` maps
+    each kind of control sequence (`CONTROLS`) to its agreement.
     """
 
     model: str

@@ -290,7 +290,7 @@ class Designer:
     def _best(
         self, trajectory: Trajectory, settings: StepSettings, loss: float, sequence: DesignedSequence
     ) -> Trajectory:
-        """Return the trajectory with a step's sequence as the best one, if it is: those of hard steps alone compare."""
+        """Return the trajectory with a step's sequence as its best one if the loss is lowest; only hard steps count."""
         if settings.stage != "hard" or (trajectory.best_loss is not None and trajectory.best_loss <= loss):
             return trajectory
         return replace(trajectory, best_sequence=_letters(sequence), best_loss=loss)

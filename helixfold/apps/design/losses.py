@@ -49,9 +49,9 @@ class KnownAtoms:
 class DesignPass:
     """Values that a loss may read: the network's input and outputs, the sequence, and the kind of each residue.
 
-    `designed` is 1 for residues that are judged by how sure the network is of them: of a binder, its own. `target` is
-    1 for the residues that it binds, and `hotspots` for those of them that it must touch, if any. `chain_index` is the
-    number of each residue's chain.
+    `designed` is 1 for residues whose predicted confidence counts (with a binder, its own). `target` is 1 for residues
+    to bind, and `hotspots` is 1 for target residues that the binder must touch, if any. `chain_index` is the index of
+    each residue's chain.
     """
 
     outputs: Outputs
@@ -142,9 +142,9 @@ def termini_loss(made: DesignPass) -> Float[Tensor, " b"]:
 class ContactLoss:
     """Loss of designed residues without contacts in their own chain.
 
-    Of each residue, the `contacts` pairs count whose distances are likeliest to be below `cutoff` Angstrom, among those
-    at least `separation` apart along the chain; of all residues, the best `residues`. If `is_binary`, it is minus the
-    logarithm of the probability of a contact, else the cross-entropy to the distances below the cutoff.
+    For each residue, the `contacts` pairs count whose distances are most likely below `cutoff` Å, among pairs at least
+    `separation` apart along the chain. The `residues` residues with the lowest loss count. If `is_binary`, the loss is
+    minus the logarithm of the probability of a contact, else the cross-entropy to the distances below the cutoff.
     """
 
     contacts: int = 2
@@ -195,7 +195,7 @@ def binder_helix_loss(made: DesignPass) -> Float[Tensor, " b"]:
 
 
 def distogram_loss(made: DesignPass) -> Float[Tensor, " b"]:
-    """Return the cross-entropy of the predicted distances to those of the known atoms, for fixed backbones.
+    """Return the cross-entropy of the predicted distances to the distances of the known atoms, for fixed backbones.
 
     Distances are of C-beta atoms, or of C-alpha where the designed residue is glycine. Raise `InputError` for a design
     without known atoms.

@@ -31,8 +31,8 @@ def check_memory(task: DesignTask, models: Sequence["ReadyModel"], options: Desi
     needed = max(estimate(workload(task, model.preset, options, device.properties), device).peak for model in models)
     if RESERVE * needed > device.memory:
         raise InputError(
-            f"{printable(task.name)}: a step is forecast to take {gib(needed)} of the {gib(device.memory)} that there "
-            f"are; take fewer --num-recycles, --gradients-through last, or fewer residues"
+            f"{printable(task.name)}: a step is forecast to take {gib(needed)} of the {gib(device.memory)} available; "
+            f"take fewer --num-recycles, --gradients-through last, or fewer residues"
         )
     return needed
 

@@ -58,10 +58,9 @@ class SequenceMixture:
 class DesignOptions:
     """Options of the optimisation of each design.
 
-    Of the steps, those of logits go from the numbers themselves to probabilities, those of soft sequences lower the
-    temperature of these, and in hard ones each residue has one amino acid (ColabDesign's three stages). The best
-    sequence of the hard steps is the design, or that of the last step if there are none. Greedy steps mutate it
-    (BindCraft's fourth stage).
+    The three stages are ColabDesign's: logits steps go from unbounded logits to probabilities, soft steps lower their
+    temperature, and hard steps use one amino acid per residue. The design is the best sequence of the hard steps, or
+    the sequence of the last step if there are no hard steps. Greedy steps mutate it (BindCraft's fourth stage).
     """
 
     logits_steps: Annotated[int, reads(_STEPS, "N")] = 60
@@ -72,7 +71,7 @@ class DesignOptions:
     """Steps with one amino acid per residue; the best one is the design."""
     greedy_steps: Annotated[int, reads(_STEPS, "N")] = 0
     """Steps that mutate the design where its pLDDT is low, and keep the best mutant if its loss is lower."""
-    # Of the designed residues, how many mutants a greedy step tries.
+    # Mutants that a greedy step tries, as a share of the designed residues.
     greedy_share: Annotated[float, Parameter(parse=False)] = 0.01
     # BindCraft's early ends: the first steps of logits, which reach less than probabilities, are a stage of their own,
     # after which a design ends unless the mean pLDDT of its best step is above `min_plddt` (0 to 1). The same holds

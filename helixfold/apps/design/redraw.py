@@ -18,7 +18,7 @@ from helixfold.apps.design.options import MpnnWeights
 _ALPHABET = "ACDEFGHIKLMNPQRSTVWYX"
 _BACKBONE = ("N", "CA", "C", "O")
 _FOLDERS = {"soluble": "soluble_model_weights", "original": "vanilla_model_weights"}
-# Of the network; the same for all published parameters.
+# Width and layers of the network, the same for all published parameters.
 _WIDTH, _LAYERS = 128, 3
 
 

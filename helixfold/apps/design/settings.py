@@ -68,7 +68,7 @@ class TargetSettings:
 
 
 def read_target(path: Path) -> TargetSettings:
-    """Read BindCraft's file for a target; its structure is sought from the working directory, then beside the file."""
+    """Read BindCraft's file for a target; its structure is sought from the working directory, then next to the file."""
     content = _object(path)
     text = {}
     for name in ("starting_pdb", "design_path", "binder_name", "chains", "target_hotspot_residues"):

@@ -40,8 +40,8 @@ def with_sequence(
     """Return the batch of a target with this soft sequence, through which gradients reach the sequence.
 
     The sequence stands in the target's features and in the first row of the MSA, with `profile` as that row's profile,
-    by default the sequence itself. The templates of these numbers have the sequence's residue types. Other rows of the
-    MSA stay. Which atoms a residue has is not soft: they are those of its most probable amino acid.
+    by default the sequence itself. Templates with these indices get the sequence's residue types. Other rows of the
+    MSA stay. The atoms of a residue are not soft: they are the atoms of its most probable amino acid.
     """
     profile = sequence if profile is None else profile
     letters = pad(sequence, (0, _PROFILE - AMINO_ACIDS))
@@ -70,8 +70,8 @@ class AllPassedOn(MethodReplacement):
 def with_exact_gradients(model: AlphaFold) -> None:
     """Let gradients pass through all iterations of the structure module, as they do not in training.
 
-    AlphaFold stops those of rotations for the sake of stability; without them the gradient of a sequence is not that of
-    the structure. ColabDesign lets them pass. `restore_methods` undoes this.
+    AlphaFold stops the gradients of rotations between iterations, for stability, which makes a sequence's gradient
+    inexact. ColabDesign lets them pass. `restore_methods` undoes this.
     """
     replace_method(model.structure_module, "passed_on", AllPassedOn)
 

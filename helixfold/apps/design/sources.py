@@ -45,10 +45,10 @@ def chain_of(path: Path, name: str | None) -> Chain:
 
 
 def residues_of(words: Sequence[str], chains: Sequence[Chain]) -> list[tuple[str, int]]:
-    """Return the residues that words such as A5-20, 30 or B7 name, by chain and index.
+    """Return the residues that words such as A5-20, 30 or B7 name, as pairs of chain and index.
 
-    Numbers are those of the file. A word without a chain names residues of the only one. Raise `InputError` for a word
-    that is none of these, and for a residue that there is not.
+    Words have the residue numbers of the file. A word without a chain is for files with one chain. Raise `InputError`
+    for a word of another form, and for a residue that the file lacks.
     """
     found = []
     by_name = {chain.name: chain for chain in chains}

@@ -80,10 +80,10 @@ class DesignTask:
         if not 2 <= residues <= MAX_RESIDUES:
             raise InputError(f"{printable(self.name)}: a design has 2 to {MAX_RESIDUES:,} residues, got {residues:,}")
         if not any((chain.aatype == FREE).any() for chain in self.chains):
-            raise InputError(f"{printable(self.name)}: all residues are fixed, so that there is nothing to design")
+            raise InputError(f"{printable(self.name)}: all residues are fixed, so nothing is left to design")
 
     def weighted(self, weights: dict[str, float]) -> "DesignTask":
-        """Return the task with other weights of losses by name. Raise `InputError` for a loss that there is not."""
+        """Return the task with other weights of losses by name. Raise `InputError` for an unknown loss."""
         losses = dict(self.losses)
         for name, weight in weights.items():
             if name not in LOSSES and name not in losses:
@@ -122,8 +122,8 @@ def partial(
     """Return the design of a chain that has a part of another one: the residues with the indices `positions`.
 
     The part stands in a chain of `length` residues, by default as long as the structure, from residue `start` on, with
-    as many residues between its pieces as there are in the structure. Its distances are to be those of the structure,
-    and the rest is free; with `fix_sequence` it keeps its amino acids too.
+    the same number of residues between its pieces as in the structure. The distances within the part shall match the
+    structure, and the rest is free; with `fix_sequence` the part keeps its amino acids too.
     """
     chosen = sorted(set(positions))
     if not chosen:

@@ -79,7 +79,7 @@ class FrozenParameters:
 class LowRankTrained:
     """Training of low-rank changes (LoRA) of some weights of a model with frozen parameters.
 
-    `apply` computes the effective weights W + scale B A and stores them in place of the model's weights. They are not
+    `apply` computes the effective weights W + scale B A and stores them instead of the model's weights. They are not
     `nn.Parameter`s: autograd propagates their gradients to A and B at the end of the backward pass and frees them. So
     only A and B have gradients, moments and averages.
     """

@@ -47,7 +47,7 @@ class SelectedPredictions:
 def select_predictions(predictions: Path, output: Path, min_plddt: float) -> SelectedPredictions:
     """Copy the best structure and the alignments of confident targets of `helixfold predict` into `output`/selected.
 
-    Targets must be single chains with a mean pLDDT of at least `min_plddt`. Of similar sequences (40 % identity by
+    Targets must be single chains with a mean pLDDT of at least `min_plddt`. Among similar sequences (40 % identity by
     MMseqs2, or identical without that program), only the most confident one is selected. Residues below a pLDDT of 50
     do not count in the loss (`example.min_confidence`). `selected.tsv` lists all targets, with the reasons for those
     left out. Raise `InputError` if no target is selected.

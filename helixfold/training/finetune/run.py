@@ -60,8 +60,8 @@ class ScheduledRun:
     deadline: float | None = None  # seconds from the start of the schedule
     state: State = "waiting"
     new_steps: int = 0  # completed since the schedule started
-    share: int = 0  # turns taken, by which runs are compared; a run begins with the smallest share of the running ones
-    completed: int = 0  # steps, with those of earlier commands
+    share: int = 0  # turns taken, by which runs are compared; a new run starts with the smallest current share
+    completed: int = 0  # steps, including earlier commands
     seconds: float = 0.0  # time of its own steps
     finetuning: Finetuning | None = None
     turns: Iterator[int] | None = None

@@ -61,5 +61,5 @@ def test_more_is_kept_without_recompute_and_through_recycling() -> None:
 def test_what_does_not_fit_is_told_before_it_begins() -> None:
     given, cpu = task.hallucination(24), Device(properties=DEVICE_MODELS["cpu"], memory=2**40)
     needed = check_memory(given, [MODEL], DesignOptions(), cpu)
-    with pytest.raises(InputError, match=r"hallucination: a step is forecast to take .* of the .* that there are"):
+    with pytest.raises(InputError, match=r"hallucination: a step is forecast to take .* of the .* available"):
         check_memory(given, [MODEL], DesignOptions(), replace(cpu, memory=needed // 2))

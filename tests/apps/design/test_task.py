@@ -69,7 +69,7 @@ def test_a_backbone_is_known_and_its_sequence_is_free() -> None:
     assert len(chain.aatype) == LENGTH
     with pytest.raises(InputError, match="chain A has no residue with N, CA and C"):
         task.fixed_backbone(replace(CHAIN, atom_mask=np.zeros_like(lacking)), name="x")
-    with pytest.raises(InputError, match="all residues are fixed, so that there is nothing to design"):
+    with pytest.raises(InputError, match="all residues are fixed, so nothing is left to design"):
         task.fixed_backbone(CHAIN, name="x", fixed=range(LENGTH))
 
 
