@@ -1,10 +1,10 @@
-"""Make the complexes beside this file: two ideal peptides side by side, to try training on complexes with.
+"""Make the complexes next to this file: two ideal peptides side by side, for trying training on complexes.
 
     python examples/complexes/make.py
 
-The peptides are those of `examples/structures`. They lie along one axis, as near to each other as their atoms allow; no
-experiment and no program's prediction is in them. Of two equal ones a file has the first, and the motion that makes the
-other. Running this again writes the same files.
+The peptides come from `examples/structures`. They lie along one axis, as close to each other as their atoms allow. The
+structures are neither experimental nor predicted. If both peptides are equal, the file has one of them and the symmetry
+operator that generates the other. Running this again writes the same files.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from data_pipeline.residues import ATOM_ORDER, ATOM_TYPES, RESTYPES, THREE_LETTE
 from data_pipeline.structure import Chain
 
 PEPTIDES = Path(__file__).parent.with_name("structures")
-CLEAR = 3.4  # Angstrom that atoms of two chains keep from each other
+MIN_CLEARANCE = 3.4  # Å between atoms of different chains
 # About the y axis, so that the second peptide runs the other way.
 TWOFOLD = np.diag([-1.0, 1.0, -1.0])
 ANGLES, DISTANCES = range(0, 360, 30), np.arange(6.0, 20.0, 0.25)
@@ -28,7 +28,7 @@ ANGLES, DISTANCES = range(0, 360, 30), np.arange(6.0, 20.0, 0.25)
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """One file: its name, and the peptides that stand side by side; one that is named twice is there by symmetry."""
+    """One file: its name, and the two peptides; if both are the same, the second is a symmetry copy."""
 
     name: str
     peptides: tuple[str, str]
@@ -43,7 +43,7 @@ PAIRS = (
 
 
 def upright(name: str) -> Chain:
-    """The peptide with its longest axis along z and its middle at the origin."""
+    """Return the peptide with its longest axis along z and its centre at the origin."""
     (chain,) = read_structure(PEPTIDES / f"{name}.pdb").chains
     alpha = chain.atom_positions[:, ATOM_ORDER["CA"]].astype(np.float64)
     axes = np.linalg.svd(alpha - alpha.mean(0))[2][::-1]
@@ -63,7 +63,7 @@ def about_z(degrees: float) -> Float[np.ndarray, "3 3"]:
 
 
 def side_by_side(pair: Pair) -> tuple[Chain, Chain]:
-    """The peptides at the least distance, and turned to the angle, at which no atoms are too near."""
+    """Return the peptides at the smallest distance, over all angles, at which no atoms are too close."""
     first, second = map(upright, pair.peptides)
     for distance in DISTANCES:
         for angle in ANGLES:
@@ -72,7 +72,7 @@ def side_by_side(pair: Pair) -> tuple[Chain, Chain]:
             other = moved(turned if by_symmetry else second, TWOFOLD, np.zeros(3))
             if not by_symmetry:
                 other = moved(other, np.eye(3), np.array([-distance / 2, 0, 0]))
-            if clearance(turned, other) >= CLEAR:
+            if clearance(turned, other) >= MIN_CLEARANCE:
                 return turned, other
     raise ValueError(f"{pair.name}: no place where the peptides keep apart")
 
@@ -83,7 +83,7 @@ def clearance(one: Chain, other: Chain) -> float:
 
 
 def to_mmcif(pair: Pair) -> str:
-    """The text of a file with the chains, and with the assembly of both."""
+    """Return the text of an mmCIF file with the chains, and with the assembly of both."""
     chains: Sequence[Chain] = side_by_side(pair)
     operators = "1"
     if pair.peptides[0] == pair.peptides[1]:
@@ -97,15 +97,15 @@ def to_mmcif(pair: Pair) -> str:
         f"1 {operators} {','.join(names)}",
         *loop("_pdbx_struct_oper_list", ("id", "type", *MATRIX, *VECTOR)),
     ]
-    for number, rotation in enumerate((np.eye(3), TWOFOLD), start=1):
-        lines.append(f"{number} ? {' '.join(f'{value:g}' for value in (*rotation.ravel(), 0, 0, 0))}")
+    for operator, rotation in enumerate((np.eye(3), TWOFOLD), start=1):
+        lines.append(f"{operator} ? {' '.join(f'{value:g}' for value in (*rotation.ravel(), 0, 0, 0))}")
     lines += loop("_entity_poly_seq", ("entity_id", "num", "mon_id"))
     for entity, chain in enumerate(chains, start=1):
-        lines += [f"{entity} {number} {three(letter)}" for number, letter in enumerate(chain.sequence, start=1)]
+        lines += [f"{entity} {seq_id} {three(letter)}" for seq_id, letter in enumerate(chain.sequence, start=1)]
     lines += loop("_pdbx_poly_seq_scheme", ("asym_id", "entity_id", "seq_id", "mon_id", "pdb_strand_id"))
     for entity, (name, chain) in enumerate(zip(names, chains, strict=True), start=1):
         numbered = enumerate(chain.sequence, start=1)
-        lines += [f"{name} {entity} {number} {three(letter)} {name}" for number, letter in numbered]
+        lines += [f"{name} {entity} {seq_id} {three(letter)} {name}" for seq_id, letter in numbered]
     lines += loop("_atom_site", SITE)
     serial = 0
     for entity, (name, chain) in enumerate(zip(names, chains, strict=True), start=1):
@@ -135,7 +135,7 @@ def three(letter: str) -> str:
 
 
 def main() -> None:
-    """Write every pair beside this file."""
+    """Write every pair next to this file."""
     for pair in PAIRS:
         with atomic_write(Path(__file__).with_name(f"{pair.name}.cif")) as temporary:
             temporary.write_text(to_mmcif(pair), encoding="ascii")

@@ -1,12 +1,11 @@
-"""Measure what alignments are worth to a network, as it learns: chains with theirs, alone, and with shuffled columns.
+"""Measure how much alignments improve predictions over a training: with the MSA, without it, and with shuffled columns.
 
     python examples/small/alignment_gain.py training_set runs/stage_1 runs/stage_2 --output trial/gains.tsv
 
-Takes the targets with alignments that were set aside (split.tsv) and, for each run of `helixfold train`, the parameters
-that it ended with. A run goes on from the one before, unless they are apart (`--apart`). Targets are folded as
-evaluations in training fold them, with the run's own settings; longer ones are cropped to 256 residues. Writes a line
-for each run, target and kind of alignment, with CA-lDDT and the loss of the distogram, which tells of contacts before
-folds do.
+The targets are the held-out chains with alignments (split.tsv). The networks have the final parameters of each run of
+`helixfold train`. Each run continues the previous one, unless they are independent (`--apart`). Targets are folded like
+evaluations in training, with the run's own settings; longer ones are cropped to 256 residues. The table has a line for
+each run, target and kind of alignment, with CA-lDDT and the distogram loss, which shows contacts before folds improve.
 """
 
 import argparse
@@ -43,10 +42,10 @@ COLUMNS = ("run", "examples", "target", "alignment", *MEASURES)
 
 @dataclass(frozen=True, kw_only=True)
 class AlignmentGain:
-    """What alignments are worth to the network that a run ended with; differences are paired by target."""
+    """Gain by alignments with the final network of a run; differences are paired by target."""
 
     run: str
-    examples: int  # that it had learnt from
+    examples: int  # trained on so far
     alone: Estimate  # CA-lDDT
     gain: Estimate  # of CA-lDDT by the alignment
     shuffled_gain: Estimate  # of CA-lDDT by the alignment with shuffled columns
@@ -55,7 +54,7 @@ class AlignmentGain:
 
 @dataclass(frozen=True)
 class ChangedAlignments:
-    """A feature store whose alignments have lost all rows but the target's, or which residues occur together."""
+    """A feature store whose alignments only have the target's row, or have shuffled columns without covariation."""
 
     store: FeatureStore
     kind: str
@@ -71,8 +70,8 @@ class ChangedAlignments:
         return self.store.assemblies
 
     def load_complex(self, name: str) -> object:
-        """Raise `InputError`, for chains are measured one by one."""
-        raise InputError(f"'{name}' is no single chain")
+        """Raise `InputError`, because only single chains are measured."""
+        raise InputError(f"'{name}' is not a single chain")
 
     def load(self, name: str) -> tuple[Features, ChainLabels]:
         """Return the features and labels of one chain."""
@@ -88,7 +87,7 @@ class ChangedAlignments:
 def measured(
     stage: Stage, directory: Path, store: FeatureStore, targets: Sequence[str]
 ) -> Iterator[tuple[str, HeldOutScores]]:
-    """Yield the kind of alignment and the scores of each target, by the parameters that a run ended with."""
+    """Yield the kind of alignment and the scores of each target, with the final parameters of a run."""
     model = AlphaFold(stage.config.model)
     model.load_state_dict(load_weights(last_weights(directory), stage.config.model))
     for kind in (WHOLE, ALONE, SHUFFLED):
@@ -107,29 +106,29 @@ def measured(
 
 
 def read_gains(path: Path) -> list[AlignmentGain]:
-    """Return what `main` wrote, by run."""
+    """Read the table that `main` writes; return the gains by run."""
     scores: dict[tuple[str, int], dict[tuple[str, str], list[float]]] = {}
     for row in rows(path):
         targets = scores.setdefault((row["run"], int(row["examples"])), {})
         for measure in MEASURES:
             targets.setdefault((measure, row["alignment"]), []).append(float(row[measure]))
     families = {chain.name: chain.family for chain in read_split()}
-    drawn = [families.get(name, name) for name in dict.fromkeys(row["target"] for row in rows(path))]
+    target_families = [families.get(name, name) for name in dict.fromkeys(row["target"] for row in rows(path))]
 
-    def gain(found: Mapping[tuple[str, str], Sequence[float]], measure: str, kind: str, other: str) -> Estimate:
-        pairs = zip(found[measure, kind], found[measure, other], strict=True)
-        return mean([one - two for one, two in pairs], drawn)
+    def gain(values: Mapping[tuple[str, str], Sequence[float]], measure: str, kind: str, other: str) -> Estimate:
+        pairs = zip(values[measure, kind], values[measure, other], strict=True)
+        return mean([one - two for one, two in pairs], target_families)
 
     return [
         AlignmentGain(
             run=run,
             examples=examples,
-            alone=mean(found["lddt_ca", ALONE], drawn),
-            gain=gain(found, "lddt_ca", WHOLE, ALONE),
-            shuffled_gain=gain(found, "lddt_ca", SHUFFLED, ALONE),
-            distogram_gain=gain(found, "distogram", ALONE, WHOLE),
+            alone=mean(values["lddt_ca", ALONE], target_families),
+            gain=gain(values, "lddt_ca", WHOLE, ALONE),
+            shuffled_gain=gain(values, "lddt_ca", SHUFFLED, ALONE),
+            distogram_gain=gain(values, "distogram", ALONE, WHOLE),
         )
-        for (run, examples), found in scores.items()
+        for (run, examples), values in scores.items()
     ]
 
 
@@ -138,7 +137,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("training_set", type=Path)
     parser.add_argument("runs", type=Path, nargs="+", metavar="run", help="directories of runs, in order")
-    parser.add_argument("--apart", action="store_true", help="no run goes on from another")
+    parser.add_argument("--apart", action="store_true", help="the runs are independent: none continues another")
     parser.add_argument("--output", type=Path, default=Path("gains.tsv"))
     options = parser.parse_args()
     targets = [chain.name for chain in read_split() if chain.set == SET_ASIDE and chain.target == ALIGNMENT]

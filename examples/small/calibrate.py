@@ -1,16 +1,16 @@
-"""Make pLDDT no surer than right: lower it by what a network overrates itself on sequences that it has not seen.
+"""Calibrate pLDDT: lower it by the mean excess over lDDT-CA on sequences that the network was not trained on.
 
     python examples/small/calibrate.py runs/stage_5 training_set collection --output calibrated.safetensors
 
-A network knows the chains that it learnt from better than others, so pLDDT, which learns on them, is too high
-elsewhere. The chains that were set aside are for the trial. So this takes natural homologs of chains that were learnt
-from: the true structure is the chain's, the sequence is that of a row of its alignment (the chain's own residues where
-the row has a gap), 30 to 80 % identical. They are folded alone and with the alignment. A slope times the lDDT of the
-bin is then taken off the logits of the bins of lDDT, which changes nothing but the last map's biases. The slope is the
-one that brings the mean of pLDDT nearest to that of lDDT-CA.
+A network predicts its training chains better than others, and pLDDT is trained on them, so it is too high elsewhere.
+The held-out chains are reserved for the trial, so this script uses natural homologs of training chains. The true
+structure is the training chain's. The sequence is a row of its alignment, 30 to 80 % identical, with the chain's own
+residues where the row has a gap. Homologs are folded with and without the alignment. The calibration subtracts a slope
+times the lDDT of each bin from the logits of the lDDT bins, which only changes the biases of the last layer. The slope
+brings the mean pLDDT closest to the mean lDDT-CA.
 
-Residues that start from a template get the slope back (`template.plddt_slope`). What is printed of homologs with
-templates is no ground to correct these: the network knows the templates of chains that it learnt from, too.
+Residues that start from a template get the slope back (`template.plddt_slope`). The printed excess of homologs with
+templates is not used to correct them, because the network was also trained on these templates.
 """
 
 import argparse
@@ -51,15 +51,15 @@ from helixfold.weights.checkpoint import load_checkpoint, read_header, save_chec
 ALONE, ALIGNMENT, TEMPLATE = "alone", "alignment", "template"
 LAST_MAP = "heads.lddt.out"
 CHAINS, RESIDUES = 120, 200
-_IDENTITY, _COVERAGE = (0.3, 0.8), 0.8  # of a homolog and the chain
-_PASSES = 3  # as in predictions
+_IDENTITY, _COVERAGE = (0.3, 0.8), 0.8  # ranges for homologs of a chain
+_ITERATIONS = 3  # of recycling, as in predictions
 _SLOPES = (-20.0, 20.0)
 _CA = ATOM_ORDER["CA"]
 
 
 @dataclass(frozen=True)
 class Folded:
-    """What a network says of the residues of one chain, and how right it is."""
+    """Predicted and true lDDT-CA of the residues of one chain."""
 
     way: str
     probabilities: Float[np.ndarray, "r v"]  # of the bins of lDDT-CA
@@ -67,7 +67,7 @@ class Folded:
 
 
 def homolog(features: Features, rng: np.random.Generator) -> Features | None:
-    """Return the features of a homolog in a chain's alignment as if it had the chain's structure, or None."""
+    """Return the features of a homolog from a chain's alignment, to compare with the chain's structure, or None."""
     own, others = features.msa[0], features.msa[1:]
     aligned = others < GAP
     same = (aligned & (others == own)).sum(1) / np.maximum(1, aligned.sum(1))
@@ -92,7 +92,7 @@ def homolog(features: Features, rng: np.random.Generator) -> Features | None:
 
 
 def ways_of(features: Features) -> Iterator[tuple[str, Features]]:
-    """Yield the features without anything, with the alignment, and with the templates if there are some."""
+    """Yield the features of the sequence only, with the alignment, and with the templates if there are any."""
     alone = replace(
         features,
         msa=features.msa[:1],
@@ -107,7 +107,7 @@ def ways_of(features: Features) -> Iterator[tuple[str, Features]]:
 
 @torch.no_grad()
 def folded(model: AlphaFold, stage: Stage, store: FeatureStore, names: Sequence[str]) -> Iterator[Folded]:
-    """Yield what the network says of homologs of these chains."""
+    """Yield the predictions of the network for homologs of these chains."""
     example = stage.config.example
     whole = replace(
         example,
@@ -119,22 +119,22 @@ def folded(model: AlphaFold, stage: Stage, store: FeatureStore, names: Sequence[
     )
     for name in tqdm(names, disable=None):
         features, labels = store.load(name)
-        found = homolog(features, np.random.default_rng(zlib.crc32(name.encode())))
-        for way, changed in () if found is None else ways_of(found):
-            drawn = training_example(changed, labels, whole, np.random.default_rng(0), _PASSES)
-            packed = pack(StepExamples(step=0, micro_batch=0, examples=(drawn,), refused=()), None)
+        variant = homolog(features, np.random.default_rng(zlib.crc32(name.encode())))
+        for way, changed in () if variant is None else ways_of(variant):
+            sample = training_example(changed, labels, whole, np.random.default_rng(0), _ITERATIONS)
+            packed = pack(StepExamples(step=0, micro_batch=0, examples=(sample,), refused=()), None)
             outputs = forward(model, packed.on(torch.device("cpu")), Slabs(), torch.float32)
-            observed = drawn.truth.all_atom_mask[:, _CA] > 0
-            number = np.arange(int(observed.sum()))
+            observed = sample.truth.all_atom_mask[:, _CA] > 0
+            indices = np.arange(int(observed.sum()))
             predicted = outputs.structure.positions[0, :, _CA].numpy()[observed]
-            lddt, _ = residue_lddt(predicted, drawn.truth.all_atom_positions[observed, _CA], number)
+            lddt, _ = residue_lddt(predicted, sample.truth.all_atom_positions[observed, _CA], indices)
             probabilities = outputs.logits.lddt[0].float().softmax(-1).numpy()[observed]
-            known = np.isfinite(lddt)
-            yield Folded(way, probabilities[known], lddt[known])
+            has_lddt = np.isfinite(lddt)
+            yield Folded(way, probabilities[has_lddt], lddt[has_lddt])
 
 
 def sloped(probabilities: Float[np.ndarray, "r v"], slope: float) -> Float[np.ndarray, " r"]:
-    """Return the expected lDDT-CA (0 to 1) of residues with this slope taken off the logits."""
+    """Return the expected lDDT-CA (0 to 1) of residues after subtracting the slope times lDDT from the logits."""
     centres = bin_centres(probabilities.shape[1])
     weights = probabilities * np.exp(-slope * centres)
     expected: np.ndarray = (weights @ centres) / weights.sum(1)
@@ -147,15 +147,15 @@ def bin_centres(bins: int) -> Float[np.ndarray, " v"]:
 
 
 def excess(some: Sequence[Folded], slope: float = 0.0) -> dict[str, float]:
-    """Return by how much pLDDT is above lDDT-CA (0 to 1) with this slope: the mean over chains, for each way."""
-    found: dict[str, list[float]] = {}
+    """Return pLDDT minus lDDT-CA (0 to 1) with this slope, averaged over chains, for each kind of input."""
+    excesses: dict[str, list[float]] = {}
     for each in some:
-        found.setdefault(each.way, []).append(float((sloped(each.probabilities, slope) - each.lddt).mean()))
-    return {way: float(np.mean(values)) for way, values in found.items()}
+        excesses.setdefault(each.way, []).append(float((sloped(each.probabilities, slope) - each.lddt).mean()))
+    return {way: float(np.mean(values)) for way, values in excesses.items()}
 
 
 def fitted_slope(some: Sequence[Folded]) -> float:
-    """Return the slope with the least squares of the excess alone and with alignments, to a tenth."""
+    """Return the slope that minimises the squared excesses with and without alignments, rounded to a tenth."""
 
     def remaining(slope: float) -> float:
         left = excess(some, slope)
@@ -165,7 +165,7 @@ def fitted_slope(some: Sequence[Folded]) -> float:
 
 
 def sloped_map(state: dict[str, Tensor], slope: float) -> dict[str, Tensor]:
-    """Return parameters with this slope taken off the logits of lDDT's bins."""
+    """Return parameters whose logits of the lDDT bins are lower by the slope times the lDDT of the bin."""
     name = f"{LAST_MAP}.bias"
     centres = torch.from_numpy(bin_centres(len(state[name]))).to(state[name].dtype)
     return {**state, name: state[name] - slope * centres}
@@ -198,16 +198,16 @@ def main() -> None:
         and entry.length <= RESIDUES
         and not (options.collection / "alignments" / entry.name / SIMULATED_FILE).exists()
     ]
-    chosen = np.random.default_rng(0).permutation(natural)[: options.chains].tolist()
+    names = np.random.default_rng(0).permutation(natural)[: options.chains].tolist()
     state, config = load_checkpoint(last_weights(options.run))
     header = read_header(last_weights(options.run))
     model = AlphaFold(stage.config.model).eval()
     model.load_state_dict(state)
-    some = list(folded(model, stage, store, chosen))
+    some = list(folded(model, stage, store, names))
     slope = fitted_slope(some)
     settings = sloped_config(ModelConfig.from_dict(config), slope).to_dict()
     save_checkpoint(options.output, sloped_map(state, slope), settings, header.use, began_with=header.began_with)
-    print(f"slope {slope:.1f}, from {len(some)} predictions of homologs of {len(chosen)} chains")
+    print(f"slope {slope:.1f}, from {len(some)} predictions of homologs of {len(names)} chains")
     for way, before in excess(some).items():
         print(f"{way}: pLDDT minus 100 x lDDT-CA was {100 * before:.1f}, is {100 * excess(some, slope)[way]:.1f}")
 

@@ -1,10 +1,10 @@
-"""Copy the best template of each target of a benchmark: what a model that reads templates must be better than.
+"""Copy the best template of each target of a benchmark: the baseline for models that read templates.
 
     python examples/small/copy_templates.py collection/benchmarks/template.tsv --output copies
     helixfold evaluate copies/structures copies/references --output copies/evaluation
 
-Writes one PDB file a target: the template's atoms where `helixfold predict --templates` aligns it to the target, and
-nothing elsewhere; of residues of another type, backbone and C-beta. A target without such a template has no file. Known
+Writes one PDB file per target, with the template's atoms where `helixfold predict --templates` aligns it to the target.
+Aligned residues of another type only have backbone and C-beta. A target without such a template has no file. Known
 structures are linked under the targets' names.
 """
 
@@ -26,12 +26,12 @@ from data_pipeline.templates.from_files import UserTemplateOptions, templates_fr
 from helixfold.apps.evaluate.benchmark_table import BenchmarkRow, read_benchmark
 from helixfold.results.pdb import to_pdb
 
-# Atoms that residues of all types but glycine, which has no C-beta, have.
+# Atoms of residues of all types, except that glycine has no C-beta.
 _BACKBONE = [ATOM_ORDER[name] for name in ("N", "CA", "C", "O", "CB")]
 
 
 def backbone_mask(aatype: Int[np.ndarray, "r"]) -> Float[np.ndarray, "r 37"]:
-    """Return 1 for N, CA, C, O and C-beta, where the residue type has them; unknown ones have no C-beta."""
+    """Return a mask of N, CA, C, O and C-beta where the residue type has them; unknown residues have no C-beta."""
     mask = np.zeros((*aatype.shape, 37), np.float32)
     mask[..., _BACKBONE] = np.where(
         (aatype == UNKNOWN)[..., None], [1, 1, 1, 1, 0], ATOM37_MASK[aatype][..., _BACKBONE]
@@ -41,10 +41,10 @@ def backbone_mask(aatype: Int[np.ndarray, "r"]) -> Float[np.ndarray, "r 37"]:
 
 def copied_template(row: BenchmarkRow) -> tuple[Protein, str] | None:
     """Return the copy of a target's best template, and the template's name; None if there is none."""
-    found = templates_from_files(row.sequence, row.templates, UserTemplateOptions(max_templates=1))
-    if not found.used:
+    hits = templates_from_files(row.sequence, row.templates, UserTemplateOptions(max_templates=1))
+    if not hits.used:
         return None
-    aatype, templates = aatype_from_sequence(row.sequence), found.features
+    aatype, templates = aatype_from_sequence(row.sequence), hits.features
     mask = templates["template_all_atom_masks"][0]
     other = templates["template_aatype"][0] != aatype
     mask = np.where(other[:, None], mask * backbone_mask(aatype), mask).astype(np.float32)
@@ -52,20 +52,20 @@ def copied_template(row: BenchmarkRow) -> tuple[Protein, str] | None:
     middle = positions[there].mean(0) if there.any() else 0
     copy = Protein(
         aatype=aatype,
-        # Where it stands means nothing, and a PDB file has room for few digits.
+        # Centred, because the position has no meaning and a PDB file has room for few digits.
         atom_positions=np.where(there[..., None], positions - middle, 0),
         atom_mask=mask,
         residue_index=np.arange(1, len(aatype) + 1),
         chain_index=np.zeros(len(aatype), np.int64),
         b_factors=np.zeros(mask.shape),
     )
-    return copy, found.used[0].name
+    return copy, hits.used[0].name
 
 
 def copy_templates(table: Path, output: Path) -> tuple[int, int]:
     """Write the copies, and link the references; return the numbers of copies and of targets."""
     rows = read_benchmark(str(table)).rows
-    made = 0
+    count = 0
     for row in tqdm(rows, unit="target", disable=None):
         reference = Path(row.references[0])
         link(reference, output / "references" / f"{row.name}{''.join(reference.suffixes[-2:])}")
@@ -76,8 +76,8 @@ def copy_templates(table: Path, output: Path) -> tuple[int, int]:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as temporary:
             temporary.write_text(to_pdb(protein, [f"Copied from {name}."]), encoding="ascii")
-        made += 1
-    return made, len(rows)
+        count += 1
+    return count, len(rows)
 
 
 if __name__ == "__main__":
@@ -86,7 +86,7 @@ if __name__ == "__main__":
     parser.add_argument("--output", type=Path, default=Path("copies"))
     options = parser.parse_args()
     try:
-        made, asked = copy_templates(options.table, options.output)
+        count, targets = copy_templates(options.table, options.output)
     except (InputError, OSError) as error:
         sys.exit(f"copy_templates.py: {error}")
-    print(f"-> {options.output}: {made} of {asked} targets have a template")
+    print(f"-> {options.output}: {count} of {targets} targets have a template")

@@ -1,4 +1,4 @@
-"""Draw how a model was trained over several runs: losses, and the scores of held-out chains."""
+"""Plot a training of several runs: losses, and the scores of held-out chains."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from stages import Stage
 from data_pipeline.io.files import atomic_write
 from helixfold.report.training_curves import SCORES, smoothed
 
-# Okabe and Ito's colours, told apart with any kind of colour vision.
+# Okabe and Ito's colours, which people with any kind of colour vision can distinguish.
 _BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
 _DOTS_PER_INCH = 150
 
@@ -24,15 +24,15 @@ def plot_stages(stages: Sequence[Stage], path: Path) -> None:
     figure.set_layout_engine("constrained", w_pad=0.08, h_pad=0.08)
     losses, scores = figure.subplots(1, 2)
     start = 0
-    for number, stage in enumerate(stages):
+    for index, stage in enumerate(stages):
         stop = start + len(stage.history.steps)
         _losses(losses, stage, start)
-        _scores(scores, stage, start, labelled=number == 0)
+        _scores(scores, stage, start, labelled=index == 0)
         for axes in (losses, scores):
-            if number:
+            if index:
                 axes.axvline(start, color=_GREY, linewidth=0.8, linestyle=":")
         middle, height = (start + stop) / 2, losses.get_xaxis_transform()
-        # Upright, since stages may be short.
+        # Vertical text, because stages may be short.
         losses.text(
             middle, 1.01, stage.name, transform=height, rotation=90, ha="center", va="bottom", fontsize=7, color=_GREY
         )
@@ -65,8 +65,8 @@ def _losses(axes: Axes, stage: Stage, start: int) -> None:
 
 
 def _scores(axes: Axes, stage: Stage, start: int, *, labelled: bool) -> None:
-    found = stage.history.evaluations
-    for key, color, marker in (("lddt_ca", _ORANGE, "o"), ("tm_score", _GREEN, "^")):  # those of single chains
-        points = [(start + 1 + each.step, each.summary[key]) for each in found if key in each.summary]
+    evaluations = stage.history.evaluations
+    for key, color, marker in (("lddt_ca", _ORANGE, "o"), ("tm_score", _GREEN, "^")):  # scores of single chains
+        points = [(start + 1 + each.step, each.summary[key]) for each in evaluations if key in each.summary]
         steps, values = zip(*points, strict=True) if points else ((), ())
         axes.plot(steps, values, color=color, marker=marker, markersize=4, label=SCORES[key] if labelled else None)

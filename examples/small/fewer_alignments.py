@@ -1,9 +1,9 @@
-"""Copy a feature store in which fewer chains have an alignment, to learn how many alignments reading them takes.
+"""Copy a feature store with fewer alignments, to measure how many a network needs to learn to read them.
 
     python examples/small/fewer_alignments.py training_set 100 --output training_set_100
 
-All chains stay. Those that keep their alignment are drawn at random by their clusters, the others keep the target's
-row; chains that were set aside (split.tsv) keep theirs.
+All chains stay. Chains that keep their alignment are drawn at random by clusters; the others only keep the target's
+row. Held-out chains (split.tsv) keep their alignments.
 """
 
 import argparse
@@ -23,8 +23,8 @@ from data_pipeline.training_sets.store import DATABASE_FILE, INDEX_FILE, Feature
 SEED = 0
 
 
-def chosen_chains(store: FeatureStore, count: int, aside: Collection[str]) -> set[str]:
-    """Return `count` chains with alignments, whole clusters as far as they fit; fewer counts give parts of more."""
+def aligned_chains(store: FeatureStore, count: int, aside: Collection[str]) -> set[str]:
+    """Return `count` chains with alignments, by whole clusters where possible; a smaller count gives a subset."""
     clusters: dict[str, list[str]] = {}
     for entry in store.entries:
         if entry.msa_rows > 1 and entry.name not in aside:
@@ -34,7 +34,7 @@ def chosen_chains(store: FeatureStore, count: int, aside: Collection[str]) -> se
 
 
 def copy_store(store: FeatureStore, output: Path, keep: Collection[str]) -> None:
-    """Write a store of the same chains, of which only some keep their alignments."""
+    """Write a store of the same chains, in which only the chains in `keep` have alignments."""
     records, entries = [], []
     for entry in store.entries:
         features, labels = store.load(entry.name)
@@ -51,15 +51,15 @@ def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("training_set", type=Path)
-    parser.add_argument("count", type=int, help="chains to learn from that keep their alignment")
+    parser.add_argument("count", type=int, help="training chains that keep their alignment")
     parser.add_argument("--output", type=Path, required=True)
     options = parser.parse_args()
     store = FeatureStore.open(options.training_set)
     aside = {chain.name for chain in read_split() if chain.set == SET_ASIDE}
-    kept = chosen_chains(store, options.count, aside)
+    aligned = aligned_chains(store, options.count, aside)
     options.output.mkdir(parents=True, exist_ok=True)
-    copy_store(store, options.output, kept | aside)
-    print(f"-> {options.output}: {len(store.entries)} chains, {len(kept)} of those to learn from with an alignment")
+    copy_store(store, options.output, aligned | aside)
+    print(f"-> {options.output}: {len(store.entries)} chains, {len(aligned)} training chains with an alignment")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The protein chains in a directory of structures, each once, with where it is and whether it may be learnt from."""
+"""The protein chains in a directory of structures, each once, with its file and licence."""
 
 import csv
 from collections.abc import Iterator, Sequence
@@ -13,10 +13,10 @@ from data_pipeline.parse.structures import read_structure
 from data_pipeline.training_sets.index import chain_name_problem
 from data_pipeline.training_sets.record_builder import chain_name
 
-# Of several files with one chain, a clustered one counts: its sequence is that of the experiment.
+# Folders by priority. If several files have a chain, the clustered one counts: its sequence is the experimental one.
 FOLDERS = ("train_mmcif", "mmcif", "pdb")
 MIN_RESIDUES = 30
-_LEAST_OBSERVED = 20  # residues; with fewer, there is nothing to copy or to compare with
+_MIN_OBSERVED = 20  # residues with coordinates; fewer are too few to copy or to compare with
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,17 +39,16 @@ class LibraryChain:
 def read_library(data: Path) -> list[LibraryChain]:
     """Return every chain of at least 30 residues in DATA, sorted by name.
 
-    A name that several files have is taken from one that is not under a copyleft licence, if there is any. Files that
-    cannot be read are left out.
+    If several files have a name, one without a copyleft licence is preferred. Unreadable files are left out.
     """
     with (data / "manifest.tsv").open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file, delimiter="\t") if row["kind"] in FOLDERS]
     rows.sort(key=lambda row: (is_copyleft(row["licence"]), FOLDERS.index(row["kind"]), row["file"]))
-    found: dict[str, LibraryChain] = {}
+    library: dict[str, LibraryChain] = {}
     for row in tqdm(rows, unit="file", disable=None):
         for chain in _chains(data, row):
-            found.setdefault(chain.name, chain)
-    return sorted(found.values(), key=lambda chain: chain.name)
+            library.setdefault(chain.name, chain)
+    return sorted(library.values(), key=lambda chain: chain.name)
 
 
 def _chains(data: Path, row: dict[str, str]) -> Iterator[LibraryChain]:
@@ -60,7 +59,7 @@ def _chains(data: Path, row: dict[str, str]) -> Iterator[LibraryChain]:
         return
     for chain in structure.chains:
         name = chain_name(structure, chain.name, path)
-        if len(chain.sequence) < MIN_RESIDUES or chain.observed.sum() < _LEAST_OBSERVED or chain_name_problem(name):
+        if len(chain.sequence) < MIN_RESIDUES or chain.observed.sum() < _MIN_OBSERVED or chain_name_problem(name):
             continue
         yield LibraryChain(
             name=name,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def rows(path: Path) -> Iterator[dict[str, str]]:
-    """Yield the rows of a table with tabs, by the names in its first line."""
+    """Yield the rows of a tab-separated table as dicts with the names in its first line."""
     with path.open(encoding="utf-8", newline="") as file:
         yield from csv.DictReader(file, delimiter="\t")
 
@@ -17,7 +17,7 @@ def is_copyleft(licence: str) -> bool:
 
 
 def link(source: Path, target: Path) -> None:
-    """Make a symbolic link to a file, where there is none yet."""
+    """Make a symbolic link to a file, unless it exists."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if not target.is_symlink():
         target.symlink_to(source.resolve(strict=True))

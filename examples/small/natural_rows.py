@@ -1,4 +1,4 @@
-"""Shallow alignments of natural sequences: rows from the chains to learn from and from small sample databases."""
+"""Shallow alignments of natural sequences: rows from the training chains and from small sample databases."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,9 +18,9 @@ _SEARCH = "-s 7.5 -e 0.001 -c 0.5 --cov-mode 2 --max-seqs 2000 --num-iterations 
 def natural_alignments(
     data: Path, output: Path, queries: Sequence[LibraryChain], library: Sequence[LibraryChain], cpus: int
 ) -> dict[str, int]:
-    """Write `<chain>/natural.a3m` for each chain that has homologs; return the numbers of rows of these.
+    """Write `<chain>/natural.a3m` for each chain that has homologs; return the number of rows by chain.
 
-    Sequences are those of the chains to learn from and of the sample databases in DATA that are not under copyleft.
+    The search covers `library` and the sample databases in DATA that are not under a copyleft licence.
     """
     sequences = {chain.sequence for chain in library}
     for row in rows(data / "manifest.tsv"):
@@ -31,10 +31,10 @@ def natural_alignments(
     with working_directory() as directory:
         ordered = sorted(sequences)
         directory.joinpath("database.fasta").write_text(
-            "".join(f">{number}\n{sequence}\n" for number, sequence in enumerate(ordered))
+            "".join(f">{index}\n{sequence}\n" for index, sequence in enumerate(ordered))
         )
         directory.joinpath("queries.fasta").write_text(
-            "".join(f">query_{number}\n{chain.sequence}\n" for number, chain in enumerate(queries))
+            "".join(f">query_{index}\n{chain.sequence}\n" for index, chain in enumerate(queries))
         )
         for words in (
             "createdb database.fasta database --dbtype 1 --shuffle 0",
@@ -44,8 +44,8 @@ def natural_alignments(
             "unpackdb rows unpacked --unpack-name-mode 0 --unpack-suffix .a3m",
         ):
             run_program([program, *words.split(), "-v", "1"], timeout=None, directory=directory)
-        for number, chain in enumerate(queries):
-            path = directory / "unpacked" / f"{number}.a3m"
+        for index, chain in enumerate(queries):
+            path = directory / "unpacked" / f"{index}.a3m"
             records = path.read_text().replace("\0", "").split(">")[1:] if path.is_file() else []
             own = chain.sequence
             others = [

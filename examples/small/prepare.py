@@ -1,4 +1,4 @@
-"""Lay out what the small model learns from, and what it is tried on, by the split that was made before.
+"""Prepare the training data and the benchmarks of the small model by an existing split.
 
     python examples/small/prepare.py DATA collection
     helixfold features --structures collection/structures --chains collection/chains.txt \\
@@ -7,14 +7,14 @@
     helixfold train training_set --recipe small --held-out collection/held_out.txt --output runs
 
 collection/
-  structures/, chains.txt     files (linked) and names of the chains to learn from and of some targets to evaluate
-  held_out.txt                these targets
+  structures/, chains.txt     files (linked) and names of the training chains and of some targets to evaluate
+  held_out.txt                names of these targets
   alignments/<chain>/         alignments of DATA, rows from the library and the sample databases, template hits; for
                               chains without enough natural rows, simulated homologs (simulated_homologs.py)
-  templates/                  the library's files, by names that template hits can have
+  templates/                  the library's files, under names that template hits can refer to
   benchmarks/*.tsv            the targets with their references, alignments and templates, for helixfold evaluate
 
-Nothing under a copyleft licence is learnt from: neither structures, nor alignments, nor templates.
+The training uses nothing under a copyleft licence: neither structures, nor alignments, nor templates.
 """
 
 import argparse
@@ -39,19 +39,19 @@ from data_pipeline.parse.structures import read_structure
 from data_pipeline.training_sets.chain_alignment import alignment_for_chain
 from data_pipeline.training_sets.record_builder import chain_name
 
-EVALUATED = {TEMPLATE: 24, ALIGNMENT: 16, SINGLE: 24}  # targets that are folded during the training
+EVALUATED = {TEMPLATE: 24, ALIGNMENT: 16, SINGLE: 24}  # targets that the training evaluates
 MAX_TEMPLATES = 8  # of a chain, in the training set
-_DUPLICATE = 0.95  # identity of a template that gives away the structure
+_DUPLICATE = 0.95  # identity from which a template has the structure of the chain itself
 _MIN_NATURAL_ROWS = 16  # with fewer, simulated homologs are added
 
 
 def evaluated_targets(split: Sequence[SplitChain]) -> list[SplitChain]:
-    """Return the targets that are folded during the training, chosen by their names."""
-    found = []
+    """Return the targets that the training evaluates, selected by a hash of their names."""
+    targets = []
     for kind, count in EVALUATED.items():
         some = [chain for chain in split if chain.target == kind]
-        found += sorted(some, key=lambda chain: (zlib.crc32(chain.name.encode()), chain.name))[:count]
-    return found
+        targets += sorted(some, key=lambda chain: (zlib.crc32(chain.name.encode()), chain.name))[:count]
+    return targets
 
 
 def template_entry(file: str) -> str:
@@ -63,7 +63,7 @@ def template_entry(file: str) -> str:
 def hit_lines(
     chain: SplitChain, relations: Sequence[Relation], library: Mapping[str, LibraryChain], *, learnt: bool
 ) -> list[str]:
-    """Return the template hits of a chain, the best first, each on another protein's chain of another entry."""
+    """Return the template hits of a chain, best first, without its own entry and near-identical chains."""
     lines: list[str] = []
     for hit in relations:
         target = library[hit.target]
@@ -75,9 +75,9 @@ def hit_lines(
 
 
 def link_alignments(data: Path, output: Path, sets: Mapping[str, SplitChain]) -> dict[str, str]:
-    """Link the alignments of the chains that are learnt from or evaluated; return the first alignment's target.
+    """Link the alignments of training and evaluated chains; return the query of each chain's first alignment.
 
-    Only alignments that are not under a copyleft licence are learnt from.
+    Training chains only get alignments without a copyleft licence.
     """
     licences = {row["file"]: row["licence"] for row in rows(data / "manifest.tsv")}
     searched: dict[str, str] = {}
@@ -87,30 +87,30 @@ def link_alignments(data: Path, output: Path, sets: Mapping[str, SplitChain]) ->
         name = chain_name(read_structure(path), chain, path)
         if name not in sets:
             continue
-        for number, alignment in enumerate(target["msas"].split(";")):
+        for index, alignment in enumerate(target["msas"].split(";")):
             is_left = sets[name].set == TRAIN and is_copyleft(licences[alignment])
-            if is_left or ".hhr" in alignment:  # some targets name their template hits, too
+            if is_left or ".hhr" in alignment:  # some targets also list their template hits
                 continue
             try:
                 query = read_alignment(data / alignment, max_rows=1).query
             except InputError as error:
                 print(f"left out: {error}", file=sys.stderr)
                 continue
-            link(data / alignment, output / "alignments" / name / f"{number}_{Path(alignment).name}")
+            link(data / alignment, output / "alignments" / name / f"{index}_{Path(alignment).name}")
             searched.setdefault(name, query)
     return searched
 
 
 def fitted(path: Path, sequence: str, directory: Path) -> Path:
-    """Return the path of an alignment of this sequence: its own, or that of a copy in `directory` that is cut to it."""
+    """Return the path of an alignment of this sequence: `path`, or a copy in `directory` cut to it."""
     alignment = read_alignment(path)
-    found = alignment_for_chain(alignment, sequence, path)
-    if found is alignment:
+    adapted = alignment_for_chain(alignment, sequence, path)
+    if adapted is alignment:
         return path
     lines = []
-    for name, row, insertions in zip(found.names, found.letters, found.deletion_matrix, strict=True):
+    for name, row, insertions in zip(adapted.names, adapted.letters, adapted.deletion_matrix, strict=True):
         letters = row.tobytes().decode("ascii")
-        # Which residues were inserted is not kept, and nothing reads it.
+        # The inserted residues are unknown here and never read.
         lines += [
             f">{name}",
             "".join("x" * int(count) + letter for count, letter in zip(insertions, letters, strict=True)),
@@ -123,9 +123,9 @@ def fitted(path: Path, sequence: str, directory: Path) -> Path:
 def write_benchmarks(
     data: Path, output: Path, split: Sequence[SplitChain], library: Mapping[str, LibraryChain]
 ) -> None:
-    """Write a table of targets for each kind, with the alignments and templates that they are folded with.
+    """Write a benchmark table for each kind of target, with alignments and templates.
 
-    An alignment that was made for another version of the sequence, such as the whole chain of a domain, is cut to it.
+    An alignment of another version of the sequence, such as the whole chain of a domain, is cut to the sequence.
     """
     for kind in (TEMPLATE, ALIGNMENT, SINGLE):
         lines = ["id\tsequence\treferences\tmsa\ttemplates"]
@@ -153,7 +153,7 @@ def _write(path: Path, lines: Sequence[str]) -> None:
 
 
 def prepare(data: Path, output: Path, split: Sequence[SplitChain], *, cpus: int, simulated_rows: int) -> None:
-    """Write everything; running it again changes nothing."""
+    """Write the whole collection; running it again changes nothing."""
     chains = read_library(data)
     library = by_name(chains)
     learnt = [chain for chain in split if chain.set == TRAIN]
@@ -173,7 +173,7 @@ def prepare(data: Path, output: Path, split: Sequence[SplitChain], *, cpus: int,
     for hit in find_relations(chains, cpus=cpus):
         hits.setdefault(hit.query, []).append(hit)
     for chain in used.values():
-        # A hit counts the residues of the sequence that was searched with.
+        # Hits have residue numbers of the query, so the query must be the chain's sequence.
         if searched.get(chain.name, library[chain.name].sequence) != library[chain.name].sequence:
             continue
         if lines := hit_lines(chain, hits.get(chain.name, []), library, learnt=chain.set != SET_ASIDE):
@@ -183,7 +183,7 @@ def prepare(data: Path, output: Path, split: Sequence[SplitChain], *, cpus: int,
     depths = natural_alignments(data, output / "alignments", alone, [library[chain.name] for chain in learnt], cpus)
     few = [chain for chain in alone if depths.get(chain.name, 1) < _MIN_NATURAL_ROWS]
     add_simulated(data, output / "alignments", few, alone, rows=simulated_rows)
-    print(f"{len(learnt)} chains to learn from, {len(evaluated)} evaluated; {len(searched)} with deep alignments,")
+    print(f"{len(learnt)} training chains, {len(evaluated)} evaluated; {len(searched)} with deep alignments,")
     print(f"{len(depths)} with rows from the library and sample databases, {len(few)} with simulated homologs")
 
 

@@ -1,10 +1,9 @@
-"""Shuffle the rows of each column of a benchmark's alignments: what is left is a profile, without any covariation.
+"""Shuffle the rows within each column of a benchmark's alignments, which keeps the profile but no covariation.
 
     python examples/small/shuffled_columns.py collection/benchmarks/alignment.tsv --output shuffled
 
-Writes shuffled/alignment.tsv, the same targets with one alignment each, shuffled/<target>.a3m. A model that is no
-better with the real alignment than with this one has learnt nothing of what residues do together. The target's row is
-left.
+Writes shuffled/alignment.tsv, the same targets with one alignment each, shuffled/<target>.a3m. A model that is not
+better with the real alignment than with this one has not learnt to use covariation. The target's row stays as it is.
 """
 
 import argparse
@@ -23,7 +22,7 @@ _MAX_ROWS = 4096  # of an alignment; the network reads far fewer
 
 
 def shuffled_letters(letters: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the rows (n r) with each column's letters but the target's in another order."""
+    """Return the rows (n r) with the letters of each column shuffled, except the target's row."""
     return np.concatenate([letters[:1], rng.permuted(letters[1:], axis=0)])
 
 
@@ -37,7 +36,7 @@ def shuffle_benchmark(table: Path, output: Path) -> int:
         letters = np.concatenate([each.letters for each in alignments if each.query == query])
         rng = np.random.default_rng(zlib.crc32(row["id"].encode()))
         text = "".join(
-            f">{number}\n{line.tobytes().decode()}\n" for number, line in enumerate(shuffled_letters(letters, rng))
+            f">{index}\n{line.tobytes().decode()}\n" for index, line in enumerate(shuffled_letters(letters, rng))
         )
         path = output / f"{row['id']}.a3m"
         path.parent.mkdir(parents=True, exist_ok=True)

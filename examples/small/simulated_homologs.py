@@ -1,15 +1,15 @@
-"""Sequences that could have a known structure, sampled from a statistical model, to learn reading alignments from.
+"""Simulated homologs: sequences sampled for a known structure by a statistical model, to train reading alignments.
 
-A sequence s of a chain whose structure is known has the energy
+A sequence s for the structure of a chain has the energy
 
     E(s) = - sum over residues of log P(s_i | the chain's residue, after a time)     (BLOSUM62)
            - strength * sum over contacts of J(s_i, s_j)
 
-where two residues 4 or more apart in the sequence are in contact if their C-betas are within 8 Angstrom, and J is the
-log of how much more often two types are in contact in the chains to learn from than by their frequencies. Gibbs
-sampling starts from the chain itself, so that rows differ from it as much as homologs do, and types in contact change
-together. There are no insertions; ends and stretches of rows are missing, as in real alignments. Models that learn from
-these are tested on natural sequences only.
+Two residues at least 4 apart in the sequence are in contact if their C-betas are within 8 Å. J is the log odds of two
+types being in contact in the training chains, relative to their frequencies. Gibbs sampling starts from the chain
+itself, so that rows differ from it like homologs and residues in contact change together. Rows have no insertions; ends
+and stretches are missing, as in real alignments. Models that are trained on these rows are tested on natural sequences
+only.
 """
 
 import zlib
@@ -31,12 +31,12 @@ from data_pipeline.structure import Chain
 
 SIMULATED_FILE = "simulated.a3m"
 CONTACT = 8.0  # Angstrom between C-betas
-LEAST_SEPARATION = 4  # residues along the chain
-STRENGTH = 3.0  # of contacts; statistical potentials are weaker than what holds in one protein
+MIN_SEPARATION = 4  # residues along the chain
+STRENGTH = 3.0  # of contacts; statistical potentials are weaker than the interactions within one protein
 SWEEPS = 6
-_TIMES = (0.3, 2.0)  # powers of the substitution probabilities between which rows are spread
+_TIMES = (0.3, 2.0)  # range of the powers of the substitution probabilities, one for each row
 _PSEUDO_COUNT = 20.0
-_MISSING_END, _MISSING_STRETCH = 0.3, 0.3  # probabilities of a row to lack an end, or a stretch inside
+_MISSING_END, _MISSING_STRETCH = 0.3, 0.3  # probabilities that a row lacks an end, or a stretch inside
 _TYPES = len(RESTYPES)
 
 
@@ -50,13 +50,13 @@ def contacts_of(chain: Chain) -> Int[np.ndarray, "n 2"]:
     positions, mask = pseudo_beta(chain.aatype, chain.atom_positions, chain.atom_mask)
     distances = np.linalg.norm(positions[:, None] - positions[None], axis=-1)
     place = np.arange(len(mask))
-    known = (mask > 0) & (chain.atom_mask[:, ATOM_ORDER["CA"]] > 0) & (chain.aatype != UNKNOWN)
-    near = (distances < CONTACT) & known[:, None] & known[None] & (place[None] - place[:, None] >= LEAST_SEPARATION)
+    is_known = (mask > 0) & (chain.atom_mask[:, ATOM_ORDER["CA"]] > 0) & (chain.aatype != UNKNOWN)
+    near = (distances < CONTACT) & is_known[:, None] & is_known[None] & (place[None] - place[:, None] >= MIN_SEPARATION)
     return np.argwhere(near)
 
 
 def contact_potential(chains: Iterable[Chain]) -> Float[np.ndarray, "20 20"]:
-    """Return the log odds of two types to be in contact, over the contacts of all chains; symmetric."""
+    """Return the symmetric log odds of two residue types being in contact, over all chains."""
     counts = np.full((_TYPES, _TYPES), _PSEUDO_COUNT / _TYPES)
     for chain in chains:
         pairs = contacts_of(chain)
@@ -77,7 +77,7 @@ def sample_rows(
     """Return sequences sampled for a structure with these contacts; unknown residues are sampled as alanine."""
     own = np.where(aatype == UNKNOWN, RESTYPES.index("A"), aatype)
     times = rng.uniform(*_TIMES, size=rows)
-    # Probabilities by the substitution matrix, sharper for rows that are nearer to the chain.
+    # Substitution probabilities, sharper for rows that are closer to the chain.
     logits = np.log(_substitutions()[own])[None] / times[:, None, None]
     neighbours: list[list[int]] = [[] for _ in own]
     for one, other in pairs.tolist():
@@ -89,13 +89,13 @@ def sample_rows(
             energies = logits[:, residue].copy()
             for other in neighbours[residue]:
                 energies += STRENGTH * potential[sequences[:, other]]
-            # The largest of Gumbel variables shifted by the energies is a draw from the softmax.
+            # Gumbel trick: the maximum of energies plus Gumbel noise is a sample from the softmax.
             sequences[:, residue] = (energies + rng.gumbel(size=energies.shape)).argmax(axis=1)
     return sequences
 
 
 def missing(rows: int, length: int, rng: np.random.Generator) -> Bool[np.ndarray, "s r"]:
-    """Draw where rows have no residue: at one of their ends, or in a stretch."""
+    """Draw the gaps of rows: at one of their ends, or in a stretch."""
     place = np.arange(length)
     gaps = np.zeros((rows, length), np.bool_)
     for row in range(rows):
@@ -111,7 +111,7 @@ def missing(rows: int, length: int, rng: np.random.Generator) -> Bool[np.ndarray
 def add_simulated(
     data: Path, output: Path, chains: Sequence[LibraryChain], learnt: Sequence[LibraryChain], *, rows: int
 ) -> None:
-    """Write `<chain>/simulated.a3m` for each of `chains`, by the contacts of all in `learnt`."""
+    """Write `<chain>/simulated.a3m` for each of `chains`, with the contact potential of the chains `learnt`."""
     potential = contact_potential(structure_of(data, chain) for chain in tqdm(learnt, unit="chain", disable=None))
     for chain in tqdm(chains, unit="alignment", disable=None):
         place = output / chain.name / SIMULATED_FILE
@@ -122,13 +122,13 @@ def add_simulated(
         aatype = aatype_from_sequence(chain.sequence)
         sampled = sample_rows(aatype, contacts_of(structure), potential, rows, rng)
         letters = np.where(missing(*sampled.shape, rng), "-", np.array(list(RESTYPES))[sampled])
-        text = "".join(f">simulated_{number}\n{''.join(row)}\n" for number, row in enumerate(letters))
+        text = "".join(f">simulated_{index}\n{''.join(row)}\n" for index, row in enumerate(letters))
         place.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(place) as temporary:
             temporary.write_text(f">query\n{chain.sequence}\n{text}", encoding="ascii")
 
 
 def _substitutions() -> Float[np.ndarray, "20 20"]:
-    """Return the probabilities of types in homologs for each type, by BLOSUM62, with all types equally frequent."""
+    """Return the probability of each residue type in homologs of each type, by BLOSUM62 with equal frequencies."""
     odds = 2.0 ** (0.5 * np.array(substitution_matrices.load("BLOSUM62").select(RESTYPES)))
     return odds / odds.sum(axis=1, keepdims=True)

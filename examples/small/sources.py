@@ -1,9 +1,9 @@
-"""List every file that the small model learnt from, with the repository that it was copied from and its licence.
+"""List every file that the small model was trained on, with its repository and licence.
 
     python examples/small/sources.py DATA collection training_set small_sources.tsv
 
-DATA and collection are those of prepare.py. Simulated homologs, which are computed from the structures, are no files of
-DATA. The card has the numbers of files by licence, and says what follows from them.
+DATA and collection are the arguments of prepare.py. Simulated homologs are computed from the structures and are not
+listed. The model card has the numbers of files by licence.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from data_pipeline.io.files import atomic_write
 from data_pipeline.training_sets.store import FeatureStore
 from helixfold.training.evaluate import read_names
 
-# Names of chains by the entry that they are of: of the Protein Data Bank, or a target of CASP.
+# Names of chains of the Protein Data Bank, and of targets of CASP.
 _PDB, _CASP = re.compile(r"[1-9][a-z0-9]{3}_", re.IGNORECASE), re.compile(r"t\d{4}", re.IGNORECASE)
 COLUMNS = ("kind", "chains", "file", "repository", "commit", "path", "licence")
 STRUCTURE, ALIGNMENT, TEMPLATE, SEQUENCES = "structure", "alignment", "template", "sequences"
@@ -39,10 +39,9 @@ def trained_chains(training_set: Path, held_out: Path) -> list[str]:
 
 
 def sources(names: Collection[str], split: Sequence[SplitChain], data: Path, collection: Path) -> list[dict[str, str]]:
-    """Return a line for each file that these chains were learnt from, and for each sample database.
+    """Return a line for each file that the training used for these chains, and for each sample database.
 
-    Files are those of the structures, of the alignments and of the templates that the chains had in training. Raise
-    `InputError` if a chain is not in the split.
+    The files are structures, alignments and templates. Raise `InputError` if a chain is not in the split.
     """
     chains = {chain.name: chain for chain in split}
     if unknown := sorted(set(names) - chains.keys()):
@@ -65,43 +64,43 @@ def sources(names: Collection[str], split: Sequence[SplitChain], data: Path, col
     return [
         {
             "kind": kind,
-            "chains": ";".join(sorted(found)),
+            "chains": ";".join(sorted(chain_names)),
             "file": file,
             "repository": manifest[file]["repo"],
             "commit": manifest[file]["commit"],
             "path": manifest[file]["path"],
             "licence": manifest[file]["licence"] or "not known",
         }
-        for (kind, file), found in sorted(used.items(), key=lambda item: (KINDS.index(item[0][0]), item[0][1]))
+        for (kind, file), chain_names in sorted(used.items(), key=lambda item: (KINDS.index(item[0][0]), item[0][1]))
     ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceCounts:
-    """Numbers of what was learnt from, as the card says them."""
+    """Counts of the training data for the model card."""
 
     files: int
-    licences: list[tuple[str, dict[str, int]]]  # and chains for structures, files for the other kinds
+    licences: list[tuple[str, dict[str, int]]]  # counts of chains for structures, of files for the other kinds
     repositories: list[tuple[str, str, int]]  # of alignments: name, licence, files
     pdb: int  # chains
     casp: int
     unnamed: list[str]  # names of the other chains
-    aligned: int  # chains with alignments that others made
+    aligned: int  # chains with alignments from DATA
     with_templates: int  # chains with relatives among the templates
 
 
 def counts(lines: Sequence[dict[str, str]]) -> SourceCounts:
-    """Return the numbers of a list."""
+    """Count the lines of `sources`."""
     by_licence: dict[str, Counter[str]] = {}
     alignments, names = Counter[tuple[str, str]](), list[str]()
     chains: dict[str, set[str]] = {kind: set() for kind in KINDS}
     for each in lines:
-        found = each["chains"].split(";") if each["chains"] else []
-        chains[each["kind"]] |= set(found)
-        amount = len(found) if each["kind"] == STRUCTURE else 1
+        chain_names = each["chains"].split(";") if each["chains"] else []
+        chains[each["kind"]] |= set(chain_names)
+        amount = len(chain_names) if each["kind"] == STRUCTURE else 1
         by_licence.setdefault(each["licence"], Counter())[each["kind"]] += amount
         if each["kind"] == STRUCTURE:
-            names += found
+            names += chain_names
         elif each["kind"] == ALIGNMENT:
             alignments[each["repository"], each["licence"]] += 1
     return SourceCounts(

@@ -1,17 +1,17 @@
-"""Divide all chains into those that the small model learns from and whole families that are set aside.
+"""Divide all chains into training chains and held-out families for the small model.
 
     python examples/small/split.py DATA
 
-Writes split.tsv (a line for each chain) and split_counts.tsv beside this file, before any training. DATA has
-`manifest.tsv`, `triples.tsv` and the structures. What is set aside depends on the sequences and names alone.
+Writes split.tsv (a line for each chain) and split_counts.tsv next to this file, before any training. DATA has
+`manifest.tsv`, `triples.tsv` and the structures. The split only depends on the sequences and names.
 
-A family is set aside whole, so that no chain that is learnt from has a relative among the targets:
+Families are held out whole, so that no training chain has a relative among the targets:
 
-template    targets for whom the best template, a chain of another protein, has a certain identity
+template    targets whose best template, a chain of another protein, has an identity within one of several ranges
 alignment   targets with deep alignments
 single      clustered chains without an alignment or a template
 
-Chains from repositories under a copyleft licence may be targets and templates of targets; nothing is learnt from them.
+Chains from repositories under a copyleft licence may be targets and templates of targets, but not training chains.
 """
 
 import argparse
@@ -37,13 +37,13 @@ HERE = Path(__file__).parent
 SPLIT_FILE, COUNTS_FILE = "split.tsv", "split_counts.tsv"
 TRAIN, SET_ASIDE, COPYLEFT = "train", "set_aside", "copyleft"
 TEMPLATE, ALIGNMENT, SINGLE = "template", "alignment", "single"
-# Lower limits of identity to the best template, in per cent; from 60 on, two chains are one protein.
+# Lower limits of identity to the best template, in per cent; two chains of 60 % or more are one protein.
 BINS = (0, 20, 25, 30, 40, 50)
-# Targets of each bin at least. Below 25 % there are few, since a search hardly finds them.
+# Minimum number of targets in each bin. Few are below 25 %, because a search rarely finds such templates.
 FILLED = {20: 12, 25: 25, 30: 25, 40: 25, 50: 25}
 ALIGNED_TARGETS = 16
 SINGLE_TARGETS = 132
-LONGEST_TARGET = 400  # residues, so that all of them fold within an hour on two cores
+LONGEST_TARGET = 400  # residues, so that all targets can be folded within an hour on two cores
 _LARGEST_SINGLE_FAMILY = 4  # chains, of a family that is set aside for a single target
 _LARGEST_FAMILY_SHARE = 0.02  # of all chains, of a family that is set aside for templates
 _ALIGNMENT_COST = 20  # chains that an alignment is worth, if its family is set aside for templates
@@ -51,7 +51,7 @@ _ALIGNMENT_COST = 20  # chains that an alignment is worth, if its family is set 
 
 @dataclass(frozen=True, kw_only=True)
 class SplitChain:
-    """What the table says of one chain."""
+    """A line of split.tsv: one chain."""
 
     name: str
     file: str
@@ -59,9 +59,9 @@ class SplitChain:
     length: int
     family: str
     protein: str
-    set: str  # train, set_aside or copyleft
-    target: str  # template, alignment or single; empty for a chain that is no target
-    template: str  # of a target, the chain that is its best template; empty if there is none
+    set: str  # train, set_aside (held out) or copyleft
+    target: str  # template, alignment or single; empty for other chains
+    template: str  # name of the best template of a target; empty if there is none
     identity: float | None  # to that template, 0 to 1
 
 
@@ -73,7 +73,7 @@ def bin_of(identity: float) -> int:
 def split_chains(
     chains: Sequence[LibraryChain], relations: Sequence[Relation], aligned: Mapping[str, tuple[int, bool]]
 ) -> list[SplitChain]:
-    """Divide the chains; `aligned` has depth and copyleft licence of the alignments of each chain that has any."""
+    """Divide the chains; `aligned` maps chains with alignments to the depth and whether all are under copyleft."""
     families, proteins = families_of(chains, relations), proteins_of(chains, relations)
     best = best_templates(chains, relations, proteins)
     standing = representatives(chains, relations)
@@ -88,7 +88,7 @@ def split_chains(
     ]
     limit = max(_LARGEST_SINGLE_FAMILY, int(_LARGEST_FAMILY_SHARE * len(chains)))
     small = {family for family, some in members.items() if len(some) <= limit}
-    chosen = families_for_bins(
+    families_aside = families_for_bins(
         {
             family: Counter(bin_of(best[chain.name].identity) for chain in candidates if families[chain.name] == family)
             for family in sorted({families[chain.name] for chain in candidates} & small)
@@ -98,11 +98,11 @@ def split_chains(
             for family in small
         },
     )
-    targets = dict.fromkeys((chain.name for chain in candidates if families[chain.name] in chosen), TEMPLATE)
-    left = {name for name in aligned if families[name] in chosen or not valuable[families[name]]}
+    targets = dict.fromkeys((chain.name for chain in candidates if families[chain.name] in families_aside), TEMPLATE)
+    left = {name for name in aligned if families[name] in families_aside or not valuable[families[name]]}
     deep = aligned_targets({name: aligned[name][0] for name in left - targets.keys()})
     targets |= dict.fromkeys(deep, ALIGNMENT)
-    chosen |= {families[name] for name in deep}
+    families_aside |= {families[name] for name in deep}
     alone = single_targets(
         chain
         for chain in chains
@@ -114,14 +114,14 @@ def split_chains(
         and not valuable[families[chain.name]]
     )
     targets |= dict.fromkeys(alone, SINGLE)
-    chosen |= {families[name] for name in alone}
+    families_aside |= {families[name] for name in alone}
     return [
         _split_chain(
             chain,
             family=families[chain.name],
             protein=proteins[chain.name],
             template=best.get(chain.name),
-            is_aside=families[chain.name] in chosen,
+            is_aside=families[chain.name] in families_aside,
             target=targets.get(chain.name, ""),
         )
         for chain in chains
@@ -147,27 +147,27 @@ def _split_chain(
 
 
 def families_for_bins(targets: Mapping[str, Counter[int]], costs: Mapping[str, int]) -> set[str]:
-    """Choose families until each bin has its targets, those first that take the fewest chains from training.
+    """Choose families until each bin has enough targets, greedily by targets per chain lost for training.
 
-    `targets` has the targets of each family by bin, `costs` the chains that are lost with it. Of equal families, chance
-    decides, by their names.
+    `targets` has the number of targets of each family by bin, and `costs` the number of chains lost with it. A hash of
+    the name decides between equal families.
     """
     missing = dict(FILLED)
-    chosen: set[str] = set()
+    families_aside: set[str] = set()
 
     def gain(family: str) -> tuple[float, int, str]:
         useful = sum(min(missing[low], targets[family][low]) for low in FILLED)
         return useful / max(1, costs[family]) if useful else 0.0, -zlib.crc32(family.encode()), family
 
     while any(count > 0 for count in missing.values()):
-        left = [family for family in targets if family not in chosen]
+        left = [family for family in targets if family not in families_aside]
         best = max(left, key=gain, default=None)
         if best is None or gain(best)[0] == 0:
             break
-        chosen.add(best)
+        families_aside.add(best)
         for low in FILLED:
             missing[low] = max(0, missing[low] - targets[best][low])
-    return chosen
+    return families_aside
 
 
 def aligned_targets(depths: Mapping[str, int]) -> list[str]:
@@ -179,27 +179,27 @@ def aligned_targets(depths: Mapping[str, int]) -> list[str]:
 
 
 def single_targets(chains: Iterable[LibraryChain]) -> list[str]:
-    """Choose 132 chains by their names alone; those that the first edition held out come first."""
+    """Choose 132 chains by a hash of their names; chains that the first edition held out come first."""
     codes = {chain.name: zlib.crc32(chain.name.encode()) for chain in chains}
     return sorted(codes, key=lambda name: (codes[name] % 10, codes[name], name))[:SINGLE_TARGETS]
 
 
 def read_aligned(data: Path) -> dict[str, tuple[int, bool]]:
-    """Return the chains that have alignments, each with the depth, and whether all of these are under copyleft."""
+    """Return the depth of the alignments of each chain that has any, and whether all of them are under copyleft."""
     licences = {row["file"]: row["licence"] for row in rows(data / "manifest.tsv")}
-    found: dict[str, tuple[int, bool]] = {}
+    alignments: dict[str, tuple[int, bool]] = {}
     for target in rows(data / "triples.tsv"):
         path = data / target["structure"]
         chain = BLANK_CHAIN if target["structure_chain"] == "_" else target["structure_chain"]
         name = chain_name(read_structure(path), chain, path)
         is_left = all(is_copyleft(licences[alignment]) for alignment in target["msas"].split(";"))
-        depth, before = found.get(name, (0, True))
-        found[name] = max(depth, int(target["depth"])), before and is_left
-    return found
+        depth, before = alignments.get(name, (0, True))
+        alignments[name] = max(depth, int(target["depth"])), before and is_left
+    return alignments
 
 
 def counts_table(split: Sequence[SplitChain], best: Mapping[str, Relation], standing: set[str]) -> str:
-    """Return how many chains, and different ones, have their best template in each bin, and how many are targets."""
+    """Return a table with the numbers of chains, different chains, held-out chains and targets by bin of identity."""
     lines = ["best_template_identity\tchains\tdifferent\tset_aside\ttargets"]
     for low, high in zip(BINS, (*BINS[1:], 60), strict=True):
         some = [chain for chain in split if chain.name in best and bin_of(best[chain.name].identity) == low]
@@ -225,13 +225,13 @@ def write_split(split: Sequence[SplitChain], path: Path) -> None:
 
 
 def read_split(path: Path = HERE / SPLIT_FILE) -> list[SplitChain]:
-    """Return what `write_split` wrote."""
-    found = []
+    """Read the table that `write_split` writes."""
+    chains = []
     for row in rows(path):
         identity = row.pop("identity")
         length = int(row.pop("length"))
-        found.append(SplitChain(**row, length=length, identity=float(identity) if identity else None))
-    return found
+        chains.append(SplitChain(**row, length=length, identity=float(identity) if identity else None))
+    return chains
 
 
 def main(data: Path, output: Path, cpus: int) -> None:

@@ -1,4 +1,4 @@
-"""The stages of a training, one after the other, as their directories tell of them."""
+"""Read the stages of a training from the directories of their runs."""
 
 import json
 from collections.abc import Sequence
@@ -23,17 +23,17 @@ class Stage:
 
     @property
     def seconds(self) -> float:
-        """Return the seconds in training steps, waiting for data and for other ranks included."""
+        """Return the seconds in training steps, including waiting for data and for other ranks."""
         return sum(step.seconds for step in self.history.steps)
 
     @property
     def examples(self) -> int:
-        """Return the number of examples that were learnt from."""
+        """Return the number of training examples."""
         return max((step.examples_seen for step in self.history.steps), default=0)
 
 
 def read_stages(directories: Sequence[Path]) -> list[Stage]:
-    """Return the runs in these directories, in this order. Raise `InputError` for what is no run."""
+    """Return the runs in these directories, in this order. Raise `InputError` for a directory that is not a run."""
     stages = []
     for directory in directories:
         path = directory / CONFIG_FILE

@@ -1,4 +1,4 @@
-"""Say what a model gains by templates or alignments, what its pLDDT is worth, and how sound its structures are.
+"""Evaluate a model: its gain by templates or alignments, the calibration of pLDDT, and violations of its structures.
 
     python examples/small/verdicts.py difference with_templates copies/evaluation
     python examples/small/verdicts.py calibration with_templates with_alignments single --plot calibration.png
@@ -6,7 +6,7 @@
 
 `difference` pairs the targets of two outputs of `helixfold evaluate` and prints the mean of each measure and of the
 paired difference, with 95 % intervals over families of targets, also by identity to the best template (split.tsv). A
-target that only the first has counts 0 for the second, which has nothing to copy there.
+target that the second output lacks counts as 0, because no template could be copied.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from helixfold.results.file_table import RELAXATION
 from helixfold.results.find import find_predictions
 
 MEASURES = ("lddt_ca", "tm_score")
-HOMOLOGY = (25.0, 60.0)  # per cent of identity to the best template, between which a template should help
+HOMOLOGY = (25.0, 60.0)  # per cent of identity to the best template, the range in which a template should help
 RELAXED, NOT_RELAXED = "yes", "no"
 _UNKNOWN = "NA"  # in the tables of `helixfold evaluate`
 _BANDS = (0, 30, 40, 50, 60, 70, 80, 90, 100)  # of pLDDT
@@ -50,30 +50,30 @@ def read_scores(evaluation: Path, measure: str) -> dict[str, float]:
 def difference(
     first: Mapping[str, float], second: Mapping[str, float], families: Mapping[str, str]
 ) -> tuple[Estimate, Estimate, Estimate]:
-    """Return the means of both, and of the first minus the second over the first's targets (0 where it has none).
+    """Return the means of both, and of the first minus the second, over the targets of the first (missing ones are 0).
 
-    Targets of one family, which are not independent, are drawn together.
+    Targets of one family are not independent and are resampled together.
     """
     names = sorted(first)
-    drawn = [families.get(name, name) for name in names]
+    target_families = [families.get(name, name) for name in names]
     own, other = np.array([first[name] for name in names]), np.array([second.get(name, 0.0) for name in names])
-    found = [mean(values.tolist(), drawn) for values in (own, other, own - other)]
-    return found[0], found[1], found[2]
+    estimates = [mean(values.tolist(), target_families) for values in (own, other, own - other)]
+    return estimates[0], estimates[1], estimates[2]
 
 
 def groups(names: Sequence[str], split: Sequence[SplitChain]) -> dict[str, list[str]]:
-    """Return the targets in all, in the range where a template should help, below it, and in each bin."""
+    """Return groups of targets: all, in the range where a template should help, below it, and in each bin."""
     identities = {chain.name: 100 * chain.identity for chain in split if chain.identity is not None}
-    known = [name for name in names if name in identities]
+    with_template = [name for name in names if name in identities]
     low, high = HOMOLOGY
-    found = {
+    targets_by_group = {
         "all": list(names),
-        f"template {low:g}-{high:g} %": [name for name in known if low <= identities[name] <= high],
-        f"template below {low:g} %": [name for name in known if identities[name] < low],
+        f"template {low:g}-{high:g} %": [name for name in with_template if low <= identities[name] <= high],
+        f"template below {low:g} %": [name for name in with_template if identities[name] < low],
     }
-    for name in known:
-        found.setdefault(f"bin from {bin_of(identities[name] / 100)} %", []).append(name)
-    return {label: some for label, some in found.items() if some}
+    for name in with_template:
+        targets_by_group.setdefault(f"bin from {bin_of(identities[name] / 100)} %", []).append(name)
+    return {label: some for label, some in targets_by_group.items() if some}
 
 
 def difference_lines(first: Path, second: Path, split: Sequence[SplitChain]) -> list[str]:
@@ -83,27 +83,29 @@ def difference_lines(first: Path, second: Path, split: Sequence[SplitChain]) -> 
     for measure in MEASURES:
         one, other = read_scores(first, measure), read_scores(second, measure)
         for label, names in groups(sorted(one), split).items():
-            found = difference({name: one[name] for name in names}, other, families)
-            lines.append("\t".join((measure, label, str(len(names)), *map(_shown, found))))
+            estimates = difference({name: one[name] for name in names}, other, families)
+            lines.append("\t".join((measure, label, str(len(names)), *map(_interval_text, estimates))))
     return lines
 
 
-def _shown(found: Estimate) -> str:
-    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
+def _interval_text(estimate: Estimate) -> str:
+    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
 
 
 def read_residues(evaluation: Path) -> list[tuple[Float[np.ndarray, "_"], Float[np.ndarray, "_"]]]:
     """Return pLDDT and 100 times lDDT-CA of the residues of each target that have both."""
-    found: dict[str, list[tuple[float, float]]] = {}
+    residues_by_target: dict[str, list[tuple[float, float]]] = {}
     with (evaluation / "residues.tsv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file, delimiter="\t"):
             if row["rank"] == "0" and _UNKNOWN not in (row["plddt"], row["lddt_ca"]):
-                found.setdefault(row["target"], []).append((float(row["plddt"]), 100 * float(row["lddt_ca"])))
-    return [(array[:, 0], array[:, 1]) for array in map(np.array, found.values())]
+                residues_by_target.setdefault(row["target"], []).append(
+                    (float(row["plddt"]), 100 * float(row["lddt_ca"]))
+                )
+    return [(array[:, 0], array[:, 1]) for array in map(np.array, residues_by_target.values())]
 
 
 def calibration_lines(evaluations: Sequence[Path], plot: Path | None) -> list[str]:
-    """Return for each evaluation the correlation, the mean excess of pLDDT, and lDDT-CA by band of pLDDT; draw them."""
+    """Return a table with correlation, mean excess of pLDDT, and lDDT-CA by band of pLDDT; write a plot to `plot`."""
     lines = ["evaluation\tresidues\tpearson\tplddt_minus_lddt_ca\tlddt_ca_by_band_of_plddt"]
     figure = Figure(figsize=(4.5, 4.5), dpi=150, layout="constrained")
     axes = figure.subplots()
@@ -111,16 +113,16 @@ def calibration_lines(evaluations: Sequence[Path], plot: Path | None) -> list[st
     for evaluation in evaluations:
         pairs = read_residues(evaluation)
         if not pairs:
-            raise InputError.at(evaluation, "it has no residues with pLDDT and lDDT-CA")
+            raise InputError.at(evaluation, "has no residues with both pLDDT and lDDT-CA")
         correlation = pearson(pairs)
         excess = mean([float((plddt - lddt).mean()) for plddt, lddt in pairs])
         plddt, lddt = (np.concatenate(side) for side in zip(*pairs, strict=True))
         band = np.digitize(plddt, _BANDS[1:-1])
-        bands = [(plddt[band == number].mean(), lddt[band == number].mean()) for number in sorted(set(band.tolist()))]
+        bands = [(plddt[band == index].mean(), lddt[band == index].mean()) for index in sorted(set(band.tolist()))]
         axes.plot(*zip(*bands, strict=True), marker="o", label=evaluation.name)
-        shown = "; ".join(f"{said:.0f}: {true:.0f}" for said, true in bands)
-        about = "-" if correlation is None else _shown(correlation)
-        lines.append("\t".join((evaluation.name, str(len(plddt)), about, _shown(excess), shown)))
+        band_text = "; ".join(f"{predicted:.0f}: {true:.0f}" for predicted, true in bands)
+        about = "-" if correlation is None else _interval_text(correlation)
+        lines.append("\t".join((evaluation.name, str(len(plddt)), about, _interval_text(excess), band_text)))
     axes.set(xlabel="pLDDT", ylabel="100 x lDDT-CA", xlim=(0, 100), ylim=(0, 100), aspect="equal")
     axes.legend(frameon=False)
     if plot is not None:
@@ -131,7 +133,7 @@ def calibration_lines(evaluations: Sequence[Path], plot: Path | None) -> list[st
 
 @dataclass(frozen=True)
 class Violations:
-    """Residues of some targets, and how many of them have violations."""
+    """Counts of the residues of some targets, and of residues with violations (`wrong`)."""
 
     targets: int
     residues: int
@@ -144,51 +146,51 @@ class Violations:
 
 
 def violations(predictions: Path) -> dict[str, dict[str, Violations]]:
-    """Return the violations of each target's best prediction, for those that were relaxed and those that were not."""
-    found: dict[str, dict[str, Violations]] = {RELAXED: {}, NOT_RELAXED: {}}
+    """Return the violations of each target's best prediction by name, for relaxed and unrelaxed predictions."""
+    by_group: dict[str, dict[str, Violations]] = {RELAXED: {}, NOT_RELAXED: {}}
     for file in find_predictions(predictions):
         protein = protein_from_chains(read_structure(file.path).chains)
         wrong, _ = flaws(protein.atom_positions, pieces_of(protein))
-        # A relaxation that was refused leaves the prediction as it was.
+        # A failed relaxation leaves the prediction unchanged.
         metrics = RELAXATION.path(file.path.parent)
         refused = metrics.is_file() and any("failed" in each for each in json.loads(metrics.read_text()).values())
-        group = found[NOT_RELAXED if refused else RELAXED]
+        group = by_group[NOT_RELAXED if refused else RELAXED]
         group[file.name] = Violations(1, len(protein.aatype), wrong.residues)
-    return found
+    return by_group
 
 
 def together(some: Mapping[str, Violations]) -> Violations:
-    """Return the violations of all these targets."""
+    """Return the sum of the violations of several targets."""
     each = some.values()
     return Violations(len(each), sum(one.residues for one in each), sum(one.wrong for one in each))
 
 
 def violation_lines(predictions: Path) -> list[str]:
-    """Return the share of residues with violations of each target, and over all residues of those that were relaxed."""
-    groups_found = violations(predictions)
+    """Return a table with the share of residues with violations, by target and over all, relaxed or not."""
+    by_group = violations(predictions)
     lines = ["target\trelaxed\tresidues\tviolations\tshare"]
-    for label, some in groups_found.items():
+    for label, some in by_group.items():
         for name, one in [*some.items(), ("all", together(some))]:
             lines.append(f"{name}\t{label}\t{one.residues}\t{one.wrong}\t{one.share:.4f}")
     return lines
 
 
 def main() -> None:
-    """Print what was asked for."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    asked = parser.add_subparsers(dest="asked", required=True)
-    pair = asked.add_parser("difference", help="the first evaluation minus the second, target by target")
+    commands = parser.add_subparsers(dest="command", required=True)
+    pair = commands.add_parser("difference", help="the first evaluation minus the second, target by target")
     pair.add_argument("first", type=Path)
     pair.add_argument("second", type=Path)
-    trust = asked.add_parser("calibration", help="pLDDT against lDDT-CA")
+    trust = commands.add_parser("calibration", help="pLDDT against lDDT-CA")
     trust.add_argument("evaluations", type=Path, nargs="+")
     trust.add_argument("--plot", type=Path)
-    sound = asked.add_parser("violations", help="residues with impossible geometry")
+    sound = commands.add_parser("violations", help="residues with impossible geometry")
     sound.add_argument("predictions", type=Path)
     options = parser.parse_args()
-    if options.asked == "difference":
+    if options.command == "difference":
         lines = difference_lines(options.first, options.second, read_split())
-    elif options.asked == "calibration":
+    elif options.command == "calibration":
         lines = calibration_lines(options.evaluations, options.plot)
     else:
         lines = violation_lines(options.predictions)

@@ -1,8 +1,8 @@
-"""Make the structures beside this file: ideal peptides, built from torsion angles alone, to try training with.
+"""Make the structures next to this file: ideal peptides built from torsion angles, for trying training.
 
     python examples/structures/make.py
 
-No experiment and no program's prediction is in them: textbook helices, strands and turns (degrees below), ideal bonds,
+They are neither experimental nor predicted: textbook helices, strands and turns (degrees below), with ideal bonds,
 angles and side chains. Running this again writes the same files.
 """
 
@@ -29,16 +29,16 @@ from helixfold.model.geometry.atoms import (
 from helixfold.model.geometry.rigid import rigid_from_three_points
 from helixfold.results.pdb import to_pdb
 
-OXYGEN, SIDE_CHAIN = 3, 5  # slots of atom14; from the latter on, atoms turn with the rotamer
-CLEAR = 3.6  # Angstrom that side chains keep from other atoms where they can
+OXYGEN, SIDE_CHAIN = 3, 5  # slots of atom14; atoms from SIDE_CHAIN on depend on the rotamer
+MIN_CLEARANCE = 3.6  # Å between side chains and other atoms, where possible
 
 THREE_LETTER = dict(zip(residues.RESTYPES, residues.THREE_LETTER, strict=False))
 Angles = list[tuple[float, float]]  # phi and psi of each residue
 
 TURN = [(59.9, -129.3), (-92.7, 19.7)]  # type II'
-CAP = [(-76.0, 1.0), (64.0, 32.0), (-64.0, -172.0), (-99.0, 153.0)]  # ends a helix, and turns back
-CROSSING = [(-132.0, 34.0), (99.0, 24.0), (-68.0, -174.0), (-104.0, 173.0)]  # lays a helix on a strand
-# The common ones first; the angles after these are 180.
+CAP = [(-76.0, 1.0), (64.0, 32.0), (-64.0, -172.0), (-99.0, 153.0)]  # ends a helix and reverses the chain
+CROSSING = [(-132.0, 34.0), (99.0, 24.0), (-68.0, -174.0), (-104.0, 173.0)]  # packs a helix on a strand
+# Chi angles in degrees, the most common rotamers first; missing angles are 180.
 ROTAMERS: dict[str, list[tuple[float, ...]]] = {
     "D": [(-70, -15), (-177, 0), (62, -10)],
     "E": [(-67, 180, -10), (-177, 180, 0), (-65, -65, -40)],
@@ -70,18 +70,18 @@ def polyproline(length: int) -> Angles:
 
 
 def strands(length: int, *angles: tuple[tuple[float, float], tuple[float, float]]) -> Angles:
-    """Antiparallel strands with turns between them, and two kinds of angles in each, in turns.
+    """Return antiparallel strands with turns between them; each strand alternates between two pairs of angles.
 
-    Residues of the first kind, from the turn on, form hydrogen bonds with the strand before.
+    Counted from the turn, residues with the first pair form hydrogen bonds with the previous strand.
     """
-    found: Angles = []
-    for number, pair in enumerate(angles):
+    torsions: Angles = []
+    for index, pair in enumerate(angles):
         row = [pair[place % 2] for place in range(length)]
-        found += row[::-1] if number == 0 else [*TURN, *row]
-    return found
+        torsions += row[::-1] if index == 0 else [*TURN, *row]
+    return torsions
 
 
-# Fitted so that hydrogen bonds between the strands are about 2.9 Angstrom long and nothing is in the way.
+# Fitted so that hydrogen bonds between the strands are about 2.9 Å long and no atoms clash.
 HAIRPIN = (((-126.1, 124.0), (-121.3, 124.7)), ((-126.9, 132.2), (-122.6, 129.8)))
 MEANDER = (((-132.9, 118.6), (-120.8, 122.1)), ((-123.6, 126.0), (-124.0, 125.1)), ((-120.2, 131.8), (-117.9, 126.5)))
 PEPTIDES = (
@@ -105,7 +105,7 @@ PEPTIDES = (
 
 
 def backbone(sequence: str, angles: Angles) -> Float[Tensor, "r 3 3"]:
-    """N, CA and C of each residue, every peptide bond trans."""
+    """Return the positions of N, CA and C of each residue in Å, with trans peptide bonds."""
     atoms: list[Tensor] = []
     psi_before = 0.0
     for letter, (phi, psi) in zip(sequence, angles, strict=True):
@@ -124,45 +124,45 @@ def backbone(sequence: str, angles: Angles) -> Float[Tensor, "r 3 3"]:
 
 
 def next_atom(chain: list[Tensor], length: float, cosine: float, torsion: float) -> Float[Tensor, "3"]:
-    """The atom bonded to the chain's last, from its bond's length, the angle's cosine and the torsion in degrees."""
+    """Return the next atom from its bond length, the cosine of the bond angle, and the torsion in degrees."""
     first, second, third = chain[-3:]
-    frame = rigid_from_three_points(second, third, first)  # x goes on along the bond, `first` is on the side of y
+    frame = rigid_from_three_points(second, third, first)  # x continues along the bond, and `first` has y > 0
     sine, turn = math.sqrt(1 - cosine * cosine), math.radians(torsion)
     local = [-cosine, sine * math.cos(turn), sine * math.sin(turn)]
     return frame.apply(length * torch.tensor(local).double())
 
 
 def with_rotamers(peptide: Peptide) -> list[Float[Tensor, "r 14 3"]]:
-    """All atoms with the first rotamer of every residue, with the second, and so on."""
+    """Return all atoms in several conformers: with the first rotamer of every residue, with the second, and so on."""
     aatype = types(peptide)
     n, ca, c = backbone(peptide.sequence, peptide.angles)[None].unbind(2)
     frames = rigid_from_three_points(2 * ca - c, ca, n)  # C on the x axis
-    made = []
-    for number in range(max(map(len, ROTAMERS.values()))):
+    conformers = []
+    for index in range(max(map(len, ROTAMERS.values()))):
         torsions = []
         for letter, (phi, psi) in zip(peptide.sequence, peptide.angles, strict=True):
             rotamers = ROTAMERS.get(letter, [()])
-            torsions.append([180.0, phi, psi, *(*rotamers[number % len(rotamers)], *[180.0] * 4)[:4]])
+            torsions.append([180.0, phi, psi, *(*rotamers[index % len(rotamers)], *[180.0] * 4)[:4]])
         turns = torch.deg2rad(torch.tensor([torsions]).double())
         groups = rigid_groups_from_torsions(aatype, frames, torch.stack([turns.sin(), turns.cos()], -1))
-        made.append(atom14_from_rigid_groups(aatype, groups)[0])
-    return made
+        conformers.append(atom14_from_rigid_groups(aatype, groups)[0])
+    return conformers
 
 
 def folded(peptide: Peptide) -> Protein:
-    """The peptide with side chains, each the first of its rotamers that keeps most clear of other atoms."""
+    """Return the peptide with side chains, each in the rotamer that is furthest from clashes with other atoms."""
     aatype = types(peptide)
     exists = atom14_mask(aatype, torch.ones(aatype.shape))[0] > 0
     choices = with_rotamers(peptide)
     atoms, is_placed = choices[0].clone(), exists.clone()
     is_placed[:, SIDE_CHAIN:] = False
-    # Twice, because what is placed first does not see what comes later.
+    # Twice, because the first side chains are placed before the later ones exist.
     for residue in [*range(len(atoms))] * 2:
         side_chain, others = exists[residue].clone(), is_placed.clone()
         side_chain[:SIDE_CHAIN] = others[residue] = False
         others[residue, OXYGEN] = True
         tightness = [
-            (CLEAR - torch.cdist(choice[residue, side_chain], atoms[others])).clamp(min=0).square().sum()
+            (MIN_CLEARANCE - torch.cdist(choice[residue, side_chain], atoms[others])).clamp(min=0).square().sum()
             for choice in choices[: len(ROTAMERS.get(peptide.sequence[residue], [()]))]
         ]
         atoms[residue] = choices[int(torch.stack(tightness).argmin())][residue]
@@ -185,7 +185,7 @@ def types(peptide: Peptide) -> Int[Tensor, "1 r"]:
 
 
 def main() -> None:
-    """Write every peptide beside this file."""
+    """Write every peptide next to this file."""
     for peptide in PEPTIDES:
         remark = "An ideal peptide made from torsion angles by helixfold's examples/structures/make.py; no experiment."
         with atomic_write(Path(__file__).with_name(f"{peptide.name}.pdb")) as temporary:

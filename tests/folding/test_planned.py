@@ -27,7 +27,7 @@ from helixfold.planning import estimate
 from helixfold.planning.estimate import NotEnoughMemoryError, PredictionEstimate
 from helixfold.weights.find import ReadyModel, find_models
 from tests.support.folding import fold_one
-from tests.support.plans import GIB, planned, simple_forecast
+from tests.support.plans import GIB, planned, simple_estimate
 
 OPTIONS = FoldingOptions(num_recycles=1)
 Attempt = Callable[[Any], object]
@@ -50,7 +50,7 @@ def prediction(ready: ReadyModel) -> Prediction:
 
 @pytest.fixture(autouse=True)
 def simple_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimate, "prediction_memory", simple_forecast)
+    monkeypatch.setattr(estimate, "prediction_memory", simple_estimate)
 
 
 @pytest.fixture

@@ -14,12 +14,12 @@ from helixfold.planning import estimate as subject
 from helixfold.planning.estimate import Device, Prediction, max_residues
 from helixfold.planning.executors import EXECUTORS, executor
 from helixfold.planning.size import Memory, PassSize
-from tests.support.plans import DISK, GIB, SIZE, planned, simple_forecast
+from tests.support.plans import DISK, GIB, SIZE, planned, simple_estimate
 
 
 @pytest.fixture(autouse=True)
 def simple_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject, "prediction_memory", simple_forecast)
+    monkeypatch.setattr(subject, "prediction_memory", simple_estimate)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A limit on the time of what might otherwise wait for ever, such as the reading of a pipe."""
+"""A time limit for code that might wait for ever, such as reading a pipe."""
 
 import signal
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from types import FrameType
 
 @contextmanager
 def time_limit(seconds: int) -> Iterator[None]:
-    """Raise AssertionError, which nobody catches, in what takes longer; for the main thread only."""
+    """Raise AssertionError in code that takes longer; in the main thread only."""
 
     def ended(signal_number: int, frame: FrameType | None) -> None:
         raise AssertionError(f"nothing came back for {seconds} seconds")

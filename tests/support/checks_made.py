@@ -1,4 +1,4 @@
-"""Has checks made before processes are forked: imported after everything of the package that they need."""
+"""Build the shape checks before processes are forked; import this after all modules that the processes need."""
 
 from tests.support.speedups import make_checks
 

@@ -1,6 +1,6 @@
-"""The CPU time of each test: its own and that of processes that it starts and waits for, fixtures included.
+"""Measure the CPU time of each test with its fixtures, including processes that it starts and waits for.
 
-Off unless asked for with `--max-cpu-seconds`, as in continuous integration.
+Off without `--max-cpu-seconds`, which continuous integration sets.
 """
 
 import os

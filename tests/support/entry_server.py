@@ -1,4 +1,4 @@
-"""A server on this machine with entries of UniProt, the RCSB PDB and AlphaFold DB."""
+"""A local server with entries of UniProt, the RCSB PDB and AlphaFold DB."""
 
 import threading
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ ENTRIES = {
 
 @contextmanager
 def serving_entries(failures: int = 0) -> Iterator[tuple[str, list[str]]]:
-    """Yield the address of a server, which answers 503 so many times first, and the paths that it is asked for."""
+    """Yield the address of a server, which first answers 503 `failures` times, and the list of requested paths."""
     paths: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):

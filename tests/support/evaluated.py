@@ -9,7 +9,7 @@ from helixfold.analysis.scores import ResidueScores, Scores
 
 
 def evaluated(target: str, score: float, *, rank: int = 0, plddt: float | None = 80.0, **values: Any) -> Evaluated:
-    """A comparison whose scores differ from each other; three residues, of which the prediction lacks the second."""
+    """A comparison with different values for all scores; the prediction lacks the second of three residues."""
     residues = ResidueScores(
         number=np.array([0, 4, 9]),
         letters="GXW",
@@ -33,5 +33,5 @@ def evaluated(target: str, score: float, *, rank: int = 0, plddt: float | None =
         rmsd=1.5 + score,
         plddt=plddt,
     )
-    given = {"target": target, "rank": rank, "reference": f"{target}_ref", "by_sequence": False, "scores": scores}
-    return Evaluated(**{**given, "residues": residues, **values})
+    defaults = {"target": target, "rank": rank, "reference": f"{target}_ref", "by_sequence": False, "scores": scores}
+    return Evaluated(**{**defaults, "residues": residues, **values})

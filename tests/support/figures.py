@@ -1,4 +1,4 @@
-"""Figures of matplotlib as they are drawn, to read their data back."""
+"""Figures as matplotlib draws them, to read their data back."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 
 def figure_of(draw: Callable[[], object]) -> Figure:
-    """Return the one figure that `draw` saves."""
+    """Return the figure that `draw` saves; fail unless it saves exactly one."""
     saved: list[Figure] = []
     save = Figure.savefig
 

@@ -1,4 +1,4 @@
-"""One target, folded alone by an executor."""
+"""Fold one target with an executor."""
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -26,7 +26,7 @@ def fold_one(
     initial_guess: Float[np.ndarray, "r 37 3"] | None = None,
     offsets: Int[np.ndarray, "r r"] | None = None,
 ) -> Prediction:
-    """Return the prediction of one target by `fold`."""
+    """Return the prediction of `fold` for one target."""
     target = FoldingTarget(features=features, name=name, initial_guess=initial_guess, offsets=offsets)
     (prediction,) = fold(model, preset, [target], options, run, stages=Stages(), passes=runner)
     return prediction

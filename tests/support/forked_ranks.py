@@ -1,4 +1,4 @@
-"""Ranks that `launch.on_ranks` starts, forked from a server that has everything imported instead of begun anew."""
+"""Ranks of `launch.on_ranks`, forked from a server that has imported everything, which is faster than new processes."""
 
 import gc
 import os
@@ -16,9 +16,9 @@ from tests.training.ranks import SERVER
 
 
 def fork_ranks(monkeypatch: pytest.MonkeyPatch, output: Path) -> None:
-    """Let `on_ranks` fork its processes, which begin at once; what they print goes to a file.
+    """Let `on_ranks` fork its processes, and write their output to a file.
 
-    For tests of what ranks do, not of how they are started.
+    For tests of the work of ranks, not of their start.
     """
 
     def start(environment: Mapping[str, str], function: Callable[..., None], *arguments: Any) -> BaseProcess:
@@ -34,7 +34,7 @@ def _run(environment: dict[str, str], output: Path, function: Callable[..., None
         for stream in (sys.stdout, sys.stderr):
             os.dup2(file.fileno(), stream.fileno())
     os.environ |= environment
-    # As in `Ranks`: what was imported before the fork is no garbage, and shapes need one rank's check.
+    # As in `Ranks`: imported modules are not garbage, and checking shapes in one rank is enough.
     gc.freeze()
     config.update("jaxtyping_disable", environment.get("RANK", "0") != "0")
     launch._run(function, *arguments)

@@ -1,6 +1,6 @@
-"""Has shapes and types of the package checked in a process that pytest does not start: imported before anything of it.
+"""Check shapes and types in a process that pytest does not start; import this before any module of the packages.
 
-The packages are those that pytest itself is told to check.
+The packages are listed in pytest's option `--jaxtyping-packages`.
 """
 
 import tomllib

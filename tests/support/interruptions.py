@@ -1,8 +1,8 @@
-"""Interrupt runs at a numbered event instead of after some time, and look at what every interruption leaves.
+"""Interrupt runs at a numbered event instead of after some time, and check the files that every interruption leaves.
 
-An event is a change of a file below a directory, or a call of a named function. `states` returns what a kill leaves
-before each event of one run; `interrupted` raises an exception at an event, as Ctrl-C does; `end` sends a signal to a
-process of its own.
+An event is a change of a file below a directory, or a call of a named function. `states` returns the files that
+a kill leaves before each event of one run; `interrupted` raises an exception at an event, as Ctrl-C does; `end` runs a
+command in a separate process and sends a signal to it.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ Change = tuple[str, tuple[str, ...]]  # the kind of a change of files, and the p
 
 
 class _Listeners:
-    """Those that are called before each change of a file; an audit hook can be added, but not removed."""
+    """Functions to call before each change of a file, because an audit hook can be added but not removed."""
 
     def __init__(self) -> None:
         self._called: list[Callable[[Change], None]] = []
@@ -71,8 +71,8 @@ class _Listeners:
         flush = os.fsync
 
         def fsync(file: Any) -> None:
-            number = file if isinstance(file, int) else file.fileno()
-            listener(("os.fsync", (os.readlink(f"/proc/self/fd/{number}"),)))
+            descriptor = file if isinstance(file, int) else file.fileno()
+            listener(("os.fsync", (os.readlink(f"/proc/self/fd/{descriptor}"),)))
             flush(file)
 
         os.fsync = fsync
@@ -116,9 +116,9 @@ def calls_of(function: str, action: Callable[[bool], None]) -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """The change of a file below a directory with this index, from 1, or the call of a function; 0 is none.
+    """A numbered event: the change of a file below a directory, or the call of a function; 0 is no event.
 
-    `is_after` is for calls: a process that is killed after a change leaves what it leaves before the next one.
+    `is_after` is for calls only, because the state after a change equals the state before the next one.
     """
 
     index: int
@@ -127,7 +127,7 @@ class Event:
 
     @contextmanager
     def watched(self, directory: Path, action: Callable[[], None]) -> Iterator[Callable[[], int]]:
-        """Do something at the event; the context is a function that returns how many events there have been."""
+        """Call `action` at the event; the context is a function that returns the number of events so far."""
         count = 0
 
         def happened() -> None:
@@ -146,7 +146,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """What a directory holds before a change: bytes of files, targets of links as text, None for folders."""
+    """Content of a directory before a change: bytes of files, targets of links as text, None for folders."""
 
     label: str
     content: dict[str, bytes | str | None]
@@ -169,11 +169,11 @@ class State:
         return cls(label=label, content=content, times=times)
 
     def without_temporary(self) -> dict[str, bytes | str | None]:
-        """Return what is there but for files that a writer has not finished."""
+        """Return the content without files that a writer has not finished."""
         return {key: content for key, content in self.content.items() if not _is_temporary(key)}
 
     def restore(self, directory: Path) -> None:
-        """Let a directory hold this and nothing else."""
+        """Replace the content of a directory by this state."""
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
         for key, content in sorted(self.content.items()):
@@ -191,14 +191,14 @@ class State:
 def states(directory: Path, run: Callable[[], object], calls: Sequence[str] = ()) -> list[State]:
     """Run once, and return each different state of a directory that a SIGKILL may leave, in order.
 
-    These are what the directory holds before every change of a file below it and before and after each call of named
-    functions, at the end, and with half of what was written between two of them into a file in place.
+    A state is taken before every change of a file below the directory, before and after each call of the functions
+    `calls`, and at the end. If a file was written in place between two of them, a state has half of the new bytes.
     """
-    found: list[tuple[Change, State]] = []
+    snapshots: list[tuple[Change, State]] = []
 
     def take(change: Change) -> None:
         names = " ".join(os.path.relpath(path, directory) for path in change[1])
-        found.append((change, State.of(directory, f"{len(found)}: before {change[0]} {names}")))
+        snapshots.append((change, State.of(directory, f"{len(snapshots)}: before {change[0]} {names}")))
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(_listeners.calling(lambda change: take(change) if _is_below(directory, change) else None))
@@ -206,12 +206,12 @@ def states(directory: Path, run: Callable[[], object], calls: Sequence[str] = ()
             note = partial(_note_call, take, name)
             stack.enter_context(calls_of(name, note))
         run()
-    found.append((("end", ()), State.of(directory, "at the end")))
+    snapshots.append((("end", ()), State.of(directory, "at the end")))
     different: list[State] = []
-    for (change, before), (_, after) in zip([(("begin", ()), found[0][1]), *found], found, strict=False):
+    for (change, before), (_, after) in zip([(("begin", ()), snapshots[0][1]), *snapshots], snapshots, strict=False):
         for each in (*_torn(before, after, change[0], {os.path.relpath(path, directory) for path in change[1]}), after):
             if different and different[-1].without_temporary() == each.without_temporary():
-                # The steps of an atomic write are one state, with as much as possible of the temporary file.
+                # The steps of an atomic write are one state, with the most complete temporary file.
                 if len(each.content) >= len(different[-1].content):
                     different[-1] = each
             else:
@@ -228,22 +228,22 @@ def _torn(before: State, after: State, kind: str, paths: set[str]) -> Iterator[S
     renamed = paths if kind in ("os.rename", "os.link") else set()
     opened = paths if kind == "open" else set()
     for key, content in after.content.items():
-        known = before.content.get(key, b"")
-        # Nothing is read that a writer has not finished, and SQLite writes pages that it can take back.
+        earlier = before.content.get(key, b"")
+        # Unfinished files are never read, and SQLite can roll back the pages that it writes.
         is_whole = any(f"{key}/".startswith(f"{path}/") for path in renamed) or _is_temporary(key) or ".sqlite" in key
-        if is_whole or not isinstance(content, bytes) or not isinstance(known, bytes):
+        if is_whole or not isinstance(content, bytes) or not isinstance(earlier, bytes):
             continue
-        is_appended = content.startswith(known)
-        if len(content) > 1 and content != known and (is_appended or key in opened):
-            half = content[: (len(content) + (len(known) if is_appended else 0)) // 2]
+        is_appended = content.startswith(earlier)
+        if len(content) > 1 and content != earlier and (is_appended or key in opened):
+            half = content[: (len(content) + (len(earlier) if is_appended else 0)) // 2]
             yield replace(after, label=f"{after.label}, with half of {key}", content={**after.content, key: half})
 
 
 def spread(count: int, limit: int | None) -> list[int]:
-    """Return at most `limit` of so many indices, evenly, with the first and the last one."""
+    """Return at most `limit` of `count` indices, evenly spaced, with the first and the last one."""
     if limit is None or count <= limit:
         return list(range(count))
-    return [round(number * (count - 1) / (limit - 1)) for number in range(limit)]
+    return [round(step * (count - 1) / (limit - 1)) for step in range(limit)]
 
 
 @contextmanager
@@ -280,23 +280,23 @@ def check_kills(
     resume: Callable[[], int] | None = None,
     limit: int | None = None,
 ) -> int:
-    """A run that is killed anywhere and started again leaves what one that nothing ended leaves.
+    """Check that a run which is killed anywhere and started again leaves the same files as an uninterrupted run.
 
-    The uninterrupted run and all others begin with what the directory holds now. `look` returns what is compared of
-    the directory, and `calls` are events besides changes of files. `work` is a function whose calls a later kill never
-    makes more. At most `limit` states are tried, spread evenly. Return how many there are.
+    All runs start from the current content of the directory. `look` returns the values to compare, and `calls` are
+    events in addition to changes of files. `work` names a function that is never called more often after a later kill.
+    At most `limit` states are tried, spread evenly. Return the number of states.
     """
-    found = states(directory, lambda: _ends(run, "whole"), calls)
-    expected, most = look(directory), None
-    for state in (found[index] for index in spread(len(found), limit)):
+    kill_states = states(directory, lambda: _ends(run, "whole"), calls)
+    expected, max_calls = look(directory), None
+    for state in (kill_states[index] for index in spread(len(kill_states), limit)):
         state.restore(directory)
-        made = _count(work, partial(_ends, run if resume is None else resume, state.label))
+        calls_made = _count(work, partial(_ends, run if resume is None else resume, state.label))
         assert_same(look(directory), expected, state.label)
         assert not temporary_files(directory), (state.label, temporary_files(directory))
-        assert most is None or made <= most, f"{state.label}: what was made before is made again"
-        most = made
-    assert work is None or most == 0
-    return len(found)
+        assert max_calls is None or calls_made <= max_calls, f"{state.label}: completed work is repeated"
+        max_calls = calls_made
+    assert work is None or max_calls == 0
+    return len(kill_states)
 
 
 def check_interruptions(
@@ -307,9 +307,9 @@ def check_interruptions(
     code: int = 130,
     limit: int | None = None,
 ) -> int:
-    """As `check_kills`, for Ctrl-C at each change of a file: the run removes its temporary files as it ends.
+    """Check the same as `check_kills` for Ctrl-C at each change of a file; the run must remove its temporary files.
 
-    Return how many changes there are.
+    Return the number of changes.
     """
     begin = State.of(directory, "at the beginning")
     count = count_changes(directory, lambda: _ends(run, "whole"))
@@ -341,15 +341,15 @@ def _count(function: str | None, run: Callable[[], object]) -> int:
     return count()
 
 
-def assert_same(found: object, expected: object, label: str) -> None:
-    """Name what differs; the whole would be pages."""
-    if isinstance(found, dict) and isinstance(expected, dict):
-        missing, extra = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
-        other = [name for name in expected if name in found and found[name] != expected[name]]
-        shown = {name: (found[name], expected[name]) for name in other[:1]}
-        difference = f"{label}: missing {missing}, extra {extra}, other {other}: {shown}"
+def assert_same(actual: object, expected: object, label: str) -> None:
+    """Compare, and report only the names that differ, because the whole would be pages."""
+    if isinstance(actual, dict) and isinstance(expected, dict):
+        missing, extra = sorted(expected.keys() - actual.keys()), sorted(actual.keys() - expected.keys())
+        other = [name for name in expected if name in actual and actual[name] != expected[name]]
+        example = {name: (actual[name], expected[name]) for name in other[:1]}
+        difference = f"{label}: missing {missing}, extra {extra}, other {other}: {example}"
         assert not missing + extra + other, difference[:3000]
-    assert found == expected, label
+    assert actual == expected, label
 
 
 def temporary_files(directory: Path) -> list[Path]:
@@ -363,14 +363,14 @@ def _is_temporary(path: str) -> bool:
 
 @dataclass(frozen=True)
 class Kill:
-    """Which signal is sent at which event, to the process or to all of its session."""
+    """A signal to send at an event, to the process or to its whole session."""
 
     signal: int
     event: Event
     is_of_group: bool = False
 
     def strike(self) -> None:
-        """Send the signal from the process that is to get it."""
+        """Send the signal; called in the process that receives it."""
         (os.killpg if self.is_of_group else os.kill)(os.getpid(), self.signal)
 
     @contextmanager
@@ -406,8 +406,8 @@ def end(
 ) -> Ended:
     """Run a command in a session of its own and wait until it and all processes that it started have ended.
 
-    Changes are counted of files below `output`; instead of the kill, `action` may be done at its event. What is
-    kept in the temporary directory must be gone, unless no handler could run.
+    Events are changes of files below `output`; `action` replaces the signal. The temporary directory must be empty at
+    the end, unless no handler could run.
     """
     scratch, printed, counted = (output.parent / name for name in ("scratch", "printed.txt", "events.txt"))
     shutil.rmtree(scratch, ignore_errors=True)
@@ -424,7 +424,7 @@ def end(
         assert time.monotonic() < until, [Path(f"/proc/{each}/cmdline").read_bytes() for each in alive]
         time.sleep(0.02)
     if process.exitcode != -signal.SIGKILL:
-        # PyTorch makes the directory of its compiler's cache when it likes.
+        # PyTorch creates the directory of its compiler's cache at any time.
         left = [path for path in scratch.rglob("*") if not path.name.startswith("torchinductor_")]
         assert not left, (kill, left)
     return Ended(process.exitcode, printed.read_text(), int(counted.read_text() or 0))
@@ -444,7 +444,7 @@ def _run(command: Callable[[], int], output: Path, kill: Kill | None, action: Ca
 
 
 def redirect(printed: Path) -> None:
-    """Let this process print into a file."""
+    """Redirect the output of this process to a file."""
     with printed.open("a") as file:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
@@ -453,12 +453,12 @@ def redirect(printed: Path) -> None:
 
 def living_processes(leader: int) -> list[int]:
     """Return the living processes of the session that a process leads."""
-    found = []
+    processes = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = status.read_text().rpartition(")")[2].split()
         except OSError:
             continue
         if int(fields[3]) == leader and fields[0] != "Z":
-            found.append(int(status.parent.name))
-    return found
+            processes.append(int(status.parent.name))
+    return processes

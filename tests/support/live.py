@@ -1,4 +1,4 @@
-"""What tensors hold, as a pass goes: what a process would take if nothing but they needed memory."""
+"""Memory of live tensors during a computation."""
 
 import weakref
 from collections.abc import Mapping, Sequence
@@ -11,15 +11,15 @@ from torch.utils._pytree import tree_iter
 
 
 class Live(TorchDispatchMode):
-    """Counts the bytes of all storages that are made while it is on, for as long as they live.
+    """Count the bytes of all storages that are created in this context, until they are freed: `now` and `peak`.
 
-    What libraries take inside an operation, and what they keep of freed memory, is not seen.
+    The temporary memory of libraries inside an operation, and freed memory that they cache, is not counted.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.peak = self.now = 0
-        self._known: set[int] = set()
+        self._counted: set[int] = set()
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -27,18 +27,18 @@ class Live(TorchDispatchMode):
         results = func(*args, **(kwargs or {}))
         for each in tree_iter(results):
             if isinstance(each, Tensor):
-                self._made(each.untyped_storage())
+                self._count(each.untyped_storage())
         return results
 
-    def _made(self, storage: torch.UntypedStorage) -> None:
-        number, size = storage._cdata, storage.nbytes()
-        if number in self._known or size == 0:
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._counted or size == 0:
             return
-        self._known.add(number)
+        self._counted.add(key)
         self.now += size
         self.peak = max(self.peak, self.now)
-        weakref.finalize(storage, self._gone, number, size)
+        weakref.finalize(storage, self._forget, key, size)
 
-    def _gone(self, number: int, size: int) -> None:
-        self._known.discard(number)
+    def _forget(self, key: int, size: int) -> None:
+        self._counted.discard(key)
         self.now -= size

@@ -17,12 +17,12 @@ from helixfold.weights.untrained import untrained_model
 Tensors = TypeVar("Tensors", Batch, Labels)
 
 
-def to_device(given: Tensors, device: torch.device | str) -> Tensors:
-    return with_tensors_changed(lambda tensor: tensor.to(device), given)
+def to_device(values: Tensors, device: torch.device | str) -> Tensors:
+    return with_tensors_changed(lambda tensor: tensor.to(device), values)
 
 
 def without_templates(batch: Batch) -> Batch:
-    """The same sample with no template at all, in place of masked ones."""
+    """The same sample without templates, instead of with masked ones."""
     names = [name for name in batch.__dataclass_fields__ if name.startswith("template_")]
     return replace(batch, **{name: getattr(batch, name)[:, :0] for name in names if getattr(batch, name) is not None})
 
@@ -60,7 +60,7 @@ def tiny_multimer_config(outer_product: OuterProductPosition = "first") -> Model
 
 
 def random_complex(chains: str = "ABA", residues: int = 13, seed: int = 0, templates: int = 2) -> MultimerBatch:
-    """One sample of a complex, whose last template is empty; `chains` has a letter for each, equal ones being equal."""
+    """One sample of a complex, whose last template is empty; `chains` has a letter for each chain, equal for copies."""
     batch = random_batch(residues=residues, templates=templates, seed=seed)
     lengths = [len(part) for part in np.array_split(np.arange(residues), len(chains))]
     ids = {

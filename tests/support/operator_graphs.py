@@ -1,8 +1,8 @@
-"""A capturer that behaves on a CPU as `GraphCapturer` does on a GPU, and catches what would go wrong there.
+"""A capturer that behaves on a CPU as `GraphCapturer` does on a GPU, and finds errors that would occur there.
 
-It captures PyTorch's operators instead of kernels. As on a GPU, a capture computes nothing: what an action changed in
-place is restored, and all memory that it took is overwritten with NaN. A replay runs the same operators on the same
-memory, never a line of the action, and overwrites its temporaries, which other graphs may use.
+It captures PyTorch's operators instead of kernels. As on a GPU, a capture computes nothing: in-place changes are
+undone, and memory that the action allocated is overwritten with NaN. A replay runs the same operators on this memory
+without running the Python code of the action, and overwrites its temporaries, which other graphs may use.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 
 class OperatorCapturer:
-    """The capturer; `launched` and `captured` count the calls. Beyond `limit` bytes a capture fails."""
+    """The capturer; `launched` and `captured` count the calls. A capture of more than `limit` bytes fails."""
 
     def __init__(self, limit: int | None = None) -> None:
         self.launched = self.captured = self.replayed = self.cleared = 0
@@ -59,7 +59,7 @@ class OperatorCapturer:
 
 @dataclass(frozen=True, kw_only=True)
 class _Outside:
-    """A tensor in memory that is not the graph's, and that may be freed before a replay."""
+    """A tensor outside the graph's memory, which may be freed before a replay."""
 
     storage: StorageWeakRef
     dtype: torch.dtype
@@ -83,13 +83,13 @@ class _Call:
 
 @dataclass(eq=False)
 class _Tape(TorchDispatchMode):
-    """Operators in order. Storages are known by their addresses, which are not used again while they are held."""
+    """Operators in order. Storages are identified by their addresses, which stay unique while the tape holds them."""
 
     limit: int | None
     calls: list[_Call] = field(default_factory=list)
     own: dict[int, Tensor] = field(default_factory=dict)
     numbers: dict[int, Tensor] = field(default_factory=dict)
-    outside: dict[int, tuple[Tensor, Tensor | None]] = field(default_factory=dict)  # with what one held before a change
+    outside: dict[int, tuple[Tensor, Tensor | None]] = field(default_factory=dict)  # with the bytes before a change
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class _Tape(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is torch.ops.aten.lift_fresh.default and args[0].ndim == 0:
-            # A number that is assigned to elements: on a GPU a kernel has it as an argument.
+            # A number that is assigned to elements: on a GPU it is an argument of the kernel.
             self.numbers[_key(args[0])] = args[0]
             return func(*args)
         reason = wait_of_call(func._overloadpacket.__name__, args, kwargs)
@@ -109,11 +109,11 @@ class _Tape(TorchDispatchMode):
         call = _Call(func=func, args=with_tensors_changed(_as_it_is, args), kwargs=kwargs)
         written = list(_written(func, args, kwargs))
         for each in written:
-            held, before = self.outside.get(_key(each), (None, None))
-            if held is not None and before is None:
-                self.outside[_key(each)] = held, _bytes(held).clone()
-        found = func(*args, **kwargs)
-        new = {_key(each): each for each in tensors(found)}
+            tensor, before = self.outside.get(_key(each), (None, None))
+            if tensor is not None and before is None:
+                self.outside[_key(each)] = tensor, _bytes(tensor).clone()
+        result = func(*args, **kwargs)
+        new = {_key(each): each for each in tensors(result)}
         new = {
             key: each
             for key, each in new.items()
@@ -122,18 +122,18 @@ class _Tape(TorchDispatchMode):
         self.own.update(new)
         if self.limit is not None and sum(_bytes(each).numel() for each in self.own.values()) > self.limit:
             raise torch.OutOfMemoryError("CUDA out of memory while a graph is captured")
-        # What changes nothing but shapes need not be done again.
+        # An operator that only changes shapes is not replayed.
         if (written or new) and torch.Tag.inplace_view not in func.tags:
             if not written:
-                call.results = with_tensors_changed(_as_it_is, found)
+                call.results = with_tensors_changed(_as_it_is, result)
             self.calls.append(call)
-        return found
+        return result
 
     def undo(self) -> None:
-        """Restore what was changed in memory outside, and hold on to none of it."""
-        for held, before in self.outside.values():
+        """Undo the changes of memory outside the graph, and release that memory."""
+        for tensor, before in self.outside.values():
             if before is not None:
-                _bytes(held).copy_(before)
+                _bytes(tensor).copy_(before)
 
         def let_go(tensor: Tensor) -> Any:
             if _key(tensor) in self.own or _key(tensor) in self.numbers:
@@ -146,23 +146,23 @@ class _Tape(TorchDispatchMode):
         self.outside = {}
 
     def replay(self) -> None:
-        # As they were captured: below autograd, which would object to changes of views.
+        # Operators were captured below autograd, which would reject in-place changes of views.
         with torch._C._AutoDispatchBelowAutograd():
             for call in self.calls:
                 args, kwargs = _with_outside([call.args, call.kwargs])
-                found = call.func(*args, **kwargs)
-                for place, value in zip(tensors(call.results), tensors(found), strict=call.results is not None):
+                results = call.func(*args, **kwargs)
+                for place, value in zip(tensors(call.results), tensors(results), strict=call.results is not None):
                     place.copy_(value)
 
     def overwrite(self, but: set[int] = frozenset()) -> None:  # type: ignore[assignment]
-        """Fill the graph's own memory with NaN and with numbers that no index may be."""
+        """Fill the graph's own memory with NaN, or with numbers that are invalid as an index."""
         for key, tensor in self.own.items():
             if key not in but:
                 _bytes(tensor).fill_(1 if tensor.dtype == torch.bool else 255)
 
 
 def _one_hot(x: Tensor, num_classes: int) -> Tensor:
-    """PyTorch's reads values on a CPU, and none on a GPU."""
+    """Replace PyTorch's function, which reads values on a CPU but not on a GPU."""
     return (x[..., None] == torch.arange(num_classes, device=x.device)).long()
 
 
@@ -177,14 +177,14 @@ def _with_outside(value: Any) -> Any:
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
-    for number, each in enumerate(func._schema.arguments):
+    for index, each in enumerate(func._schema.arguments):
         if each.alias_info is not None and each.alias_info.is_write:
-            value = args[number] if number < len(args) else kwargs.get(each.name)
+            value = args[index] if index < len(args) else kwargs.get(each.name)
             yield from tensors([value])
 
 
 def _as_it_is(tensor: Tensor) -> Tensor:
-    """The same memory in a tensor whose shape nobody changes."""
+    """Return a tensor of the same memory whose shape stays as it is."""
     with torch.no_grad():
         place = tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride()
         return torch.empty(0, dtype=tensor.dtype).set_(*place)

@@ -1,4 +1,4 @@
-"""Plans from a simple forecast of memory, which grows with residues and extra rows alike."""
+"""Plans from a simple estimate of memory, proportional to the residues and growing with the extra rows."""
 
 from dataclasses import replace
 
@@ -13,14 +13,14 @@ from helixfold.planning.size import Memory, PassSize
 GIB = 2**30
 SIZE = PassSize(residues=1000, msa_rows=500, extra_rows=1000, templates=4, dtype=torch.float32)
 DISK = 10**15
-# Of a thousand residues and a thousand extra rows in float32, GiB: what `simple_forecast` predicts.
+# GiB that `simple_estimate` returns for 1,000 residues and 1,000 extra rows in float32.
 WHOLE, SLABS, SPILLED = 8, 4, 2
 
 
-def simple_forecast(
+def simple_estimate(
     config: ModelConfig, size: PassSize, name: str, properties: DeviceProperties, slab_budget: int | None = None
 ) -> Memory:
-    """In place of `helixfold.planning.estimate.prediction_memory`."""
+    """Replace `helixfold.planning.estimate.prediction_memory`."""
     share = size.dtype.itemsize / 4 * size.residues / 1000 * (1000 + size.extra_rows) / 2000
     spilled = int(6 * GIB * share) if name == "spilled" else 0
     peak = int(dict(zip(EXECUTORS, (WHOLE, SLABS, SPILLED), strict=True))[name] * GIB * share)
@@ -31,6 +31,6 @@ def simple_forecast(
 def planned(
     gibibytes: float, disk: int = DISK, forced: str | None = None, device_model: str = "cpu", **size: int
 ) -> PredictionEstimate:
-    """The estimate of a target of `SIZE`, but for these sizes, in this much memory."""
+    """Return the estimate of a target of `SIZE`, with changed sizes, on a device with `gibibytes` of memory."""
     device = Device(properties=DEVICE_MODELS[device_model], memory=int(gibibytes * GIB), spill=disk)
     return estimate(Prediction(model=ModelConfig(), size=replace(SIZE, **size), executor=forced), device)

@@ -1,4 +1,4 @@
-"""The names of the arrays of a protein that have an entry for each residue."""
+"""Names of the arrays of a protein that have one entry per residue."""
 
 from dataclasses import fields
 

@@ -1,4 +1,4 @@
-"""What the directory of a run holds by value, for the comparison of two runs, without what differs between any two."""
+"""Content of the directory of a run, to compare two runs, without values that always differ (times, commands)."""
 
 import gzip
 import io
@@ -17,9 +17,9 @@ _LOCK = re.compile(r"\.helixfold.*\.lock|\.lock")
 
 
 def values(directory: Path) -> dict[str, Any]:
-    """Return what each file of a run holds, by its path, and read each to its end; of times, only what they are of.
+    """Return the content of each file of a run by its path; of timings, only the names of the stages.
 
-    Files that a writer has not finished have no value.
+    Files that a writer has not finished are left out.
     """
     return {
         str(path.relative_to(directory)): value_of(path.name, path.read_bytes())
@@ -29,7 +29,7 @@ def values(directory: Path) -> dict[str, Any]:
 
 
 def value_of(name: str, content: bytes) -> Any:  # noqa: PLR0911, PLR0912  # one for each format
-    """Return what the content of a file of this name says; fail if it is not whole."""
+    """Return the content of a file as values that can be compared; fail if the file is incomplete."""
     match Path(name).suffix:
         case ".json" if name == "timings.json":
             return _of_timings(json.loads(content))
@@ -40,7 +40,7 @@ def value_of(name: str, content: bytes) -> Any:  # noqa: PLR0911, PLR0912  # one
         case ".npz":
             with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
                 return {key: _of_array(arrays[key]) for key in arrays}
-        case ".safetensors":  # the words in its header come in any order
+        case ".safetensors":  # its header has no fixed order
             return {key: _of_array(array) for key, array in load(content).items()}
         case ".zip":
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -77,7 +77,8 @@ def _without_command(content: Any) -> Any:
 
 def _of_timings(content: Mapping[str, Any]) -> Any:
     models = {
-        name: sorted(made) if isinstance(made, Mapping) else made for name, made in content.get("models", {}).items()
+        name: sorted(record) if isinstance(record, Mapping) else record
+        for name, record in content.get("models", {}).items()
     }
     facts = {name: each for name, each in content.items() if name not in ("models", "stages") and "second" not in name}
     return {**facts, "models": models, "stages": sorted(content.get("stages", {}))}

@@ -1,4 +1,4 @@
-"""Continuous integration fails where a test is skipped for a reason that is not in a short list.
+"""Let continuous integration fail where a test is skipped for a reason that is not in a short list.
 
 Elsewhere pytest only reports skipped tests. `--fail-on-skips` is the option of continuous integration.
 """
@@ -8,7 +8,7 @@ from collections.abc import Generator
 
 import pytest
 
-# Reasons for which continuous integration may skip a test: parts of what pytest reports.
+# Reasons for which continuous integration may skip a test: patterns within the reasons that pytest reports.
 ALLOWED = (
     "needs a GPU",
     "needs a CUDA device",

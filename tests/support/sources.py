@@ -35,11 +35,11 @@ def imported_names(path: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-# Methods of `Prediction` that need a room above import it when they are called.
+# Methods of `Prediction` that need a package of a higher layer import it when they are called.
 CONVENIENCES = "helixfold.folding.prediction"
 ROOMS_OF_CONVENIENCES = ("helixfold.analysis.", "helixfold.results.", "helixfold.report.")
 
 
 def is_convenience(module: str, imported: str) -> bool:
-    """Return whether a module imports this name for the methods of `Prediction`, from a room above."""
+    """Return whether a module imports this name for the methods of `Prediction`, from a higher layer."""
     return module == CONVENIENCES and imported.startswith(ROOMS_OF_CONVENIENCES)

@@ -1,7 +1,7 @@
-"""A complex of the chains, numbers and residues that are special, as plain records and as a prediction.
+"""A complex with unusual chain names, residue numbers and residues, as plain records and as a prediction.
 
-The records are what files are compared with. Slots of the arrays whose mask is 0 hold positions that would be noticed:
-those of another chain.
+Tests compare files with the records. Masked slots of the arrays hold positions within another chain, so that code
+which reads them fails.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ Point = tuple[float, float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Residue:
-    """A residue of a chain: `atoms` are those that the structure has, in the order of files."""
+    """A residue of a chain; `atoms` has the atoms of the structure, in the order of files."""
 
     chain: str
     number: int
@@ -47,7 +47,7 @@ _CHAINS: tuple[tuple[str, tuple[int, ...], tuple[str, ...]], ...] = (
     ("h", (3, 4, 5, 6, 7), ("GLY", "ALA", "TRP", "SER", "GLY")),
     ("2", tuple(range(-2, 5)), ("ARG", "ASP", "GLU", "GLY", "HIS", "CYS", "UNK")),
 )
-# By chain and number: residues that lack atoms.
+# Residues that lack atoms, by chain and residue number.
 _ATOMS = {
     ("L", 1): (),
     ("2", 4): (),
@@ -68,18 +68,18 @@ _SHIFTS |= {"O": (1.6, -0.9, 0.4), "CG": (0.2, 2.7, 1.1), "SG": (0.3, 2.9, 0.9),
 
 def residues() -> list[Residue]:
     """The residues of all chains; the first three chains lie side by side, and the fourth is away from them."""
-    found: list[Residue] = []
+    records: list[Residue] = []
     for row, (chain, numbers, names) in enumerate(_CHAINS):
         for place, (number, name) in enumerate(zip(numbers, names, strict=True)):
             usual = BACKBONE if name == "GLY" else WITH_BETA
-            x, y, z = 3.8 * place + 0.311 * row, (0.0, 6.3, 13.1, 60.0)[row], 0.07 * len(found)
+            x, y, z = 3.8 * place + 0.311 * row, (0.0, 6.3, 13.1, 60.0)[row], 0.07 * len(records)
             atoms = {
                 atom: (round(x + dx, 3), round(y + dy, 3), round(z + dz, 3))
                 for atom in _ATOMS.get((chain, number), usual)
                 for dx, dy, dz in [_SHIFTS[atom]]
             }
-            found.append(Residue(chain=chain, number=number, name=name, atoms=atoms, plddt=_PLDDT[len(found)]))
-    return found
+            records.append(Residue(chain=chain, number=number, name=name, atoms=atoms, plddt=_PLDDT[len(records)]))
+    return records
 
 
 def chain_names() -> tuple[str, ...]:
@@ -87,10 +87,10 @@ def chain_names() -> tuple[str, ...]:
 
 
 def protein(*, moved: float = 0.0, cyclic: frozenset[int] = frozenset()) -> Protein:
-    """The residues as arrays, moved by so many Angstrom along z."""
+    """The residues as arrays, moved by `moved` Å along z."""
     every = residues()
     count = len(every)
-    # What is masked would have contacts with the middle of the first two chains.
+    # Masked atoms would have contacts with the middle of the first two chains.
     positions = np.tile(np.array([7.0, 3.0, 1.0], np.float32), (count, 37, 1))
     mask, b_factors = np.zeros((count, 37), np.float32), np.full((count, 37), 1.5, np.float32)
     for place, residue in enumerate(every):
@@ -123,10 +123,10 @@ TM_BY_CHAIN = np.array(
 
 
 def prediction(model: str = MODEL, **values: Any) -> Prediction:
-    """The prediction; what it says of distances differs with their direction, too."""
+    """The prediction; its confidence in distances differs between the two directions of a pair."""
     count = len(residues())
     places = np.arange(count)
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "name": model,
         "identity": PredictionIdentity(model=model),
         "structure": protein(),
@@ -145,7 +145,7 @@ def prediction(model: str = MODEL, **values: Any) -> Prediction:
             contact=((places[:, None] * 13 + places * 3) % 64) / 64,
         ),
     }
-    return Prediction(**given | values)
+    return Prediction(**defaults | values)
 
 
 def hydrogens() -> tuple[Hydrogens, list[tuple[int, str, Point]]]:

@@ -1,7 +1,7 @@
-"""Everything that lets tests take less time than what they test takes its users; `HELIXFOLD_TEST_SPEEDUPS=0` is off.
+"""Patches that make tests faster; `HELIXFOLD_TEST_SPEEDUPS=0` switches them off.
 
-`install` is called before anything of the packages is imported whose shapes are checked: by tests/conftest.py, and in
-the processes that tests fork. What each patch saves is in tests/README.md.
+Call `install` before importing packages whose shapes are checked, as tests/conftest.py and forked processes do.
+tests/README.md lists how much time each patch saves.
 """
 
 import copy
@@ -24,14 +24,14 @@ IS_ON = os.environ.get("HELIXFOLD_TEST_SPEEDUPS", "1") != "0"
 
 
 def install() -> None:
-    """Install all of them, unless they are switched off."""
+    """Install all patches, unless they are switched off."""
     if not IS_ON:
         return
     # Processes that tests start would compile every module again where bytecode is switched off, and pytest would
     # rewrite the assertions of every test file again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
-    # Test tensors are small: threads that wait for each other would take most of the time, in further processes too.
+    # Test tensors are small: threads that wait for each other would take most of the time, also in child processes.
     torch.set_num_threads(1)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     jaxtyping.jaxtyped = checked_once
@@ -42,22 +42,22 @@ def install() -> None:
         _remember_options()
 
 
-# Checks of shapes, once for each form of a call, since a pass makes calls of the same shapes again and again:
-# `jaxtyping` takes several times as long for a check as small tensors take to be computed.
+# Shapes are checked once for each form of a call: networks repeat calls with the same shapes, and a check by jaxtyping
+# takes several times as long as computing small tensors.
 
-# The forms of arguments that were found right, and of what was returned for each: by functions' code and name, since a
-# function inside another is another one in each call.
+# The forms of arguments that passed the check, with the forms of their results. Keys are code and name, because nested
+# functions are new objects in each call.
 _RIGHT: dict[tuple[CodeType, str, str], dict[Any, set[Any]]] = {}
-# What makes the check of each function of a module, which takes milliseconds; functions inside others come again.
+# Builders of the checks of module-level functions; building one takes milliseconds.
 _MAKERS: list[Callable[[], object]] = []
 # A function that is called in more forms than this, such as one that reads lines, is checked at every call.
-_MOST_FORMS = 100
-# Numbers' values are in no annotation, but words are.
+_MAX_FORMS = 100
+# Annotations never depend on the value of a number, but they may name a text.
 _BY_KIND = {int, float, complex, slice, type(None), type(...), bytes}
 
 
 def form(value: Any) -> Any:
-    """Everything that annotations can tell one value from another by."""
+    """Return a key that is equal for values that no annotation can distinguish."""
     kind = type(value)
     if kind in _BY_KIND:
         return kind
@@ -73,7 +73,7 @@ def form(value: Any) -> Any:
 
 
 def checked_once(*, typechecker: Any) -> Callable[[Any], Any]:
-    """`jaxtyped`, but a call that has the form of one before, and returns what that returned, is right as that was."""
+    """Replace `jaxtyped`: a call is not checked if a call with arguments and a result of the same forms has passed."""
     decorate = jaxtyped(typechecker=typechecker)
 
     def checked(function: Any) -> Any:
@@ -88,23 +88,23 @@ def checked_once(*, typechecker: Any) -> Callable[[Any], Any]:
 
 
 def _has_shapes(function: FunctionType) -> bool:
-    """Whether any annotation has a shape; what there is beside these, the type checker has seen to."""
+    """Return whether any annotation has a shape; the type checker covers all other annotations."""
     return any(isinstance(each, str) or "jaxtyping" in repr(each) for each in function.__annotations__.values())
 
 
 def _checked_once(function: FunctionType, decorate: Callable[[Any], Any]) -> Callable[..., Any]:
-    # Code alone does not tell the methods apart that are made for data classes with fields of the same names.
+    # Methods that are generated for data classes with equal field names have equal code, so the name is needed too.
     right = _RIGHT.setdefault((function.__code__, function.__module__, function.__qualname__), {})
     check: Callable[..., Any] | None = None
 
-    def made() -> Callable[..., Any]:
+    def make_check() -> Callable[..., Any]:
         nonlocal check
         check = check or decorate(function)
         return check
 
     if "<locals>" not in function.__qualname__:
-        _MAKERS.append(made)
-    # An object's own method is not told by its shape, which another one may compute.
+        _MAKERS.append(make_check)
+    # The form of `self` is its class only, because reading its shape may call a method.
     first = type if function.__code__.co_varnames[:1] in {("self",), ("cls",)} else form
 
     @wraps(function)
@@ -112,50 +112,50 @@ def _checked_once(function: FunctionType, decorate: Callable[[Any], Any]) -> Cal
         __tracebackhide__ = True
         if config.jaxtyping_disable:
             return function(*args, **kwargs)
-        if len(right) > _MOST_FORMS:
-            return made()(*args, **kwargs)
-        given = tuple(map(first, args[:1])) + tuple(map(form, args[1:]))
+        if len(right) > _MAX_FORMS:
+            return make_check()(*args, **kwargs)
+        key = tuple(map(first, args[:1])) + tuple(map(form, args[1:]))
         if kwargs:
-            given += *kwargs, *map(form, kwargs.values())
-        known = right.get(given)
-        if known is None:
-            found = made()(*args, **kwargs)
-            right[given] = {form(found)}
-            return found
-        if len(known) > _MOST_FORMS:
-            return made()(*args, **kwargs)
-        found = function(*args, **kwargs)
-        if (returned := form(found)) not in known:
-            decorate(_giving(found, function))(*args, **kwargs)
-            known.add(returned)
-        return found
+            key += *kwargs, *map(form, kwargs.values())
+        returns = right.get(key)
+        if returns is None:
+            result = make_check()(*args, **kwargs)
+            right[key] = {form(result)}
+            return result
+        if len(returns) > _MAX_FORMS:
+            return make_check()(*args, **kwargs)
+        result = function(*args, **kwargs)
+        if (returned := form(result)) not in returns:
+            decorate(_giving(result, function))(*args, **kwargs)
+            returns.add(returned)
+        return result
 
     return call
 
 
-def _giving(found: Any, function: FunctionType) -> FunctionType:
-    """A function of the same signature that returns this."""
+def _giving(value: Any, function: FunctionType) -> FunctionType:
+    """Return a function of the same signature that returns `value`."""
 
     def give(*_: Any, **__: Any) -> Any:
-        return found
+        return value
 
     return update_wrapper(FunctionType(give.__code__, function.__globals__, "give", None, give.__closure__), function)
 
 
 def make_checks() -> None:
-    """Make the checks of all functions that have been imported, which processes then have that are forked."""
-    for made in _MAKERS:
-        made()
+    """Build the checks of all imported functions, so that forked processes inherit them."""
+    for make_check in _MAKERS:
+        make_check()
 
 
 def leave_shapes_unchecked() -> None:
-    """Check no shapes from now on: integration tests call what unit tests call with checks."""
+    """Stop checking shapes, for integration tests: unit tests call the same functions with checks."""
     if IS_ON:
         config.update("jaxtyping_disable", True)
 
 
 def _count_without_checks() -> None:
-    """Leave unchecked what is counted on the meta device, where checks take several times as long as counting."""
+    """Switch off checks while operators are counted on the meta device, where checks take longer than counting."""
     from helixfold.execution.counter import Counter  # noqa: PLC0415  imported once checks are installed
 
     enter, leave, before = Counter.__enter__, Counter.__exit__, list[bool]()
@@ -174,14 +174,14 @@ def _count_without_checks() -> None:
 
 
 def _interpret_faster() -> None:
-    """Leave out of Triton's interpreter what does not change results, if it is a version that is known here.
+    """Skip work of Triton's interpreter that does not change results, in versions with the expected functions.
 
-    - It computes every sum, difference and product of 32-bit integers in 64 bits too, and compares them with the
-      limits in an assertion that it then leaves out, because it does not debug.
-    - It makes a table of all dtypes to look one of them up.
+    - It also computes every sum, difference and product of 32-bit integers in 64 bits, to compare it with the limits in
+      an assertion, which only exists in debug mode.
+    - It builds a table of all dtypes for each look-up.
     - It looks through all functions of the language at every call of a kernel, and for each function that a kernel
       calls replaces them once more.
-    - It makes the shape of every tensor, and of every tensor's type, from the beginning.
+    - It builds the shape of every tensor and of every type again.
 
     This is more than half of the time of a small kernel.
     """
@@ -208,13 +208,13 @@ def _interpret_faster() -> None:
         return replace_all(function)  # type: ignore[misc]
 
     numpy_dtype = getattr(interpreter, "_get_np_dtype", None)
-    known: dict[str, Any] = {}
+    dtypes: dict[str, Any] = {}
 
-    def known_numpy_dtype(dtype: Any) -> Any:
+    def cached_numpy_dtype(dtype: Any) -> Any:
         name = dtype.scalar.name
-        if name not in known:
-            known[name] = numpy_dtype(dtype)  # type: ignore[misc]
-        return known[name]
+        if name not in dtypes:
+            dtypes[name] = numpy_dtype(dtype)  # type: ignore[misc]
+        return dtypes[name]
 
     core = language.core
     make_type, make_tensor = core.block_type.__init__, core.tensor.__init__
@@ -244,37 +244,37 @@ def _interpret_faster() -> None:
     if replace_all and hasattr(interpreter, "_LangPatchScope"):
         interpreter._patch_lang = replace_all_once
     if numpy_dtype:
-        interpreter._get_np_dtype = known_numpy_dtype
+        interpreter._get_np_dtype = cached_numpy_dtype
     builder = getattr(interpreter, "interpreter_builder", None)
     if hasattr(builder, "options") and not builder.options.debug:
         builder.options = replace(builder.options, sanitize_overflow=False)
 
 
 def _remember_options() -> None:
-    """Let cyclopts give each command a copy of the options that it has found once.
+    """Read the options of each command once, and give cyclopts copies.
 
-    Reading their definitions takes three quarters of what it takes to refuse a wrong option.
+    Reading their definitions takes three quarters of the time of rejecting a wrong option.
     """
     from cyclopts import App, ArgumentCollection  # noqa: PLC0415  not installed everywhere
 
     assemble = App.assemble_argument_collection
-    known: dict[Callable[..., Any] | None, list[tuple[dict[str, Any], ArgumentCollection]]] = {}
+    collections: dict[Callable[..., Any] | None, list[tuple[dict[str, Any], ArgumentCollection]]] = {}
 
     def remembered(app: App, **named: Any) -> ArgumentCollection:
-        given = {**named, "inherited": app.app_stack.default_parameter}
-        found = known.setdefault(app.default_command, [])
-        for other, arguments in found:
-            if other == given:
+        key = {**named, "inherited": app.app_stack.default_parameter}
+        entries = collections.setdefault(app.default_command, [])
+        for other, arguments in entries:
+            if other == key:
                 return _without_words(arguments)
         arguments = assemble(app, **named)
-        found.append((given, arguments))
+        entries.append((key, arguments))
         return _without_words(arguments)
 
     App.assemble_argument_collection = remembered  # type: ignore[method-assign]
 
 
 def _without_words(arguments: Any) -> Any:
-    """Return a copy to which words of the command line can be given, in arguments within arguments too."""
+    """Return a copy without values from the command line, also of nested arguments."""
     collection = type(arguments)
     copies = {id(argument): copy.copy(argument) for argument in arguments}
     for each in copies.values():

@@ -1,4 +1,4 @@
-"""A context in which everything raises that would make the host wait for a GPU, on tensors of any device."""
+"""A context in which calls that would make the host wait for a GPU raise, with tensors of any device."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,26 +48,26 @@ class _Operators(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         name = func._overloadpacket.__name__
-        given = list(tensors(args))
-        if given and given[0] is self.on_host:
+        operands = list(tensors(args))
+        if operands and operands[0] is self.on_host:
             return func(*args, **kwargs or {})
         reason = wait_of_call(name, args, kwargs or {})
         if reason is None:
-            found = func(*args, **kwargs or {})
-            reason = wait_of_copy(name, args, found)
+            result = func(*args, **kwargs or {})
+            reason = wait_of_copy(name, args, result)
         if reason is not None:
             raise HostWaits(f"{func} {reason}")
-        return found
+        return result
 
 
 @contextmanager
 def no_host_waits(*, reads: int = 0, on_host: Tensor | None = None) -> Iterator[None]:
     """Raise `HostWaits` where code inside would make the host wait for a GPU, in backward passes too.
 
-    `reads` is how often `tolist` must be called all the same; `on_host` is a tensor that is never on a GPU.
+    `reads` is the number of expected calls of `tolist`; `on_host` is a tensor that is never on a GPU.
     """
     functions = _Functions(reads, on_host)
     with functions, _Operators(on_host):
         yield
     if functions.reads:
-        raise HostWaits(f"of {reads} calls of tolist {functions.reads} were not made")
+        raise HostWaits(f"expected {reads} calls of tolist, got {reads - functions.reads}")

@@ -33,7 +33,7 @@ def aligned(store: Path, tmp_path: Path) -> FeatureStore:
 
 def test_few_alignments_are_part_of_more_and_all_chains_stay(aligned: FeatureStore, tmp_path: Path) -> None:
     aside = {"hairpin_long_A"}
-    two, four, all_of_them = (fewer.chosen_chains(aligned, count, aside) for count in (2, 4, 100))
+    two, four, all_of_them = (fewer.aligned_chains(aligned, count, aside) for count in (2, 4, 100))
     assert two < four < all_of_them
     assert (len(two), len(four), len(all_of_them)) == (2, 4, len(aligned.entries) - 1)
     assert not all_of_them & aside

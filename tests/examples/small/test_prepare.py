@@ -61,7 +61,7 @@ def test_the_contact_potential_is_symmetric_and_counts_contacts() -> None:
     chain = read_structure(PEPTIDES / "hairpin_long.pdb").chains[0]
     pairs = simulated.contacts_of(chain)
     assert len(pairs) > 3
-    assert ((pairs[:, 1] - pairs[:, 0]) >= simulated.LEAST_SEPARATION).all()
+    assert ((pairs[:, 1] - pairs[:, 0]) >= simulated.MIN_SEPARATION).all()
     potential = simulated.contact_potential([chain] * 50)
     np.testing.assert_allclose(potential, potential.T)
     first, second = chain.aatype[pairs].T
