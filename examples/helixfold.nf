@@ -1,11 +1,11 @@
 #!/usr/bin/env nextflow
-// Search alignments on processor nodes and fold on GPU nodes, a few targets in a task.
+// Search alignments on CPU nodes and fold on GPU nodes, with a few targets per task.
 //
 //   nextflow run examples/helixfold.nf --targets proteins.fasta --search "--databases /data/colabfold" \
 //       --predict "--dtype bfloat16" -resume
 //
-// The two processes are modules of their own: their channels are (meta, files), as nf-core's are, and FOLD also emits
-// the tables that nf-core/proteinfold reads. Labels say which nodes they need; give these resources in nextflow.config.
+// Both processes can be used as modules: their channels are (meta, files) as in nf-core, and FOLD also emits the tables
+// that nf-core/proteinfold reads. Set the resources of their labels in nextflow.config.
 
 params.targets = null
 params.search = ''
@@ -24,7 +24,7 @@ process SEARCH {
     output:
     tuple val(meta), path('features'), emit: features
 
-    // Exit code 1: some targets failed, and the others are there.
+    // Exit code 1: some targets failed, and all others succeeded.
     script:
     """
     helixfold features ${fasta} --output features --threads ${task.cpus} ${options} || [ \$? -eq 1 ]

@@ -1,16 +1,16 @@
 #!/bin/bash
-# Training on two to four nodes without a scheduler: run this on each, the first of them before the others.
+# Training on two to four nodes without a scheduler: run this on each node, on the first node first.
 #
 #   HOST=node1 bash train_nodes.sh TRAINING_SET RUN --preset initial_training --layout dap=2
 #
-# It begins once two nodes are there. A node that comes later joins, and the others go on without one that is lost or
-# that is asked to end (SIGTERM), with the same batch and from the last checkpoint, as long as the first is there: that is
-# where they meet. RUN is on a disk that the nodes share.
+# Training starts with two nodes, and later nodes join. If a node is lost or receives SIGTERM, the others continue from
+# the last checkpoint with the same batch size. The first node must stay, because it hosts the rendezvous. RUN is on a
+# disk that the nodes share.
 set -euo pipefail
 
 training_set=$1 run=$2
 shift 2
-# With one store for all attempts, nodes that join later may wait for addresses that are not written again.
+# With one store for all attempts, nodes that join later might wait for addresses that are never written again.
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 
 exec torchrun \

@@ -127,11 +127,11 @@ if __name__ == "__main__":
     options = parser.parse_args()
     try:
         names = trained_chains(options.training_set, options.collection / "held_out.txt")
-        found = sources(names, read_split(), options.data, options.collection)
+        lines = sources(names, read_split(), options.data, options.collection)
     except (InputError, OSError) as error:
         sys.exit(f"sources.py: {error}")
     with atomic_write(options.output) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, delimiter="\t", lineterminator="\n")
         writer.writeheader()
-        writer.writerows(found)
-    print(f"-> {options.output}: {len(found)} lines")
+        writer.writerows(lines)
+    print(f"-> {options.output}: {len(lines)} lines")

@@ -117,7 +117,7 @@ class _Tape(TorchDispatchMode):
         new = {
             key: each
             for key, each in new.items()
-            if not any(key in known for known in (self.own, self.numbers, self.outside))
+            if not any(key in memory for memory in (self.own, self.numbers, self.outside))
         }
         self.own.update(new)
         if self.limit is not None and sum(_bytes(each).numel() for each in self.own.values()) > self.limit:

@@ -154,8 +154,8 @@ def test_the_card_names_each_chain_once_and_tells_no_directory(
     for line in ("| BSD | 3 | 0 | 0 | 0 |", "| MIT | 1 | 2 | 1 | 0 |"):
         assert line in text
     assert "lists all 5 training files" in text
-    assert "2 of\n  the chains are entries of it. 1 are targets of CASP" in text
-    assert "The files of 1 chains (0099_A) do not" in text
+    assert "2 of\n  the chains are PDB entries. 1 are CASP targets" in text
+    assert "The files of 1 chains (0099_A) have" in text
     for image in (card.CURVES, card.CALIBRATION):
         assert (tmp_path / "root" / image).read_bytes().startswith(b"\x89PNG")
 

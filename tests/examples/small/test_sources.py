@@ -1,4 +1,4 @@
-"""The list of what the small model learnt from is whole, and the card says what it says."""
+"""The list of training files of the small model is complete, and agrees with the card."""
 
 import re
 from collections import Counter
@@ -16,12 +16,12 @@ LINES = list(manifest.rows(LIST))
 
 
 def names_in_card(kind: str) -> list[str]:
-    (names,) = re.findall(rf"<summary>The [\d,]+ chains that {kind}</summary>\n\n(.*?)\n\n</details>", CARD, re.DOTALL)
+    (names,) = re.findall(rf"<summary>The [\d,]+ {kind}</summary>\n\n(.*?)\n\n</details>", CARD, re.DOTALL)
     return list(names.split())
 
 
 def test_each_chain_that_was_trained_on_is_in_one_file() -> None:
-    trained = names_in_card("it was trained on")
+    trained = names_in_card("training chains")
     listed = Counter(name for line in LINES if line["kind"] == "structure" for name in line["chains"].split(";"))
     assert len(trained) == demonstration.facts()["training_chains"] == len(listed)
     assert listed == Counter(trained)
@@ -30,12 +30,13 @@ def test_each_chain_that_was_trained_on_is_in_one_file() -> None:
 
 def test_nothing_that_was_set_aside_or_is_under_copyleft_was_learnt_from() -> None:
     table = split.read_split()
-    trained = set(names_in_card("it was trained on"))
+    trained = set(names_in_card("training chains"))
     assert trained <= {chain.name for chain in table if chain.set == split.TRAIN}
-    for kind, words in (("template", "with templates"), ("alignment", "with alignments"), ("single", "by themselves")):
-        wanted = sorted(chain.name for chain in table if chain.target == kind)
-        assert names_in_card(f"were set aside {words}") == wanted
-        assert not trained & set(wanted)
+    kinds = {"template": "templates", "alignment": "alignments", "single": "only a sequence"}
+    for kind, words in kinds.items():
+        targets = sorted(chain.name for chain in table if chain.target == kind)
+        assert names_in_card(f"targets with {words}") == targets
+        assert not trained & set(targets)
     assert not any(manifest.is_copyleft(line["licence"]) for line in LINES)
 
 
@@ -48,17 +49,17 @@ def test_each_file_has_a_repository_a_commit_and_a_licence() -> None:
 
 
 def test_the_card_has_the_numbers_of_the_list() -> None:
-    found = sources.counts(LINES)
-    for licence, each in found.licences:
+    counts = sources.counts(LINES)
+    for licence, each in counts.licences:
         assert f"| {licence} | {' | '.join(str(each[kind]) for kind in sources.KINDS)} |" in CARD
     text = " ".join(CARD.split())
     for words in (
-        f"names all {found.files:,} files",
-        f"{found.aligned} have alignments that others made",
-        f"{found.with_templates} have relatives as templates",
-        f"{found.pdb} of the chains are entries of it. {found.casp} are targets of CASP",
-        f"The files of {len(found.unnamed)} chains ({', '.join(found.unnamed)}) do not",
-        "; ".join(f"{name} ({licence}): {count}" for name, licence, count in found.repositories),
+        f"lists all {counts.files:,} training files",
+        f"{counts.aligned} chains have alignments from other projects",
+        f"{counts.with_templates} chains have homologous templates",
+        f"{counts.pdb} of the chains are PDB entries. {counts.casp} are CASP targets",
+        f"The files of {len(counts.unnamed)} chains ({', '.join(counts.unnamed)}) have",
+        "; ".join(f"{name} ({licence}): {count}" for name, licence, count in counts.repositories),
     ):
         assert words in text
 
