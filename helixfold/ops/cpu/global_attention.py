@@ -22,7 +22,10 @@ _BLOCK_BYTES = 2 * 2**20
 
 
 def global_attention_rows(x: Tensor, mask: Tensor, weights: GlobalAttentionWeights, heads: int) -> Tensor:
-    """Compute `global_attention` on a CPU, saving only the arguments; the query map must have no bias."""
+    """Compute `global_attention` on a CPU; its backward pass recomputes everything from the arguments.
+
+    The query map must have no bias.
+    """
     norm, query, key, value, gate, out = weights
     scale = (len(query.weight) // heads) ** -0.5
     # The norm is converted once, so that the gradients of both uses are added before they are rounded.

@@ -285,7 +285,11 @@ class Gradients:
         *,
         learns: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the gradients of the product [b, c, rows, columns] and, if it `learns`, of the output weight."""
+        """Return the gradient of the product [b, c, rows, columns] and, if it `learns`, of the output weight.
+
+        `maps` are the output map and its gate, and `gradient` is the gradient of the output. The other gradients are
+        written to `grad_x`, `maps` and `sums`, for `of_operands`.
+        """
         samples, rows, columns, _ = self.pair.shape
         grad_product, a, grad_value = torch.empty_like(product), None, None
         if self.x is not None:
@@ -320,7 +324,12 @@ class Gradients:
         gradients: list[Tensor],
         added: Tensor | None = None,
     ) -> Tensor:
-        """Return the gradient of the pair plus `added`, given the gradients of its operands [b, c, rows, columns]."""
+        """Return the gradient of the pair, given the gradients of its left and right operands [b, c, rows, columns].
+
+        `sides` are the gated maps from the pair to the operands, and `norm` the scale and offset of the pair's norm.
+        The result includes the gradient from `of_change`, if it was called, and `added`. The gradients of parameters
+        are written to `maps` and `sums`.
+        """
         samples, rows, columns, _ = self.pair.shape
         grad_pair = torch.empty_like(self.pair)
         left, right = (*gradients, None)[:2]

@@ -120,7 +120,7 @@ def clear(address, count):
 
 @intrinsic
 def write_pair(context: Any, address: Any, index: Any, first: Any, second: Any) -> Any:
-    """Write two numbers, rounded to bfloat16, as consecutive elements; the index counts pairs."""
+    """Round two float32 numbers to bfloat16 and write them to elements 2 * index and 2 * index + 1 of an array."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         address, index, first, second = args

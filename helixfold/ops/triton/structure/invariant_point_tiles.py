@@ -39,6 +39,7 @@ def read_points(at, sample, residue, residues, first, heads: tl.constexpr, point
 @jit
 @no_type_check
 def pair_at(pair, sample, row, key, c: tl.constexpr):
+    """Return pointers [keys, c] to one query's elements of the pair."""
     return pair[0] + sample * pair[1] + row * pair[2] + key.to(tl.int64)[:, None] * pair[3] + tl.arange(0, c)[None, :]
 
 
@@ -53,7 +54,11 @@ def read_weight(weight_at, scale, heads: tl.constexpr, c: tl.constexpr, count):
 @jit
 @no_type_check
 def of_keys(at, sample, row, key, heads: tl.constexpr, sizes):
-    """Return pointers [keys, heads] into an array [b h i j] of all pairs, and the mask of existing elements."""
+    """Return pointers [keys, heads] to one query's elements of an array [b h i j], and the mask of existing ones.
+
+    `row` is the query i, and `key` the indices j of several keys. `sizes` are the numbers of queries, keys and heads of
+    the array; `heads` is the number of heads padded to a power of 2.
+    """
     rows, keys, count = sizes
     head = tl.arange(0, heads)
     place = ((sample * count + head[None, :]) * rows + row) * keys + key[:, None]
