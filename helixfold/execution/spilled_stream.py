@@ -1,6 +1,7 @@
 """Streams outside the memory of the computing device: in files, or in host memory next to a GPU.
 
-`room` is a buffer on the computing device or the host into which a slab is copied.
+A slab is a view of the whole tensor with its dims in the order of memory; its offset, shape and strides are its place.
+`buffer` is a dense tensor of the slab's shape, on the computing device or the host.
 """
 
 import mmap
@@ -37,16 +38,16 @@ class MappedFile(mmap.mmap):
     blank: bool  # true until the first write; there is nothing to read
     crosses = False  # slabs stay on the CPU
 
-    def fetch(self, slab: Tensor, room: Tensor) -> None:
-        """Read a slab of the tensor from the file into `room`, a dense buffer; dims are in the order of memory."""
-        for start, memory in _contiguous_pieces(slab, room):
+    def fetch(self, slab: Tensor, buffer: Tensor) -> None:
+        """Read a slab from its place in the file into `buffer`."""
+        for start, memory in _contiguous_pieces(slab, buffer):
             self.file.seek(start)
             _transfer_all(self.file.readinto, memory)
 
-    def store(self, slab: Tensor, room: Tensor) -> None:
-        """Write `room`, a dense buffer, into the file as a slab of the tensor; dims are in the order of memory."""
+    def store(self, slab: Tensor, buffer: Tensor) -> None:
+        """Write `buffer` to the place of a slab in the file."""
         self.blank = False
-        for start, memory in _contiguous_pieces(slab, room):
+        for start, memory in _contiguous_pieces(slab, buffer):
             self.file.seek(start)
             for piece in range(0, len(memory), _WRITE_SIZE):
                 _transfer_all(self.file.write, memory[piece : piece + _WRITE_SIZE])
@@ -87,8 +88,7 @@ def mapped_tensor(directory: Path, shape: Sequence[int], dtype: torch.dtype) -> 
 class HostMemory:
     """Host memory with the data of a spilled stream. Copies use NumPy, so that PyTorch's threads can compute meanwhile.
 
-    As in `MappedFile`, dims of slabs are in the order of memory and `room` is a dense buffer. `crosses` is true if
-    slabs are copied to another device. `blank` is always False: contents must be read.
+    `crosses` is true if slabs are copied to another device. `blank` is always False: contents must be read.
     """
 
     blank = False
@@ -96,13 +96,13 @@ class HostMemory:
     def __init__(self, *, crosses: bool = True) -> None:
         self.crosses = crosses
 
-    def fetch(self, slab: Tensor, room: Tensor) -> None:
-        """Copy a slab of the stream into `room`, a dense buffer."""
-        np.copyto(_array(room), _array(slab))
+    def fetch(self, slab: Tensor, buffer: Tensor) -> None:
+        """Copy a slab of the stream into `buffer`."""
+        np.copyto(_array(buffer), _array(slab))
 
-    def store(self, slab: Tensor, room: Tensor) -> None:
-        """Copy `room`, a dense buffer, into a slab of the stream."""
-        np.copyto(_array(slab), _array(room))
+    def store(self, slab: Tensor, buffer: Tensor) -> None:
+        """Copy `buffer` into a slab of the stream."""
+        np.copyto(_array(slab), _array(buffer))
 
     def release(self) -> None:
         """Do nothing: host memory has no pages to release."""
@@ -157,8 +157,8 @@ class SpilledStream:
         ) == (theirs.storage_offset(), theirs.shape, theirs.stride())
 
 
-def _contiguous_pieces(slab: Tensor, room: Tensor) -> Iterator[tuple[int, memoryview]]:
-    """Yield each contiguous piece of a slab in the file: its offset in bytes, and its part of `room`."""
+def _contiguous_pieces(slab: Tensor, buffer: Tensor) -> Iterator[tuple[int, memoryview]]:
+    """Yield each contiguous piece of a slab in the file: its offset in bytes, and its part of `buffer`."""
     outer, length = slab.ndim, slab.element_size()
     while outer and slab.stride(outer - 1) * slab.element_size() == length:
         outer -= 1
@@ -166,7 +166,7 @@ def _contiguous_pieces(slab: Tensor, room: Tensor) -> Iterator[tuple[int, memory
     starts = np.array(slab.storage_offset())
     for size, stride in zip(slab.shape[:outer], slab.stride()[:outer], strict=True):
         starts = np.add.outer(starts, np.arange(size) * stride)
-    memory = room.flatten().view(torch.uint8).numpy().data
+    memory = buffer.flatten().view(torch.uint8).numpy().data
     for index, start in enumerate(starts.flatten().tolist()):
         yield start * slab.element_size(), memory[index * length : (index + 1) * length]
 

@@ -11,10 +11,11 @@ DIM: dict[Axis, int] = {"rows": 1, "columns": 2}
 
 @runtime_checkable
 class Stream(Protocol):
-    """A residual stream (b rows columns channels), or an array computed from one row by row (b rows ...).
+    """A residual stream, such as the MSA or pair representation, or an array that is computed from it row by row.
 
-    A tensor is a stream. Executors have other kinds: a buffer in a file or in host memory (`SpilledStream`), and one
-    rank's part of a stream that is divided over several ranks (`Shard`). `shape` is always the shape of the whole
+    Dims are (b rows columns channels), or (b rows ...) for computed arrays. A tensor is a stream. Executors have other
+    kinds: a buffer in a file or in host memory (`SpilledStream`), and one rank's part of a stream that is divided over
+    several ranks (`Shard`). `shape` is always the shape of the whole
     stream, and `device` the device that computes. The model never reads a stream directly; executors pass rows of it,
     or all of it, to functions of the model.
     """

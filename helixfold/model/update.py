@@ -115,7 +115,10 @@ class Executor(Protocol):
         return self.map_rows(make, stream, *streams)
 
     def copy(self, stream: Stream) -> Stream:
-        """Return a copy of a stream for a call that may overwrite it, or the stream if the executor never does."""
+        """Return a copy of a stream, so that a call may overwrite one of them.
+
+        Executors that never overwrite streams return the stream itself.
+        """
         return stream
 
     def first_rows(self, stream: Stream, count: int) -> Stream:
