@@ -72,7 +72,10 @@ class Heads(nn.Module):
         self.plddt_slope = 0.0 if config.template is None else config.template.plddt_slope
 
     def lddt_logits(self, structure: PredictedStructure) -> Float[Tensor, "b r v"]:
-        """Return the logits of each residue's lDDT-CA, including `TemplateConfig.plddt_slope`."""
+        """Return the logits of each residue's lDDT-CA, calibrated separately for residues placed by a template.
+
+        In these residues, `plddt_slope` times the lDDT (0 to 1) in the middle of a bin is added to the bin's logit.
+        """
         logits = self.lddt(structure.single)
         if self.plddt_slope == 0:
             return logits
