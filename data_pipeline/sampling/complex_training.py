@@ -69,7 +69,11 @@ def complex_example(  # noqa: PLR0917  # as `training_example`, with the name of
 
 
 def complex_truth(features: ComplexFeatures, labels: ChainLabels, crop: Int[np.ndarray, "c"]) -> ComplexTruth:
-    """Return the ground truth of a crop, with the atoms of all chains of equal sequence in the whole complex."""
+    """Return the true atoms of a crop's residues, and of the same residues in all chains of equal sequence.
+
+    `crop` has the indices of its residues in the complex. The copies may be outside the crop; the loss may compare a
+    predicted chain with any of them.
+    """
     own = ground_truth(features.aatype[crop], crop_labels(labels, crop))
     starts = np.flatnonzero(np.diff(features.asym_id, prepend=0))
     entity, copy, chain = (each[crop] for each in (features.entity_id, features.sym_id, features.asym_id))

@@ -177,7 +177,10 @@ def set_aside(directory: Path, step: int) -> Path:
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove files that a killed run left partly written or deleted, and restore a checkpoint partly replaced."""
+    """Clean up after a killed run: delete unfinished and half-deleted files, and undo an unfinished replacement.
+
+    A checkpoint that was being replaced gets its name back.
+    """
     for path in sorted(directory.iterdir()):
         if match := _HIDDEN.fullmatch(path.name):
             if match[2] == "replaced" and not (directory / match[1]).exists():

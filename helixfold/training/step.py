@@ -56,11 +56,11 @@ def seed_dropout(config: TrainingConfig, batch: TrainingBatch) -> None:
 
 
 class CapturedGradients:
-    """The recycling iterations of a micro-batch as CUDA graphs; the last one also adds the gradient of the parameters.
+    """The recycling iterations of a micro-batch as two CUDA graphs: for iterations without gradients, and for the last.
 
-    One graph computes each recycling iteration without gradients, another one the last iteration with its losses and
-    gradients. The sum over micro-batches, the exchange between ranks and the update stay outside the graphs. Random
-    numbers of dropout follow the seed at every replay.
+    The graph of the last iteration also computes the losses and the gradients of this micro-batch. Gradients are summed
+    over micro-batches and ranks, and parameters updated, outside the graphs. Dropout differs at every replay and
+    depends on the seed.
     """
 
     def __init__(

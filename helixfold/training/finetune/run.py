@@ -319,9 +319,11 @@ def begin(
     memory: int | None = None,
     progress: bool = True,
 ) -> Finetuning:
-    """Return a fine-tuning with its dtype and checkpoint policies chosen for the devices.
+    """Return a fine-tuning that is ready to run, with a dtype and checkpoint policies that suit the devices.
 
-    The policies fit into `memory` bytes, by default the free memory.
+    `path` is the file with the base model's parameters, and `workers` the number of processes that load examples. Each
+    "auto" policy (what to recompute in the backward pass) becomes the fastest that fits into `memory` bytes, by default
+    the free memory.
     """
     run = with_settled_dtype(task.config.run, mesh, task.output / "checkpoints", print_message)
     config = replace(task.config, run=run)
