@@ -177,7 +177,11 @@ class Training:
         return layouts(ranks, branches=model.evoformer.outer_product == model.extra_msa.outer_product == "end")
 
     def costs(self, policy: Keep | None, properties: DeviceProperties, rank: int = 0, *, plain: bool = False) -> Costs:
-        """Return the memory and work of each part on one branch rank, with the same policy for all parts."""
+        """Return the memory and operations of each part of the network on one rank of branch parallelism.
+
+        All parts have the same checkpoint policy; None means a pass without gradients. With `plain`, operators run
+        their reference implementations, because matrix products inside kernels cannot be counted.
+        """
         # The work of a rank on a sample does not depend on the ranks of other samples.
         layout = replace(self.layout, dp=1)
         return part_costs(

@@ -124,9 +124,9 @@ def part_costs(
     plain: bool = False,
     trained: frozenset[str] | None = None,
 ) -> Costs:
-    """Return the memory and work of each part of a pass on one rank of a layout, with the same policy for all parts.
+    """Return the memory and operations of each part of the network on one rank, with the same policy for all parts.
 
-    A part does not depend on the policies of other parts. If `policy` is None, the pass has no gradients, like a
+    A part does not depend on the policies of other parts. If `policy` is None, there are no gradients, as in a
     recycling iteration before the last. `trained` names the parameters that have gradients. With `plain`, operators run
     their reference implementations, because matrix products inside kernels cannot be counted.
     """
