@@ -246,12 +246,12 @@ class TrainingRun:
         self._optimizer.step()
 
     def results(self) -> Results:
-        """Return the loss and its gradient as vectors."""
+        """Compute the loss [1], and its gradient with respect to all parameters as one vector [n]."""
         loss = self._gradients()
         return {"loss": loss.cpu()[None], "gradient": self._optimizer.gradient().cpu()}
 
     def _gradients(self) -> Tensor:
-        """Compute the gradients and return the loss."""
+        """Compute the gradients of the parameters, which the optimizer holds, and return the loss."""
         torch.manual_seed(self._problem.draw)  # for dropout
         inputs, dtype = [self._batch], self._setup.dtype
         with _operators(self._setup.plain):

@@ -124,11 +124,11 @@ def training_parts(
     recycles: int = 0,
     graphs: GraphCache | None = None,
 ) -> dict[str, Callable[[], None]]:
-    """Return the parts of a training step on a random example, which must be called in order.
+    """Return functions that run the parts of a training step on a random example, by name; call them in this order.
 
-    `config` sets the network, sizes and checkpoint policy; losses are AlphaFold's for initial training. `recycles` is
-    the number of recycling iterations before the last one. With `graphs`, the iterations are one part, captured as CUDA
-    graphs.
+    The parts are "recycling", unless `recycles` is 0, then "forward", "backward" and "optimizer". With `graphs`, CUDA
+    graphs of the first three are one part, "passes". `config` sets the network, sizes and checkpoint policy; losses are
+    AlphaFold's for initial training. `recycles` is the number of recycling iterations before the last one.
     """
     torch.manual_seed(0)
     model = AlphaFold(config.model).to(device).train()
