@@ -77,7 +77,7 @@ class TargetFiles:
 
     @property
     def summary(self) -> ConfidenceSummary:
-        """The summary of the best prediction."""
+        """The confidence summary of the best prediction."""
         return summary_of(self.best)
 
 

@@ -79,7 +79,12 @@ def find_models(
 def find_parameters(
     names: Sequence[str], weights: Path | None, *, method: Method = "monomer", is_measured: bool = False
 ) -> list[tuple[Preset, Path | None]]:
-    """Return the models that `find_models` loads, each with its parameter file, or None for random parameters."""
+    """Return the models that `find_models` loads, each with its parameter file, or None for random parameters.
+
+    Only the models in `UNTRAINED_PRESETS` have random parameters, and only if no file has their parameters. In
+    benchmarks (`is_measured`), a configuration file cannot forbid these, nor the demonstration model. Raise
+    `InputError` as `find_models`.
+    """
     for name in names:
         preset(name)
     if weights is not None and not names and (stored := trained_preset(weights)) is not None:

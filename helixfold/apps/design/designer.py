@@ -220,7 +220,7 @@ class Designer:
             through_recycling=self.options.gradients_through == "all",
             previous=None if guess is None else recycled_guess(Whole(), network, guess[None], self.dtype),
         )
-        value, found = losses.total(self.task.losses, given.made(outputs, batch, sequence))
+        value, found = losses.total(self.task.losses, given.design_pass(outputs, batch, sequence))
         return value, found, outputs
 
     def _recycles(self, trajectory: Trajectory) -> int:

@@ -29,7 +29,7 @@ _SIDE_CHAIN = 5  # the first of the 37 atoms beyond N, CA, C, CB and O
 
 @dataclass(frozen=True, kw_only=True)
 class TaskInput:
-    """Input of one model for a design, with the kind of each residue, in the order in which the model reads them.
+    """Input of one model for a design, with masks of the residues that are fixed, designed, target or hotspots.
 
     `fixed` are the residue types that are fixed, and `FREE` elsewhere; `batch` has placeholders where they are free.
     """
@@ -44,11 +44,11 @@ class TaskInput:
 
     @property
     def is_free(self) -> Bool[Tensor, "1 r"]:
-        """Return which residues have an amino acid that is designed."""
+        """Return a mask of the residues whose amino acids are designed."""
         return self.fixed == FREE
 
     def with_fixed(self, sequence: DesignedSequence) -> DesignedSequence:
-        """Return the sequence with the amino acids that are fixed."""
+        """Return the sequence with each fixed residue set to its amino acid, with probability 1."""
         certain = one_hot(self.fixed.clamp(min=0), AMINO_ACIDS).to(sequence.soft.dtype)
         free = self.is_free[..., None]
         return replace(
@@ -60,8 +60,8 @@ class TaskInput:
         """Return the batch that the network reads for a sequence."""
         return with_sequence(self.batch, sequence.mixed)
 
-    def made(self, outputs: Outputs, batch: Batch, sequence: DesignedSequence) -> DesignPass:
-        """Return what losses read of a pass."""
+    def design_pass(self, outputs: Outputs, batch: Batch, sequence: DesignedSequence) -> DesignPass:
+        """Return the outputs, input and sequence of a forward pass, with the masks that losses read."""
         chains = torch.from_numpy(np.asarray(self.given.chain_index, np.int64))[None].to(self.fixed.device)
         return DesignPass(
             outputs=outputs,

@@ -17,7 +17,10 @@ from helixfold.apps.design.task import DesignTask
 
 @dataclass(frozen=True, kw_only=True)
 class BinderInput:
-    """Binder options of the command line: targets, a range of lengths, and the chains and hotspots to bind."""
+    """Binder options of the command line: target structures, binder lengths, and the chains and hotspots to bind.
+
+    `lengths` is the range of binder lengths in residues.
+    """
 
     structures: tuple[Path, ...]
     lengths: tuple[int, int] | None
@@ -45,10 +48,10 @@ def chain_of(path: Path, name: str | None) -> Chain:
 
 
 def residues_of(words: Sequence[str], chains: Sequence[Chain]) -> list[tuple[str, int]]:
-    """Return the residues that words such as A5-20, 30 or B7 name, as pairs of chain and index.
+    """Return the chain and index of each residue in words such as A5-20, 30 or B7.
 
-    Words have the residue numbers of the file. A word without a chain is for files with one chain. Raise `InputError`
-    for a word of another form, and for a residue that the file lacks.
+    Numbers are the residue numbers of the file. A word without a chain is for the only chain. Raise `InputError` for a
+    word of another form, and for a residue that does not exist.
     """
     found = []
     by_name = {chain.name: chain for chain in chains}

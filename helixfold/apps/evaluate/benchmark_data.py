@@ -44,12 +44,12 @@ class MissingDataError(InputError):
 
 
 def find_data(table: BenchmarkTable, data: Sequence[Path]) -> Benchmark:
-    """Return the targets of a benchmark with their data.
+    """Find the sequence, alignments and known structures of each target in a benchmark table.
 
-    Files in cells of the table are relative to the table, or found by name in the directories in `data`. These
-    directories are also searched for files that the table does not name: known structures, <target>.fasta and
-    <target>.a3m. `data` may also have FASTA files. Raise `InputError` if the data of a target are missing; targets of a
-    packaged list are skipped instead, unless none is left.
+    Paths in the table are relative to its directory; files are also looked up by name in the directories in `data`.
+    For a target without files in the table, these directories are searched for known structures, <target>.fasta and
+    <target>.a3m. `data` may also have FASTA files. Raise `InputError` if the data of a target are missing. In a list
+    that helixfold contains, such targets are skipped instead; raise `InputError` only if none is left.
     """
     files = _DataFiles(table.path.parent, data)
     targets: list[BenchmarkTarget] = []

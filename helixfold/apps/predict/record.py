@@ -46,7 +46,7 @@ _MAX_CLUSTERS = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterRecord:
-    """The clusters of a target's alignment: settings, number of clusters, and the value of eps that was used.
+    """How the MSA rows of a target were clustered: settings, number of clusters, and DBSCAN's eps.
 
     `count` and `eps` are None before the alignment exists; `eps` is also None if no row could be clustered.
     """
@@ -57,7 +57,7 @@ class ClusterRecord:
 
     @classmethod
     def from_dict(cls, entry: Mapping[str, Any]) -> "ClusterRecord":
-        """Read the entry of settings.json; raise KeyError, TypeError or ValueError if it is damaged."""
+        """Read the record of MSA clusters in settings.json; raise KeyError, TypeError or ValueError if it is damaged."""
         count, eps = entry["count"], entry["eps"]
         if count is not None and not 0 <= int(count) <= _MAX_CLUSTERS:
             raise ValueError(f"count must be 0 to {_MAX_CLUSTERS:,}, got {count}")
