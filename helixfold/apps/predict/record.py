@@ -57,7 +57,7 @@ class ClusterRecord:
 
     @classmethod
     def from_dict(cls, entry: Mapping[str, Any]) -> "ClusterRecord":
-        """Read the record of MSA clusters in settings.json; raise KeyError, TypeError or ValueError if it is damaged."""
+        """Read the MSA clusters of settings.json; raise KeyError, TypeError or ValueError if it is damaged."""
         count, eps = entry["count"], entry["eps"]
         if count is not None and not 0 <= int(count) <= _MAX_CLUSTERS:
             raise ValueError(f"count must be 0 to {_MAX_CLUSTERS:,}, got {count}")

@@ -71,10 +71,10 @@ def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = Non
     """Fold every target with every model into `<output>/<target>/`; return the exit code (`exit_code_for`).
 
     `given_targets` replaces the targets in the files of `options`. With `part`, this run folds a part of a larger
-    batch, and the run of the whole batch writes failures.json and the pages of all targets. All input is checked before anything is written; wrong
-    input raises `InputError`. Earlier results with the same settings are kept unless the options overwrite them. A
-    failed target is recorded in failures.json and does not stop the others. A dry run does not search or write files,
-    and returns 1 if a target does not fit into memory.
+    batch, and the run of the whole batch writes failures.json and the pages of all targets. All input is checked before
+    anything is written; wrong input raises `InputError`. Earlier results with the same settings are kept unless the
+    options overwrite them. A failed target is recorded in failures.json and does not stop the others. A dry run does
+    not search or write files, and returns 1 if a target does not fit into memory.
 
     All processes of a run call this. The first one reads the output directory and runs the searches. Each group of
     processes takes the next targets when it is free. The first process returns the exit code of the whole run.
