@@ -42,8 +42,8 @@ class SavedIntermediates:
         self._mode = _intermediates.get() if torch.is_grad_enabled() else "recomputed"
         self._tensors: list[Tensor] = []
 
-    def room(self, *shape: int, like: Tensor) -> Tensor | None:
-        """Return an empty tensor for a result to be saved, with the dtype and device of `like`, or None.
+    def buffer(self, *shape: int, like: Tensor) -> Tensor | None:
+        """Return an empty tensor for a result to be saved, with the dtype and device of `like`; None to recompute it.
 
         One large tensor, into which blocks are copied, takes less memory than one tensor per block, because the
         allocator holds unused memory between the latter.
@@ -71,8 +71,8 @@ def recomputed(
 
     `backward` takes a tuple of booleans, one for each tensor that may need a gradient, then the gradients of the
     results, the tensors, and the constants. It returns a gradient or None for each tensor. If `can_save`, both also
-    take `saved`: for `forward` a `SavedIntermediates` with room for intermediate results, and for `backward` a list of
-    these results, which is empty if they must be recomputed.
+    take `saved`: for `forward` a `SavedIntermediates` with buffers for intermediate results, and for `backward` a list
+    of these results, which is empty if they must be recomputed.
     """
     if can_save:
         constants["saved"] = SavedIntermediates()

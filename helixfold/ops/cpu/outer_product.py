@@ -52,9 +52,9 @@ def _outer_product_mean(
 ) -> Tensor:
     mean = left.new_empty(*scale.shape, weight.shape[0])
     is_worth_it = left.shape[2] >= _SAVED_SEQUENCES
-    room = saved.room(len(left), left.shape[1] * right.shape[1], like=weight) if is_worth_it else None
+    buffer = saved.buffer(len(left), left.shape[1] * right.shape[1], like=weight) if is_worth_it else None
     for index, (factors, edges) in steps(enumerate(zip(scale, mean, strict=True))):
-        storage = None if room is None else room[index]
+        storage = None if buffer is None else buffer[index]
         products = _OuterProducts(left[index], right[index], *factors.shape, dtype=weight.dtype, storage=storage)
         for tile in chain(*products.rows_of_tiles()):
             result = mapped(products.compute(tile), weight, offset)

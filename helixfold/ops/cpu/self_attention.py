@@ -61,17 +61,17 @@ def _self_attention(
     weight, offset, out_weight, out_bias = (parameter.to(product_dtype(x.dtype)) for parameter in parameters)
     change, bias = torch.empty_like(x), float32_bias(bias)
     scratch, (b, n, k, _), channels = Scratch(x.device), x.shape, len(weight) // 4
-    attended_room = saved.room(b, n, heads, k, channels // heads, like=weight)
-    projected_room = saved.room(b, n, k, len(weight), like=weight) if _saves_projections(weight) else None
+    attended_buffer = saved.buffer(b, n, heads, k, channels // heads, like=weight)
+    projected_buffer = saved.buffer(b, n, k, len(weight), like=weight) if _saves_projections(weight) else None
     for index in row_blocks(x, weight, _BLOCK_BYTES):
         projected = mapped(normalised(x[index], weight.dtype)[0], weight, offset)
-        if projected_room is not None:
-            projected_room[index] = projected.view(projected_room[index].shape)
+        if projected_buffer is not None:
+            projected_buffer[index] = projected.view(projected_buffer[index].shape)
         attention, logits = _block(projected, index, mask_bias, bias, heads, scratch)
-        if attended_room is None:
+        if attended_buffer is None:
             attended = scratch("attended", *attention.query.shape, dtype=weight.dtype)
         else:
-            attended = attended_room[index]
+            attended = attended_buffer[index]
         attention.forward(attended)
         gated = gate_heads(attended, logits)
         # Free projections that are not saved before the output map.

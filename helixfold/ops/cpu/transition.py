@@ -30,10 +30,10 @@ def transition_rows(x: Tensor, weights: TransitionWeights) -> Tensor:
 def _transition(x: Tensor, *parameters: Tensor, saved: SavedIntermediates) -> Tensor:
     scale, offset, w1, b1, w2, b2 = parameters
     change = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    room = saved.room(*x.shape[:-1], len(w1), like=w1)
-    rooms = repeat(None) if room is None else _blocks(room, w1, x.numel())
+    buffer = saved.buffer(*x.shape[:-1], len(w1), like=w1)
+    buffers = repeat(None) if buffer is None else _blocks(buffer, w1, x.numel())
     streams = (_blocks(each, w1, x.numel()) for each in (x, change))
-    for rows, out, part in steps(zip(*streams, rooms, strict=False)):
+    for rows, out, part in steps(zip(*streams, buffers, strict=False)):
         normed, _ = scaled_norm(rows, Affine(scale, offset), w1.dtype)
         hidden = mapped(normed, w1, b1, relu=True)
         if part is not None:

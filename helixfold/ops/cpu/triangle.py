@@ -197,7 +197,7 @@ def _multiplication(
     w_in, b_in, w_gate, b_gate, w_out, b_out = (x.to(product_dtype(pair.dtype)) for x in parameters)
     change = torch.empty_like(pair)
     scratch = Scratch(pair.device)
-    room = saved.room(len(pair), right.shape[1] * mask[0].numel(), like=w_in)
+    buffer = saved.buffer(len(pair), right.shape[1] * mask[0].numel(), like=w_in)
     for sample, block in _blocks(pair, right):
         stream, block_mask, out = pair[sample, block], mask[sample, block], change[sample, block]
         left = _block_operand(scratch, "left", right, len(stream))
@@ -206,10 +206,10 @@ def _multiplication(
             gate(mapped(w_in, values), b_in, block_mask[rows], left[:, rows])
             # The logits of the output gate are stored where the change will be written.
             out[rows] = mapped(values, w_gate, b_gate).view(out[rows].shape)
-        if room is None:
+        if buffer is None:
             products = _products(left, right[sample].mT, scratch)
         else:
-            products = _block_of_products(room[sample], left, block)
+            products = _block_of_products(buffer[sample], left, block)
             batched_product(left, right[sample].mT, products)
         for rows in block_rows(*block_mask.shape):
             values = normalised_channels(products[:, rows], w_in.dtype)[0]

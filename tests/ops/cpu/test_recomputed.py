@@ -165,18 +165,18 @@ def test_outer_products_of_few_sequences_are_recomputed() -> None:
 
 
 def test_a_pass_without_gradients_keeps_nothing(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    rooms: list[Tensor | None] = []
-    room = SavedIntermediates.room
+    buffers: list[Tensor | None] = []
+    buffer = SavedIntermediates.buffer
 
     def remembered(kept: SavedIntermediates, *shape: int, like: Tensor) -> Tensor | None:
-        rooms.append(room(kept, *shape, like=like))
-        return rooms[-1]
+        buffers.append(buffer(kept, *shape, like=like))
+        return buffers[-1]
 
-    monkeypatch.setattr(SavedIntermediates, "room", remembered)
+    monkeypatch.setattr(SavedIntermediates, "buffer", remembered)
     with forced("rows"), torch.no_grad():
         case[0](stream())
-    assert rooms
-    assert all(each is None for each in rooms)
+    assert buffers
+    assert all(each is None for each in buffers)
     with forced("rows"):
         case[0](stream())
-    assert any(each is not None for each in rooms)
+    assert any(each is not None for each in buffers)

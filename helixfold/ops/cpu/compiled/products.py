@@ -23,7 +23,7 @@ def _products() -> Rows:
         for part in range(start, stop):
             batch, row, column = part // parts, part % parts // panels * _ROWS, part % panels * _COLUMNS
             columns = min(_COLUMNS, width - column)
-            target = out + 4 * (batch * out_batch + row * out_stride + column)
+            block = out + 4 * (batch * out_batch + row * out_stride + column)
             for first in range(0, depth, _TERMS):
                 terms = min(_TERMS, depth - first)
                 source = right + 4 * (batch * right_batch + first * right_stride + column * column_stride)
@@ -36,7 +36,7 @@ def _products() -> Rows:
                 count = min(_ROWS, count)
                 # Add later terms to the first ones.
                 adds = add + first
-                product(lefts, row_stride, stride, packed, columns, terms, target, out_stride, count, columns, adds, 4)
+                product(lefts, row_stride, stride, packed, columns, terms, block, out_stride, count, columns, adds, 4)
         # This use keeps Numba from freeing the memory earlier.
         memory[0] = 0
 
