@@ -97,7 +97,7 @@ class Service:
         if submission.files:
             if (earlier := self.queue.earlier(new)) is not None:
                 return earlier, False
-            with self._upload_check_of(user.name):
+            with self._reserve_upload_check(user.name):
                 self._store_files(submission, new)
         return self.enqueue(new)
 
@@ -113,7 +113,7 @@ class Service:
             raise
 
     @contextmanager
-    def _upload_check_of(self, user: str) -> Iterator[None]:
+    def _reserve_upload_check(self, user: str) -> Iterator[None]:
         """Reserve the check of a user's upload.
 
         Raise `BusyError` if another upload of this user, or too many of others, are being checked.

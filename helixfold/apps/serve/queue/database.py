@@ -147,12 +147,12 @@ class Database:
     def __init__(self, path: Path) -> None:
         self._writer = open_database(path)
         self._reader = connect(path)
-        self._writing, self._reading = threading.Lock(), threading.Lock()
+        self._writer_lock, self._reader_lock = threading.Lock(), threading.Lock()
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Yield a connection in a transaction, which is committed when the context ends, or rolled back by an error."""
-        with self._writing:
+        with self._writer_lock:
             self._writer.execute("BEGIN IMMEDIATE")
             try:
                 yield self._writer
@@ -163,17 +163,17 @@ class Database:
 
     def rows(self, query: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
         """Return the rows of a query."""
-        with self._reading:
+        with self._reader_lock:
             return self._reader.execute(query, values).fetchall()
 
     def empty_log(self) -> None:
         """Copy the write-ahead log into the database and empty it, because it may contain deleted content."""
-        with self._writing, self._reading:
+        with self._writer_lock, self._reader_lock:
             self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def close(self) -> None:
         """Close the connections."""
-        with self._writing, self._reading:
+        with self._writer_lock, self._reader_lock:
             self._writer.close()
             self._reader.close()
 
