@@ -152,7 +152,7 @@ def make_features(
             write_entries(output, pulldown)
         if is_shared:
             with closing(Claims.in_directory(output)) as claims:
-                failures = _make_claimed(targets, output, plan, claims, lots=_TARGETS_PER_CLAIM)
+                failures = _make_claimed(targets, output, plan, claims, targets_per_claim=_TARGETS_PER_CLAIM)
         else:
             # With parts, other runs may be writing to the output directory itself.
             own = written_directories(output, [directory.name for directory in directories.values()])
@@ -174,7 +174,7 @@ def make_part_of_features(
     """
     check_earlier(output, {directory_in(output, target.name).name: target.sequence for target in targets})
     with locked_directory(output, is_shared=True):
-        return _make_claimed(targets, output, plan, claims, lots=len(targets))
+        return _make_claimed(targets, output, plan, claims, targets_per_claim=len(targets))
 
 
 def search_claim(name: str) -> str:
@@ -183,13 +183,13 @@ def search_claim(name: str) -> str:
 
 
 def _make_claimed(
-    targets: Sequence[AnyTarget], output: Path, plan: SearchPlan, claims: Claims, *, lots: int
+    targets: Sequence[AnyTarget], output: Path, plan: SearchPlan, claims: Claims, *, targets_per_claim: int
 ) -> dict[str, str]:
-    """Claim targets, `lots` at a time, and compute their features; return the failures here and in other runs."""
+    """Compute the features of targets, claimed a few at a time; return the failures here and in other runs."""
     failures: dict[str, str] = {}
     shared = _shared_targets([target.name for target in targets], output, claims, failures)
-    starts = range(0, len(targets), lots)
-    for indices in shared.claimed([range(len(targets))[start : start + lots] for start in starts]):
+    starts = range(0, len(targets), targets_per_claim)
+    for indices in shared.claimed([range(len(targets))[start : start + targets_per_claim] for start in starts]):
         index_of = {targets[index].name: index for index in indices}
         failures |= _make_lot(
             [targets[index] for index in indices],

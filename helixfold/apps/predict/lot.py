@@ -54,7 +54,7 @@ MAX_LOT = 64
 # Lengths of targets that are folded together round up to the same multiple of this.
 _LENGTH_STEP = 32
 # For targets with at most this many predictions, timings.json is written after each; otherwise, after so many seconds.
-_FEW, _SECONDS_BETWEEN_TIMES = 50, 10
+_FEW, _SECONDS_BETWEEN_WRITES = 50, 10
 # For targets with more residues, the plot of the alignment is written before the first prediction.
 _LONG = 256
 # Result of a target: its predictions, best first, or the error that stopped it.
@@ -139,7 +139,7 @@ class TargetRun:
         self.missing: deque[tuple[PredictionRequest, PredictionEstimate]] = deque()
         self.outcome: Outcome = []
         self._same: dict[tuple[str, str], Prediction] = {}  # by model and alignment, if they do not depend on the seed
-        self._next_times = 0.0
+        self._next_timings_write = 0.0
 
     @contextmanager
     def failing_alone(self) -> Iterator[None]:
@@ -174,7 +174,7 @@ class TargetRun:
         for requested, plan in zip(resumed.missing, plans, strict=True):
             settings.memory.check(plan, requested.name)
         self.missing += zip(resumed.missing, plans, strict=True)
-        self._seconds_between_times = 0 if len(plans) <= _FEW else _SECONDS_BETWEEN_TIMES
+        self._seconds_between_writes = 0 if len(plans) <= _FEW else _SECONDS_BETWEEN_WRITES
         if job.residues > _LONG:  # a prediction may take hours
             self._draw_coverage()
         elif self.missing and not settings.options.slim:
@@ -240,7 +240,7 @@ class TargetRun:
         )
         with self.stages.stage(f"{requested.name}: writing"):
             resumed.add(self.directory, prediction)
-            self._write_times(prediction)
+            self._write_timings(prediction)
             depth = self._depth
             if alignment.rows is not None:
                 depth = alignment_depth(alignment_of(alignment.of(self.features)).msa)
@@ -254,7 +254,7 @@ class TargetRun:
             )
             if no_pdb_file is not None:
                 settings.say(f"{self.job.name}: {requested.name}: no PDB file: {no_pdb_file}")
-            self._write_times(prediction)
+            self._write_timings(prediction)
         score = settings.folding.stop_at_score
         if score is not None and prediction.plddt.mean() >= score:
             self.missing.clear()
@@ -279,12 +279,12 @@ class TargetRun:
         if not self.settings.options.slim:
             write_coverage(self.directory, alignment_of(self.features), self._depth)
 
-    def _write_times(self, prediction: Prediction) -> None:
+    def _write_timings(self, prediction: Prediction) -> None:
         # The file has entries for all predictions, so it is not rewritten for each of thousands.
-        if time.monotonic() >= self._next_times:
+        if time.monotonic() >= self._next_timings_write:
             timings = {**self._facts, "stages": self.stages.table(running=True)}
             write_timings(self.directory, timings, notes=prediction.notes)
-            self._next_times = time.monotonic() + self._seconds_between_times
+            self._next_timings_write = time.monotonic() + self._seconds_between_writes
 
     def _provenance(self, prediction: Prediction, preset: Preset) -> Provenance:
         """Return the complete provenance of a prediction by the model of a preset."""

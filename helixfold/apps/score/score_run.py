@@ -275,8 +275,8 @@ def _plot(lines: Sequence[ScoredLine], score: str) -> dict[str, Any] | None:
     ends = []
     for values in ([pair[0] for pair in pairs], [pair[1] for pair in pairs]):
         low, high = float(np.min(values)), float(np.max(values))
-        margin = 0.05 * (high - low) or 0.05
-        ends.append((low - margin, high + margin))
+        axis_margin = 0.05 * (high - low) or 0.05
+        ends.append((low - axis_margin, high + axis_margin))
     points = [
         (
             round(100 * (across - ends[0][0]) / (ends[0][1] - ends[0][0]), 2),
