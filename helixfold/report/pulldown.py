@@ -136,8 +136,8 @@ def write_pulldown(output: Path, failures: Mapping[str, str] | None = None) -> b
     if not entries:
         return False
     failed = failures_in(output) if failures is None else failures
-    with PackedResults(output) as packed:
-        lines = ranked([_line(output, entry, failed.get(entry.name), packed) for entry in entries])
+    with PackedResults(output) as archive:
+        lines = ranked([_line(output, entry, failed.get(entry.name), archive) for entry in entries])
     write_file(PULLDOWN_TABLE.path(output), table(lines))
     finished = [line for line in lines if line.prediction is not None]
     text = page(
@@ -188,14 +188,14 @@ def _cells(rank: int | None, line: PulldownLine) -> list[object]:
     ]
 
 
-def _line(output: Path, entry: PulldownEntry, failure: str | None, packed: PackedResults) -> PulldownLine:
+def _line(output: Path, entry: PulldownEntry, failure: str | None, archive: PackedResults) -> PulldownLine:
     directory = output / entry.name
     has_report = REPORT.path(directory).is_file()
     if failure is not None:
         return PulldownLine(entry=entry, problem=failure, has_report=has_report)
     try:
-        if entry.name in packed:
-            return _packed_line(packed, entry)
+        if entry.name in archive:
+            return _packed_line(archive, entry)
         return _read_line(directory, entry, file_state(RANKING.path(directory)), has_report=has_report)
     except (InputError, OSError) as error:
         return PulldownLine(entry=entry, problem=str(error), has_report=has_report)
@@ -220,12 +220,12 @@ def pulldown_entry(directory: Path) -> dict[str, Any] | None:
     return {"prediction": best, "residues": len(confidence.list_of("plddt", float)), **scores}
 
 
-def _packed_line(packed: PackedResults, entry: PulldownEntry) -> PulldownLine:
+def _packed_line(archive: PackedResults, entry: PulldownEntry) -> PulldownLine:
     """Return the line of a packed complex."""
-    line = packed.entry(entry.name)
+    line = archive.entry(entry.name)
     if line is not None and (record := line.child("pulldown")).content:
         return _line_of(record, record.get("residues", int), record.get("prediction", str), entry)
-    with packed.directory(entry.name) as directory:
+    with archive.directory(entry.name) as directory:
         best, confidence = _best_prediction(directory)
         return _line_of(confidence, len(confidence.list_of("plddt", float)), best, entry)
 

@@ -151,8 +151,8 @@ def _a3m(features: TargetFeatures) -> str:
         counts = Counter(features.chain_sequences)
         sequences, copies = list(counts), list(counts.values())
         msa = msa[:, features.multimer.sym_id == 1]
-    letters = np.frombuffer(RESTYPES_WITH_X_AND_GAP.encode(), np.uint8)
-    rows = ["".join(sequences), *(letters[row].tobytes().decode() for row in msa[1:])]
+    alphabet = np.frombuffer(RESTYPES_WITH_X_AND_GAP.encode(), np.uint8)
+    rows = ["".join(sequences), *(alphabet[row].tobytes().decode() for row in msa[1:])]
     # The first row is named after the sequences, which ColabFold counts from 101.
     names = ["\t".join(str(101 + index) for index in range(len(sequences)))]
     names += [str(number) for number in range(101 + len(sequences), 100 + len(sequences) + len(rows))]
