@@ -42,11 +42,11 @@ class DistanceRestraints:
         A contact is satisfied within 10 Angstrom, and a distance within the central 95 % of its distribution.
         """
         first, second = positions[self.pairs.T]
-        distance = np.linalg.norm(first - second, axis=-1)
+        ca_distances = np.linalg.norm(first - second, axis=-1)
         if self.kind == "contacts":
-            return int((distance <= 10).sum())
+            return int((ca_distances <= 10).sum())
         cumulative = np.concatenate([np.zeros((len(self.pairs), 1)), self.values.cumsum(1)], 1)
-        place = np.searchsorted(BIN_EDGES, distance, side="right") - 1
+        place = np.searchsorted(BIN_EDGES, ca_distances, side="right") - 1
         rows = np.arange(len(place))
         below, above = cumulative[rows, np.maximum(place, 0)], 1 - cumulative[rows, place + 1]
         return int(((below <= 0.975) & (above <= 0.975)).sum())

@@ -16,7 +16,7 @@ CHUNK_BYTES = 2**20
 MAX_RECORD_BYTES = 2**24
 MAX_TARGET_RESIDUES = 100_000  # HMMER's own limit for one database sequence
 
-_DATABASE = "the database "  # begins errors
+_ERROR_PREFIX = "the database "
 _HEADER = re.compile(rb">[^\n]*")
 _NAMELESS = re.compile(rb">[ \t\r]*(?:\n|\Z)")
 _LETTERS = b"ACDEFGHIKLMNPQRSTVWYBJOUXZ*"
@@ -35,14 +35,14 @@ class FastaChunk:
 
 def database_identity(path: Path) -> str:
     """Return one line that identifies a database by name, size and modification time, without reading it."""
-    with os_errors_as_input_errors(path, f"{_DATABASE}cannot be read"):
+    with os_errors_as_input_errors(path, f"{_ERROR_PREFIX}cannot be read"):
         status = path.stat()
     return f"{printable(path.name)} {status.st_size} bytes of {status.st_mtime_ns}"
 
 
 def require_database(path: Path) -> None:
     """Raise `InputError` unless the file exists and begins like FASTA."""
-    with unpacked(path, _DATABASE) as stream:
+    with unpacked(path, _ERROR_PREFIX) as stream:
         start = stream.read(CHUNK_BYTES).lstrip()
     if not start:
         raise InputError.at(path, "the database has no sequences; was it completely downloaded and unpacked?")
@@ -52,7 +52,7 @@ def require_database(path: Path) -> None:
 
 def is_gzip(path: Path) -> bool:
     """Return whether the file is gzip, which some programs cannot read."""
-    with unpacked(path, _DATABASE) as stream:
+    with unpacked(path, _ERROR_PREFIX) as stream:
         return isinstance(stream, gzip.GzipFile)
 
 
@@ -63,7 +63,7 @@ def read_fasta_chunks(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Fa
     records of more than `MAX_RECORD_BYTES`.
     """
     line, rest = 1, b""
-    with unpacked(path, _DATABASE) as stream:
+    with unpacked(path, _ERROR_PREFIX) as stream:
         while block := stream.read(chunk_bytes):
             content = rest + block
             end = content.rfind(b"\n>") + 1

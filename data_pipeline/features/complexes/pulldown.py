@@ -96,14 +96,14 @@ def _proteins(text: str, records: Records, role: str) -> tuple[str, ...]:
     """Return the record name of each chain in text such as `heavy:light*2`."""
     names: list[str] = []
     for word in map(str.strip, text.split(CHAIN_SEPARATOR)):
-        name, star, copies = (word, "", "") if word in records else word.partition(COPIES)
+        name, separator, copies = (word, "", "") if word in records else word.partition(COPIES)
         if name not in records:
             raise InputError(f"there is no {role} '{printable(name)}'; use the names of records in the FASTA file")
-        if star and not (copies.isascii() and copies.isdecimal() and 1 <= int(copies[:9]) <= _MAX_COPIES):
+        if separator and not (copies.isascii() and copies.isdecimal() and 1 <= int(copies[:9]) <= _MAX_COPIES):
             raise InputError(
                 f"'{printable(word)}' has no valid number of copies; write {name}*2, from 1 to {_MAX_COPIES}"
             )
-        names += [name] * (int(copies) if star else 1)
+        names += [name] * (int(copies) if separator else 1)
     return tuple(names)
 
 
