@@ -175,9 +175,9 @@ class AdamByTensor:
         self._parameters = list(model.parameters())
         self.masters = [nn.Parameter(parameter.detach()) for parameter in self._parameters]
         self._averages = [master.detach().clone() for master in self.masters]
-        exact = {id(each) for name in IN_FLOAT32 for each in model.get_submodule(name).parameters()}
+        float32_ids = {id(each) for name in IN_FLOAT32 for each in model.get_submodule(name).parameters()}
         for parameter in self._parameters:
-            parameter.data = parameter.detach() if id(parameter) in exact else parameter.detach().to(dtype)
+            parameter.data = parameter.detach() if id(parameter) in float32_ids else parameter.detach().to(dtype)
         self._adam = torch.optim.Adam(self.masters, lr=_LEARNING_RATE, eps=1e-6, foreach=False)
 
     def backward(self, loss: Tensor) -> None:
@@ -465,11 +465,11 @@ def judge(problem: Problem, setups: Sequence[Setup], device: torch.device) -> li
     plain_results = cache(results)
 
     def faults(setup: Setup, draw: int) -> list[str]:
-        exact = replace(setup, dtype=torch.float32)
-        true = plain_results(exact.plainest(), draw)
+        in_float32 = replace(setup, dtype=torch.float32)
+        true = plain_results(in_float32.plainest(), draw)
         allowed = dict.fromkeys(true, _FLOAT32_ERROR)
-        wrong = list(_faults(errors(results(exact, draw), true), allowed, "float32"))
-        if setup != exact:
+        wrong = list(_faults(errors(results(in_float32, draw), true), allowed, "float32"))
+        if setup != in_float32:
             plain = errors(plain_results(setup.plainest(), draw), true)
             allowed = {name: max(_LOW_PRECISION_ERROR, _TIMES_PLAIN * error) for name, error in plain.items()}
             wrong += _faults(errors(results(setup, draw), true), allowed, dtype_name(setup.dtype))

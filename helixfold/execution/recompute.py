@@ -151,8 +151,8 @@ class Recomputed(MethodReplacement):
     def _both_runs(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         """Return the contexts of the first and the second run."""
         masks: list[Tensor | None] = []
-        first, second = self.in_runs
-        return _running(_Run(masks=masks), first), _running(_Run(masks=masks, is_second=True), second)
+        first_mode, second_mode = self.in_runs
+        return _running(_Run(masks=masks), first_mode), _running(_Run(masks=masks, is_second=True), second_mode)
 
 
 class RecomputedUpdate(Recomputed):
