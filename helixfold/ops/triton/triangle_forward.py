@@ -36,7 +36,7 @@ class GatedMap(NamedTuple):
 
     @classmethod
     def of(cls, value: Affine, gate: Affine, dtype: torch.dtype) -> "GatedMap":
-        """Return the parameters of a map and its gate in the form that kernels take."""
+        """Return the parameters of a map and its gate, with dense weights in `dtype`; biases are not converted."""
         weights = (affine.weight.to(dtype).contiguous() for affine in (value, gate))
         return cls(next(weights), value.bias, next(weights), gate.bias)  # type: ignore[arg-type]
 
