@@ -176,10 +176,21 @@ def drawn(seed: int, count: int) -> Iterator[str]:
                 docstring = ast.get_docstring(node)
                 if docstring:
                     documented.append(f"{where}:{node.lineno} {_signature(node)}\n{docstring}")
-        identifiers += sorted({f"{where}: {text.text}" for text in texts(path) if text.is_name and len(text.text) > 2})
+        names = {text.text: text.line for text in reversed([*texts(path)]) if text.is_name and len(text.text) > 2}
+        identifiers += [f"{where}: {name} in {_definition_at(tree, line)}" for name, line in sorted(names.items())]
     chooser = random.Random(seed)
     yield from chooser.sample(documented, count)
     yield from chooser.sample(identifiers, count)
+
+
+def _definition_at(tree: ast.Module, line: int) -> str:
+    """Return the signature and the first sentence of the innermost definition at a line, or of the module."""
+    inner, place = None, "the module"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.lineno <= line <= (node.end_lineno or 0):
+            inner, place = node, _signature(node)
+    docstring = ast.get_docstring(tree if inner is None else inner) or ""
+    return f"{place}\n{docstring.partition(chr(10))[0]}"
 
 
 def _signature(node: "ast.FunctionDef | ast.ClassDef") -> str:
