@@ -45,9 +45,9 @@ function drawPlot() {
   let top = 100;
   for (const band of data.bands) {
     image.append(
-      svg('rect', { x: left, width: width - left - right, y: yOf(top), height: yOf(band.least) - yOf(top), class: `band fill ${band.letter}` }),
+      svg('rect', { x: left, width: width - left - right, y: yOf(top), height: yOf(band.min_plddt) - yOf(top), class: `band fill ${band.letter}` }),
     );
-    top = band.least;
+    top = band.min_plddt;
   }
   for (const value of [0, 50, 70, 90, 100]) {
     image.append(

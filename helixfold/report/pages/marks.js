@@ -11,7 +11,7 @@ const severalChains = data.chains.length > 1;
 const placesOfChain = (name) => [chainOf.indexOf(name), chainOf.lastIndexOf(name)];
 const residueName = (place) =>
   `${data.sequence[place]}${data.numbers[place]}${severalChains ? ` (${chainOf[place]})` : ''}`;
-const bandOf = (plddt) => data.bands.find((band) => plddt >= band.least) ?? data.bands.at(-1);
+const bandOf = (plddt) => data.bands.find((band) => plddt >= band.min_plddt) ?? data.bands.at(-1);
 const clamp = (value, least, most) => Math.max(least, Math.min(most, value));
 
 // Packed data (zlib in base64), each in its own element.
