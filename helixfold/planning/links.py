@@ -89,7 +89,7 @@ def measured_links(mesh: Mesh, group: Group) -> Links:
             whole = torch.zeros(n, size // 4, device=mesh.device)
             if kind == "all_reduce":
                 send = partial(dist.all_reduce, whole, group=group.handle)
-                readings[reduced(whole.nbytes, n)] = _seconds(send, mesh)
+                readings[all_reduce_bytes(whole.nbytes, n)] = _seconds(send, mesh)
             else:
                 send = partial(exchange, kind, part if kind == "all_gather" else whole)
                 readings[(n - 1) * part.nbytes] = _seconds(send, mesh)
@@ -97,7 +97,7 @@ def measured_links(mesh: Mesh, group: Group) -> Links:
     return Links(**mesh.broadcast(lines))
 
 
-def reduced(size: int, ranks: int) -> float:
+def all_reduce_bytes(size: int, ranks: int) -> float:
     """Return the bytes that a rank sends in an all-reduce of `size` bytes."""
     return 2 * size * (ranks - 1) / ranks
 

@@ -23,7 +23,7 @@ from helixfold.parallel.collectives import BETWEEN_BRANCHES
 from helixfold.parallel.gradients import BUCKET_ELEMENTS
 from helixfold.parallel.mesh import Layout, Mesh, make_mesh
 from helixfold.planning.estimate import Device, Seconds, Training, policy_of
-from helixfold.planning.links import Line, Links, measured_links, min_seconds, reduced
+from helixfold.planning.links import Line, Links, all_reduce_bytes, measured_links, min_seconds
 from helixfold.planning.passes import PARTS, Pass
 
 # Share of a device's rates that is reached, without the time of launches. It was determined by bisection so that
@@ -133,7 +133,7 @@ class Machine(Device):
         backward = _BACKWARD * part.passes
         part = part.plus(forward, work.recycling_iterations)
         if work.clips_samples and layout.sharing > 1:
-            sent = reduced(gradient, layout.sharing)
+            sent = all_reduce_bytes(gradient, layout.sharing)
             part = part.plus(Seconds(gradients=self.links(layout.sharing).at("all_reduce", sent)))
         return Seconds(
             gradients=self._left_of_reduction(work, layout.ranks, backward),
@@ -169,11 +169,11 @@ class Machine(Device):
         if ranks == 1:
             return 0.0
         links, itemsize = self.links(ranks), work.gradient_itemsize
-        whole = links.at("all_reduce", reduced(work.parameters * itemsize, ranks))
+        whole = links.at("all_reduce", all_reduce_bytes(work.parameters * itemsize, ranks))
         if not self.overlaps:
             return whole
         # The last bucket is sent after the backward pass.
-        last = reduced(min(work.parameters, BUCKET_ELEMENTS) * itemsize, ranks)
+        last = all_reduce_bytes(min(work.parameters, BUCKET_ELEMENTS) * itemsize, ranks)
         return max(whole - backward, links.at("all_reduce", last))
 
 
