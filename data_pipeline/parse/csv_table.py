@@ -46,6 +46,8 @@ def read_rows(
             missing = [name for name in required_names if name not in header]
             hints = ((cell, did_you_mean(cell, missing)) for cell in header if cell not in required_names)
             near = next((f", got '{printable(cell)}'{hint}" for cell, hint in hints if hint), "")
+            if len(header) == 1 and ";" in header[0]:
+                near = ", got semicolons"
             raise InputError.at(path, f"{problem}{near}", line=1)
         count = 0
         for row in rows:
@@ -68,7 +70,7 @@ def read_rows(
 
 def table_record(path: str | PathLike[str], line: int, name: str, sequence: str) -> FastaRecord:
     """Return the record of a row; raise `InputError` for an invalid target name or sequence."""
-    sequence = "".join(sequence.split()).upper()
+    sequence = "".join(sequence.split()).upper().removesuffix("*")  # a stop codon, as at the end of FASTA records
     problem, letter = target_name_problem(name), find_invalid_letter(sequence)
     if problem is None and letter is not None:
         problem = f"residue {letter[0] + 1}: {letter[1]}"

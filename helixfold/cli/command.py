@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, wraps
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 from cyclopts import App, Argument, ArgumentCollection, Group, Parameter, Token
 
@@ -149,6 +149,10 @@ class ConfigFile:
                     path, f"{key}: expected a value or a list of values, got a table or a list of lists"
                 )
             count, is_list = argument.token_count()
+            if isinstance(value, bool) and count > 0 and bool not in get_args(argument.hint):
+                if not (value and is_list):
+                    raise InputError.at(path, f"{key}: expected a value, got {_text(value)}")
+                values = []  # the option without values, as on a command line
             if isinstance(value, list) and not is_list and len(value) != count:
                 raise InputError.at(path, f"{key}: must be one value, got a list of {len(value)}")
             for token in _tokens(key, values, str(path)):

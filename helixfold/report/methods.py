@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from helixfold.folding.provenance import Provenance, RecordedSearch
 from helixfold.report.files import TargetFiles
 from helixfold.report.page import counted
-from helixfold.report.tables import DEMONSTRATION, UNTRAINED, mark_of, notes_of, relaxation_results
+from helixfold.report.tables import DEMONSTRATION, RESIDUE_GAP, UNTRAINED, mark_of, notes_of, relaxation_results
 from helixfold.results.works import WORKS
 
 # Words in the record of a search, and the publication that describes the program.
@@ -63,7 +63,11 @@ def _prediction(target: TargetFiles, record: Provenance, cite: _References) -> I
     size = counted(len(target.sequence), "residue") + (f" in {chains} chains" if chains > 1 else "")
     method, ranked_by = f"AlphaFold 2 {cite('alphafold')}", "mean pLDDT"
     if target.best.iptm is not None:
-        method, ranked_by = f"AlphaFold-Multimer {cite('alphafold', 'multimer')}", "0.8 ipTM + 0.2 pTM"
+        ranked_by = "0.8 ipTM + 0.2 pTM"
+    if any(note.startswith(RESIDUE_GAP) for note in notes_of(target)):
+        method += ", which read the chains as one chain with gaps in the residue numbers"
+    elif target.best.iptm is not None:
+        method = f"AlphaFold-Multimer {cite('alphafold', 'multimer')}"
     version = record.software.get("helixfold", "")
     torch = record.software.get("torch", "").partition("+")[0]
     name = f"{target.name} ({target.protein}; {size})" if target.protein else f"{target.name} ({size})"

@@ -221,6 +221,8 @@ def _files(names: Sequence[str], weights: Path | None, method: Method) -> dict[s
     missing = [name for name in names if name not in available]
     if missing:
         fetch = f"run 'helixfold weights download --models {' '.join(missing)}'"
+        if any(preset(name).model.restraints for name in missing):
+            fetch = "download AlphaLink's checkpoint (docs/how-to/restraints.md)"
         hint = f"pass --weights, or {fetch}" if weights is None else "pass another --weights"
         raise InputError(f"{directory}: has no parameters of {', '.join(missing)}; {hint}")
     # DeepMind's archive has models of both methods, which are for different targets.

@@ -86,6 +86,15 @@ def test_mistakes_are_one_sentence_with_file_and_key(
     assert not calls
 
 
+def test_true_is_an_option_without_values_or_an_error(calls: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("c.toml").write_text("cyclic = true\n")
+    assert main(["predict", "x.fasta", "--config", "c.toml"]) == 0
+    assert calls[0].cyclic == ()
+    Path("c.toml").write_text("seed = true\n")
+    assert main(["predict", "x.fasta", "--config", "c.toml"]) == 2
+    assert "c.toml: seed: expected a value, got true" in capsys.readouterr().err
+
+
 def test_a_missing_file_is_named(calls: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "a.fasta", "--config", "none.toml"]) == 2
     assert "none.toml" in capsys.readouterr().err

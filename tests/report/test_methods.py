@@ -72,6 +72,13 @@ def test_the_protein_and_the_rows_that_were_read_are_named(tmp_path: Path) -> No
     assert "which has 40 sequences (of which at most 30 were used in each recycling iteration), was made" in found.text
 
 
+def test_a_complex_by_a_model_of_single_chains_is_not_called_multimer(tmp_path: Path) -> None:
+    found = methods(tmp_path, notes=["COMPLEX BY RESIDUE GAP: made by 'model_1_ptm', which was trained on ..."])
+    assert found is not None
+    assert "by AlphaFold 2 [1], which read the chains as one chain with gaps in the residue numbers," in found.text
+    assert "Multimer" not in found.text
+
+
 def test_a_server_is_cited_as_colabfolds_with_its_program(tmp_path: Path) -> None:
     search = RecordedSearch(purpose="alignment", search="server", databases=(SERVER,))
     found = methods(tmp_path, replace(RECORD, searches=(search,), templates=()))

@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 import zlib
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from html.parser import HTMLParser
 from importlib import resources
 from pathlib import Path
@@ -24,6 +24,7 @@ from data_pipeline.features.complexes.feature_set import ComplexFeatureSet
 from data_pipeline.features.schema import FEATURE_AXES, Features
 from data_pipeline.io.errors import InputError
 from data_pipeline.parse.structures import read_structure
+from helixfold.folding.prediction import ConfidenceBand
 from helixfold.folding.provenance import Provenance
 from helixfold.report.index import write_index
 from helixfold.report.maps import distance_maps, pae_map
@@ -480,3 +481,13 @@ def test_errors_of_a_file_with_spaces_and_lines_are_read(tmp_path: Path) -> None
     file.write_text(json.dumps([content], indent=2))
     packed = pae_map(file, 2)
     assert zlib.decompress(base64.b64decode(packed.data)) == bytes([0, 12, 20, 254])
+
+
+def test_scripts_read_the_fields_that_confidence_bands_have() -> None:
+    pages = resources.files("helixfold.report") / "pages"
+    scripts = "".join(
+        page.read_text() for page in pages.iterdir() if page.name.endswith(".js") and "3Dmol" not in page.name
+    )
+    used = set(re.findall(r"\bband\.(\w+)", scripts))
+    assert used
+    assert used <= {field.name for field in fields(ConfidenceBand)}

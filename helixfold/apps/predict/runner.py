@@ -249,7 +249,7 @@ def close_batch(failures: Mapping[str, str], count: int, output: Path) -> int:
         if PULLDOWN.path(output).is_file():
             print_summary(f"baits and preys, ranked: {PULLDOWN_PAGE.path(output)}, {PULLDOWN_TABLE.path(output)}")
     if failures:
-        print(f"helixfold: {len(failures)} of {counted(count, 'target')} failed, see {output}", file=sys.stderr)
+        print(f"helixfold: {counted(len(failures), 'target')} failed, see {FAILURES.path(output)}", file=sys.stderr)
     return exit_code_for(failures)
 
 

@@ -144,7 +144,7 @@ def test_targets_of_processes_that_died_are_failures(
     assert [(each["count"], each["ranks_per_task"]) for each in given] == [(4, 2)]
     failures = json.loads((tmp_path / "out" / "failures.json").read_text())
     assert list(failures) == ["b"]
-    assert "1 of 2 targets failed" in capsys.readouterr().err
+    assert "1 target failed, see" in capsys.readouterr().err
 
 
 def test_processes_get_their_share_of_devices_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:

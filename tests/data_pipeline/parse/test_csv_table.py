@@ -13,12 +13,18 @@ def test_columns_are_found_by_name_and_others_ignored() -> None:
     assert [(record.name, record.sequence, record.line) for record in records] == [("one", "MKTA", 2), ("two", "VV", 4)]
 
 
+def test_a_stop_codon_ends_a_sequence_as_in_fasta() -> None:
+    (record,) = parse_csv(b"id,sequence\none,MKTA*\n")
+    assert record.sequence == "MKTA"
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
         (b"", "first line must name"),
         (b"id,id,sequence\n", "first line must name"),
         (b"id,sequence\n", "no record"),
+        (b"id;sequence\none;MK\n", "separated by commas, got semicolons"),
         (b"id,sequence\none\n", "line 2: the row has 1 cells, the first line 2"),
         (b"id,sequence\none,MK1\n", "line 2, record 'one': residue 3: '1' is not an amino acid"),
         (b"id,sequence\none,\n", "record 'one': the record has no sequence"),
