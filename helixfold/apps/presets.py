@@ -26,7 +26,7 @@ PREDICTION_PRESETS = {
     "multimer": PredictionPreset(summary="AlphaFold-Multimer's five models, for complexes", models=MULTIMER[:5]),
     "quick": PredictionPreset(summary="model_1_ptm with 1 recycle", models=MONOMER_PTM[:1], num_recycles=1),
     "thorough": PredictionPreset(
-        summary="the five with PAE, recycled until they converge (0.5 Å), at most 20 times",
+        summary="the five with PAE, recycled until they converge (0.5 Angstrom), at most 20 times",
         models=MONOMER_PTM,
         num_recycles=20,
         recycle_tolerance=0.5,

@@ -54,7 +54,7 @@ def predict(*words: str) -> tuple[tuple[Path, ...], PredictOptions]:
         ("predict a.fasta --models", "--models needs a value (see"),
         ("predict a.fasta --num-recycles", "--num-recycles needs a value"),
         ("predict a.fasta --memory 8", "--memory: must be a size with its unit, such as 8GiB or 6000MB, got '8'"),
-        ("predict a.fasta --templates", "--templates alone takes templates from an MMseqs2 server: give"),
+        ("predict a.fasta --templates", "--templates alone takes templates from an MMseqs2 server: pass"),
         ("plan --samples 2 many", "--samples: must be a whole number of at least 1, got 'many'"),
         ("train store --set steps=1 batch_size=2", "unexpected argument 'batch_size=2'"),
         ("report", "DIRECTORY is required (see helixfold report --help)"),

@@ -477,7 +477,7 @@ def test_features_choose_targets_or_a_training_set(record: Record, capsys: pytes
 
 def test_predictions_become_a_training_set_for_distillation(record: Record, capsys: pytest.CaptureFixture[str]) -> None:
     store = record("helixfold.training.feature_store.make_store", 0)
-    chosen = SimpleNamespace(structures=A, alignments=B, taken=5, left_out=2)
+    chosen = SimpleNamespace(structures=A, alignments=B, selected=5, left_out=2)
     select = record("helixfold.training.finetune.distillation.select_predictions", chosen)
     assert run("features --from-predictions c --min-plddt 80 -o out") == 0
     assert select == [((Path("c"), OUT, 80.0), {})]

@@ -85,7 +85,7 @@ def test_more_samples_than_are_compared_get_the_conformation_that_they_are_like(
     monkeypatch.setattr(ensemble, "_MAX_COMPARED", 4)
     write_ensemble(target)
     assert [line["conformation"] for line in table(target / "ensemble.tsv")] == [str(1 + state) for state in states]
-    assert "4 of 7, evenly chosen by rank" in (target / "ensemble.html").read_text()
+    assert "4 of 7, evenly selected by rank" in (target / "ensemble.html").read_text()
 
 
 def test_five_models_are_no_ensemble_without_a_reference(tmp_path: Path) -> None:
@@ -118,8 +118,8 @@ def test_the_report_shows_the_best_of_many(target: Path, monkeypatch: pytest.Mon
     write_report(target)
     page = (target / "report.html").read_text()
     order = json.loads((target / "ranking_debug.json").read_text())["order"]
-    assert "All 7 predictions, their conformations and how they compare" in page
-    assert "the 2 best are here" in page
+    assert "All 7 predictions, grouped by conformation" in page
+    assert "this page has the 2 best" in page
     data = json.loads(page.split('id="data">')[1].split("</script>")[0])
     assert [model["name"] for model in data["models"]] == order[:2]
 

@@ -149,7 +149,7 @@ def test_residues_and_chains_of_the_page_are_those_of_the_complex(page: Page) ->
     assert page.data["numbers"] == [residue.number for residue in RESIDUES]
     assert page.data["chains"] == [["H", 5], ["L", 9], ["h", 5], ["2", 7]]
     assert page.letters == list(zip(letters, map(band, plddt_of(ORDER[0])), strict=True))
-    assert [(each["least"], each["letter"], each["color"]) for each in page.data["bands"]] == [
+    assert [(each["min_plddt"], each["letter"], each["color"]) for each in page.data["bands"]] == [
         *((90, "H", "#0053D6"), (70, "M", "#65CBF3"), (50, "L", "#FFDB13"), (0, "D", "#FF7D45"))
     ]
 

@@ -175,7 +175,7 @@ def test_a_chain_beyond_9999_residues_and_99999_atoms_is_read_back_by_gemmi() ->
         ({"chain_index": np.array([0, 0, 62])}, "chain IDs of PDB files have a single character"),
         ({"chain_index": np.array([0, 0, 18_314])}, "chain_index must be 0 to 18313, got 0 to 18314"),
         ({"chain_index": np.array([-1, 0, 0])}, "got -1 to 0"),
-        ({"chain_index": np.array([0, 1, 0])}, "must stand together, got chains in the order A B A"),
+        ({"chain_index": np.array([0, 1, 0])}, "must be contiguous, got chains in the order A B A"),
     ],
 )
 def test_what_the_format_cannot_hold_is_refused(change: dict[str, Any], message: str) -> None:

@@ -258,7 +258,7 @@ def test_representations_are_read_back_by_their_names(tmp_path: Path, form: Any)
 def test_pae_is_written_row_by_row() -> None:
     protein = random_protein(300)
     pae = np.random.default_rng(0).uniform(0, 31.75, (300, 300)).astype(np.float32)
-    pieces = list(results._pae_json(prediction(structure=protein, plddt=np.ones(300), pae=pae, distances=None), pae))
+    pieces = list(results.pae_json(prediction(structure=protein, plddt=np.ones(300), pae=pae, distances=None), pae))
     assert max(map(len, pieces)) < 300 * len("[31.75,")
 
 

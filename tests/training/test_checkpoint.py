@@ -147,7 +147,9 @@ def test_a_best_without_a_checkpoint_is_told_and_changes_nothing(tmp_path: Path)
     checkpoints.mark_best(1)
     checkpoints.mark_best(9)
     assert checkpoints.best() == 1
-    assert [problem.split(" in ")[0] for problem in checkpoints.problems()] == ["step 9 did best but has no checkpoint"]
+    assert [problem.split(" in ")[0] for problem in checkpoints.problems()] == [
+        "step 9 has the best score but no checkpoint"
+    ]
 
 
 def test_a_garbled_note_of_the_best_costs_nothing_new(tmp_path: Path) -> None:
@@ -271,7 +273,10 @@ def test_a_run_never_starts_anew_beside_damaged_checkpoints(tmp_path: Path) -> N
     [
         (lambda tensors: tensors.update(extra=torch.zeros(2)), "has no 'extra'; resume with the settings"),
         (lambda tensors: tensors.pop("flags"), "has 'flags', which this run does not have"),
-        (lambda tensors: tensors.update(masters=torch.zeros(999)), r"has 'masters' of shape \(1000,\), this run has"),
+        (
+            lambda tensors: tensors.update(masters=torch.zeros(999)),
+            r"has 'masters' of shape \(1000,\), but this run has",
+        ),
         (lambda tensors: tensors.update(updates=torch.tensor(1.0)), "has 'updates' in int64, but this run has float32"),
     ],
 )

@@ -291,7 +291,10 @@ def test_impossible_tasks_are_one_sentence() -> None:
         (lambda: task.hallucination(1), "a design has 2 to 2,000 residues, got 1"),
         (lambda: task.partial(CHAIN, [], name="x"), "x: name the residues that are to be kept"),
         (lambda: task.partial(CHAIN, [0, 7], name="x", length=5), "the kept residues span 8, which do not fit into 5"),
-        (lambda: task.fixed_backbone(CHAIN, name="x", fixed=range(len(CHAIN.sequence))), "there is nothing to design"),
+        (
+            lambda: task.fixed_backbone(CHAIN, name="x", fixed=range(len(CHAIN.sequence))),
+            "so nothing is left to design",
+        ),
         (lambda: task.hallucination(9).weighted({"beauty": 1.0}), "there is no loss beauty; choose among plddt, pae,"),
         (lambda: DesignOptions(logits_steps=0, soft_steps=0, hard_steps=0), "needs at least one step"),
         (lambda: DesignOptions(excluded="AJ"), "excluded are one-letter codes of amino acids, got 'J'"),

@@ -179,7 +179,7 @@ def test_the_heat_map_has_every_single_mutant_in_its_cell() -> None:
     [
         ("--positions 99", "target 'one': position 99 is outside the sequence, which has residues 1 to 12"),
         ("--positions 3 --table m.tsv", "--positions and --table cannot be combined"),
-        ("--to B", "--to names amino acids"),
+        ("--to B", "--to must be letters of amino acids"),
         ("--table m.tsv", "m.tsv, line 2, record 'W2A': target 'one': residue 2 is K, not W"),
     ],
 )

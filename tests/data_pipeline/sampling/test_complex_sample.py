@@ -114,5 +114,6 @@ def test_a_sample_has_the_axes_of_a_monomers_and_its_chains(reference: Path) -> 
     for name, axes in SAMPLE_AXES.items():
         assert getattr(sample, name).shape[: len(axes)] == tuple(sizes[axis] for axis in axes), name
     assert sample.target_feat.shape == (143, 21)
-    assert {field.name for field in fields(ComplexSample)} - SAMPLE_AXES.keys() == {"asym_id", "entity_id", "sym_id"}
+    own = {"asym_id", "entity_id", "sym_id", "template_spans_chains"}
+    assert {field.name for field in fields(ComplexSample)} - SAMPLE_AXES.keys() == own
     assert sample.template_mask.tolist() == [1, 1, 1, 1]
