@@ -39,7 +39,7 @@ class Agreement:
 
     @property
     def product(self) -> float:
-        """Return the product of both, 0 to 1, by which checked designs are ranked."""
+        """Return pLDDT / 100 times the TM-score, 0 to 1, by which checked designs are ranked."""
         return self.plddt / 100 * self.tm_score
 
 

@@ -207,7 +207,10 @@ class TargetRun:
         return same
 
     def announce(self) -> FoldingTarget:
-        """Send the next prediction to the other ranks, print a note if it spills, and return its input."""
+        """Send the next prediction to the other ranks, and return its input.
+
+        Print a note if it spills streams or does not fit into the memory.
+        """
         (requested, plan), settings = self.missing[0], self.settings
         if (remark := memory_plan.remark(plan, requested.name, self.spill)) is not None:
             settings.say(f"{self.job.name}: {remark}")
