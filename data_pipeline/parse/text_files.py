@@ -101,7 +101,10 @@ def read_chunks(path: str | PathLike[str], max_bytes: int) -> Iterator[bytes]:
 
 @contextmanager
 def unpacked(path: str | PathLike[str], what: str = "") -> Iterator[BufferedReader | gzip.GzipFile]:
-    """Open a plain or gzip file for reading; errors while it is open become `InputError`s that begin with `what`."""
+    """Open a plain or gzip file for reading; errors while it is open become `InputError`s.
+
+    Messages of system errors begin with `what`, such as "the database ".
+    """
     with os_errors_as_input_errors(path, f"{what}cannot be read"), Path(path).open("rb") as file:
         try:
             yield gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == _GZIP_MAGIC else file

@@ -17,8 +17,8 @@ from data_pipeline.sampling import msa, templates
 class SampledAlignment:
     """The rows of an alignment sampled for one recycling iteration: clusters of rows, and extra rows.
 
-    Integer arrays have the smallest possible type. Members of a cluster are its rows without the centre. If no cluster
-    has members, as in a shallow alignment, the member arrays are empty (m = 0).
+    Integer arrays have the smallest possible type. Members of a cluster are its rows without the centre. The member
+    arrays have a row for each cluster (m = s), or none if no cluster has members, as in a shallow alignment (m = 0).
     """
 
     shown_msa: Int8[np.ndarray, "s r"]  # cluster centres after masking
