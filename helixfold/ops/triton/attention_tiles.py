@@ -26,7 +26,10 @@ _ALIGNED = 16
 
 
 def with_strides(x: Tensor) -> tuple[Tensor | int, ...]:
-    """Return a tuple of the tensor, or a copy if kernels do not support its layout, and its strides."""
+    """Return a tuple of the tensor and its strides except the last, which is 1, as arguments of a kernel.
+
+    The tensor is a contiguous copy if kernels do not support its layout.
+    """
     is_suitable = x.stride(-1) == 1 and not any(stride % _EIGHT.value for stride in x.stride()[:-1])
     x = x if is_suitable else x.contiguous()
     return (x, *x.stride()[:-1])
