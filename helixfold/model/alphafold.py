@@ -209,7 +209,7 @@ class AlphaFold(nn.Module):
 
 
 def _weighted_sum(run: Executor, total: Representations, added: Representations, weight: float) -> Representations:
-    """Return the sum of two representations times `weight`, with the MSA of `total`.
+    """Return `(total + added) * weight` for each representation except the MSA, which is that in `total`.
 
     Sequences differ between the samples of an ensemble. As in DeepMind's program, the MSA of the first sample is used.
     """

@@ -38,7 +38,11 @@ def backbone_frames(positions: Float[Tensor, "b r 37 3"]) -> Rigid:
 
 
 class Start(NamedTuple):
-    """Initial frames of the structure module, a mask of the residues that have one, and factors of their updates."""
+    """Initial frames of the structure module from a template, for all residues.
+
+    `present` is 1 for residues in the template, else 0. The structure module multiplies the updates of each residue's
+    frame by its factor in `update_factors`, which is 1 for residues that are not in the template.
+    """
 
     frames: BackboneFrames
     present: Float[Tensor, "b r"]
