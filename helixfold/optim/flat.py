@@ -41,7 +41,7 @@ class Slot:
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterLayout:
-    """Order of parameters in flat buffers. Each starts at a line, and parameters that stay float32 come last.
+    """Order of parameters in flat buffers, each at a multiple of `LINE` elements; parameters kept in float32 are last.
 
     The order does not depend on the working dtype, so a saved state fits every dtype. `low` is the number of elements
     before the first parameter that stays float32, and `total` the number of all elements including padding.

@@ -47,7 +47,10 @@ class FrozenParameters:
     def of(
         cls, state: Mapping[str, Tensor], config: ModelConfig, name: str, device: torch.device
     ) -> "FrozenParameters":
-        """Move a state dict from CPU memory to a device. The caller must not change it afterwards."""
+        """Return the parameters of a base model on a device, from a state dict in CPU memory.
+
+        `name` is the name of their file. The caller must not change the state dict afterwards.
+        """
         return cls(
             config=config,
             state={each: tensor.detach().to(device) for each, tensor in state.items()},
