@@ -376,7 +376,7 @@ class Comparison:
         yield from (f"    WRONG, without: {fault}" for fault in off.faults)
 
     def row(self, part: AblationPart) -> dict[str, Any]:
-        """Return the comparison as a dict for JSON."""
+        """Return the readings with and without the technique as a dict for JSON; `part` is training or prediction."""
         return {
             "technique": self.technique.name,
             "part": part,
