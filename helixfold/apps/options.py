@@ -534,8 +534,8 @@ class OperatorOptions:
     length: Annotated[int, reads(whole_number(1, 100_000), "N")] = 256
     """Number of residues, at most 100,000."""
     device: Annotated[DoctorDevice, Parameter(metavar="NAME", show_choices=False)] = "auto"
-    """A device of this machine (auto, cpu, cuda, mps), or any supported GPU model: t4, v100, rtx3090, rtx4090, l4, a100,
-    a100-80, h100, h200."""
+    """A device of this machine (auto, cpu, cuda, mps), or any supported GPU model: t4, v100, rtx3090, rtx4090, l4,
+    a100, a100-80, h100, h200."""
     operators: bool = False
     """Also list the backend that computes each operator, and why others cannot."""
     rows: Annotated[int, reads(whole_number(1, 1_000_000), "N")] = 128
