@@ -17,6 +17,7 @@ from data_pipeline.features.complexes.alignment_files import (
     with_alignments,
 )
 from data_pipeline.features.complexes.alignments import PairMode
+from data_pipeline.features.complexes.alphafold3_json import read_alphafold3_targets
 from data_pipeline.features.complexes.chain_ids import ONLY_CHAIN
 from data_pipeline.features.complexes.chain_sequences import CHAIN_SEPARATOR, ChainSequenceError, split_chains
 from data_pipeline.features.complexes.complex_input import AnyTarget, ChainAlignmentFiles, ComplexInput
@@ -51,6 +52,7 @@ from data_pipeline.templates.from_files import UserTemplateOptions, templates_fr
 # Suffixes of files that are read from directories; files passed by the user may have any name.
 FASTA_SUFFIXES = (".fasta", ".fa", ".faa", ".fasta.gz", ".fa.gz", ".faa.gz")
 CSV_SUFFIXES, TSV_SUFFIXES = (".csv", ".csv.gz"), (".tsv", ".tsv.gz")
+JSON_SUFFIX = ".json"  # AlphaFold 3's; directories may have other JSON files, so that they are not read from these
 # Suffixes of files in the output directory, or in archives of it; target names must not clash with them.
 TAKEN_SUFFIXES = (".json", ".html", ".tsv", ".csv", ".zip", ".png", ".lock", ".partial", ".txt", ".bibtex")
 TAKEN_NAMES = ("packed",)  # of the directory for archives of many targets
@@ -71,12 +73,13 @@ def read_targets(
     """Return the targets in `inputs`.
 
     An input is a FASTA file (each record is a target), a CSV or TSV file (`id,sequence`), an a3m file (the first row,
-    named after the file), a directory of these, or a sequence instead of a file. A sequence with colons, or ColabFold's
-    a3m of several chains, is a complex; with `records_as_chains`, the records of a FASTA file are the chains of one
-    complex. `chain_ids` are the IDs of the chains of a single complex, and `pair_mode` selects the paired and unpaired
-    rows. See `with_search_files` for `msa` and `templates`. Raise `InputError` for a file that cannot be used and,
-    unless `as_protein`, for a sequence that looks like DNA, RNA or three-letter codes. These errors are raised
-    together; errors of single targets and files are added to `problems` instead if it is passed.
+    named after the file), a directory of these, an input of AlphaFold 3 (.json), or a sequence instead of a file. A
+    sequence with colons, or ColabFold's a3m of several chains, is a complex; with `records_as_chains`, the records of a
+    FASTA file are the chains of one complex. `chain_ids` are the IDs of the chains of a single complex, and `pair_mode`
+    selects the paired and unpaired rows. See `with_search_files` for `msa` and `templates`. Raise `InputError` for a
+    file that cannot be used and, unless `as_protein`, for a sequence that looks like DNA, RNA or three-letter codes.
+    These errors are raised together; errors of single targets and files are added to `problems` instead if it is
+    passed.
     """
     with input_problems(problems) as collection:
         targets: list[AnyTarget] = []
@@ -109,6 +112,8 @@ def _targets_in(
     records: Sequence[FastaRecord | ComplexTarget]
     if table is not None:
         records = read_table_targets(path, table, problems=problems)
+    elif file.endswith(JSON_SUFFIX):
+        records = read_alphafold3_targets(path, problems)
     elif records_as_chains:
         records = [read_complex_of_records(path)]
     else:
