@@ -61,6 +61,16 @@ TARGET_LISTS: Mapping[str, TargetList] = MappingProxyType(
                 ),
             ),
         ),
+        "casp15": TargetList(
+            path=_LISTS / "casp15.tsv",
+            what="domains of CASP15",
+            count=96,
+            origin=(
+                "96 domains of CASP15 as a public benchmark lists them; the assessors had more, whose structures are not "
+                "all public. Templates are those up to 2022-05-01, before the first target"
+            ),
+            published=(),
+        ),
         "cameo_2021": TargetList(
             path=_LISTS / "cameo_2021.tsv",
             what="chains of CAMEO, 2021-09-04 to 2022-02-19",

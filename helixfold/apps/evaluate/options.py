@@ -27,7 +27,7 @@ class TableOptions:
 
     benchmark: Annotated[str | None, Parameter(metavar="FILE", group=MOST_USED)] = None
     """Predict the targets of this table (.tsv or .csv: id, sequence, references, msa, templates, date) or of a packaged
-    list (casp14, cameo_2021, cameo_2022, pdb_2022_2025), and compare them with their references."""
+    list (casp14, casp15, cameo_2021, cameo_2022, pdb_2022_2025), and compare them with their references."""
     data: Annotated[tuple[Path, ...], Parameter(metavar="PATH...")] = ()
     """Directories with files that the table does not name (known structures, <id>.fasta, <id>.a3m), or FASTA files."""
     overwrite: bool = False

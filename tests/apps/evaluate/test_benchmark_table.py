@@ -50,14 +50,14 @@ def test_a_wrong_table_is_one_sentence(text: str, words: str, tmp_path: Path) ->
 
 
 def test_a_name_that_is_no_table_shows_the_lists() -> None:
-    with pytest.raises(InputError, match="casp14, cameo_2021, cameo_2022"):
+    with pytest.raises(InputError, match="casp14, casp15, cameo_2021, cameo_2022"):
         read_benchmark("casp41")
 
 
 def test_lists_have_as_many_structures_as_the_publications_or_say_why_not() -> None:
     found = {name: read_benchmark(name) for name in TARGET_LISTS}
     counts = {name: table.structures for name, table in found.items()}
-    assert counts == {"casp14": 87, "cameo_2021": 372, "cameo_2022": 60, "pdb_2022_2025": 1000}
+    assert counts == {"casp14": 87, "casp15": 96, "cameo_2021": 372, "cameo_2022": 60, "pdb_2022_2025": 1000}
     assert {name: each.count for name, each in TARGET_LISTS.items()} == {**counts, "cameo_2021": 371}
     assert "372" in TARGET_LISTS["cameo_2021"].origin
     days = {name: {row.latest_template for row in table.rows} for name, table in found.items()}
