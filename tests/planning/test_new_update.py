@@ -92,7 +92,7 @@ def test_forecasts_products_bytes_and_recompute_follow(request: pytest.FixtureRe
     device = Device(
         properties=H200, memory=estimate(replace(work, recompute=NONE), Device(properties=H200, memory=0)).needed
     )
-    assert estimate(work, device).keep == NONE
+    assert estimate(work, device).policy == NONE
     request.getfixturevalue("with_more")
     after = counted()
     n, c_z, blocks = SIZE.residues, CONFIG.c_z, CONFIG.evoformer.blocks

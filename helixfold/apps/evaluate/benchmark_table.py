@@ -66,8 +66,8 @@ TARGET_LISTS: Mapping[str, TargetList] = MappingProxyType(
             what="domains of CASP15",
             count=96,
             origin=(
-                "96 domains of CASP15 as a public benchmark lists them; the assessors had more, whose structures are not "
-                "all public. Templates are those up to 2022-05-01, before the first target"
+                "96 domains of CASP15 as a public benchmark lists them; the assessors had more, but not all structures "
+                "are public. Templates are those up to 2022-05-01, before the first target"
             ),
             published=(),
         ),
