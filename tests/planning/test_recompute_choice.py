@@ -32,8 +32,8 @@ def needed(keep: RecomputeConfig, work: Training = INITIAL) -> int:
 
 def test_nothing_is_recomputed_where_everything_fits() -> None:
     everything = needed(NONE)
-    assert chosen(everything).keep == NONE
-    assert chosen(everything - 1).keep != NONE
+    assert chosen(everything).policy == NONE
+    assert chosen(everything - 1).policy != NONE
 
 
 def test_less_memory_never_means_less_recompute() -> None:
@@ -49,7 +49,7 @@ def test_less_memory_never_means_less_recompute() -> None:
 
 
 def test_what_is_asked_for_by_name_stays() -> None:
-    found = chosen(10 * 2**30, replace(INITIAL, recompute=replace(AUTO, extra_msa="inputs", structure="block"))).keep
+    found = chosen(10 * 2**30, replace(INITIAL, recompute=replace(AUTO, extra_msa="inputs", structure="block"))).policy
     assert found.is_settled
     assert (found.extra_msa, found.structure) == ("inputs", "block")
     # And is not judged, even where it does not fit.
