@@ -56,7 +56,7 @@ def read_rows(
             if problems is not None:
                 check_record_count(path, rows.line_num, count := count + 1)
             if len(row) != len(header):
-                problem = f"the row has {len(row)} cells, the first line {len(header)} columns"
+                problem = f"the row has {len(row)} cells, but the first line has {len(header)} columns"
                 error = InputError.at(path, problem, line=rows.line_num)
                 if problems is None:
                     raise error

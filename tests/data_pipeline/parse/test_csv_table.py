@@ -25,7 +25,7 @@ def test_a_stop_codon_ends_a_sequence_as_in_fasta() -> None:
         (b"id,id,sequence\n", "first line must name"),
         (b"id,sequence\n", "no record"),
         (b"id;sequence\none;MK\n", "separated by commas, got semicolons"),
-        (b"id,sequence\none\n", "line 2: the row has 1 cells, the first line 2"),
+        (b"id,sequence\none\n", "line 2: the row has 1 cells, but the first line has 2"),
         (b"id,sequence\none,MK1\n", "line 2, record 'one': residue 3: '1' is not an amino acid"),
         (b"id,sequence\none,\n", "record 'one': the record has no sequence"),
         (b"id,sequence\n../a,MK\n", "could lead to another directory"),
