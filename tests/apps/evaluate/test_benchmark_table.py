@@ -36,7 +36,7 @@ def test_a_table_with_commas_needs_only_names(tmp_path: Path) -> None:
         (HEADER + "../one\tMKT\t\t\t\t\n", "could lead to another directory"),
         (HEADER + "one\tMKT\t\t\t\tMay\n", "line 2, record 'one': the date must be"),
         (HEADER + "one\tMKT\t\t\t\t\none\tMKT\t\t\t\t\n", "line 3, record 'one': the same name as in line 2"),
-        (HEADER + "one\tMKT\n", "the row has 2 cells, the first line 6 columns"),
+        (HEADER + "one\tMKT\n", "the row has 2 cells, but the first line has 6 columns"),
         (HEADER, "it has no targets"),
     ],
 )
