@@ -28,7 +28,7 @@ _MULTIMER = ("_multimer_v3", "_multimer_v2", "_multimer")
 # These constants repeat names of modules that load slowly. The models are `helixfold.model.presets.PRESETS`.
 MODELS = (
     *(f"model_{index}{suffix}" for suffix in ("", "_ptm", *_MULTIMER) for index in range(1, 6)),
-    *("small", "tiny", "tiny_multimer"),
+    *("alphalink_contacts", "alphalink_distances", "small", "tiny", "tiny_multimer"),
 )
 # The GPUs in `helixfold.ops.device_properties.DEVICE_MODELS`.
 GPUS = ("t4", "v100", "rtx3090", "rtx4090", "l4", "a100", "a100-80", "h100", "h200")

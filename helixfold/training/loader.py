@@ -221,7 +221,8 @@ def _arrays(drawn: StepExamples) -> dict[str, list[np.ndarray]]:
 def _fields(drawn: DrawnSample | Sample) -> dict[str, np.ndarray]:
     """Return all arrays of one recycling iteration by name, including the labels of its alignment."""
     if isinstance(drawn, Sample):
-        return {field.name: getattr(drawn, field.name) for field in fields(drawn)}
+        values = {field.name: getattr(drawn, field.name) for field in fields(drawn)}
+        return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
     alignment = drawn.alignment
     arrays = {name: getattr(alignment, name) for name in _ALIGNMENT}
     # Residue types are shifted by 1, so that padding, which is 0, is not a residue.

@@ -142,7 +142,7 @@ TABLES = {
 
 PLACES = {
     "a file that is not there": bad("predict no.fasta", {}, "no.fasta", "No such file"),
-    "no input at all": bad("predict", {}, "nothing to fold", "FASTA"),
+    "no input at all": bad("predict", {}, "no input", "FASTA"),
     "an empty directory": bad("predict folder", {"folder": Path.mkdir}, "folder", ".fasta"),
     "a directory without sequences": bad("predict folder", {"folder/x.txt": GOOD}, "folder", ".fasta", ".csv"),
     "a directory named as a file": bad("predict x.fasta", {"x.fasta": Path.mkdir}, "x.fasta", "directory"),

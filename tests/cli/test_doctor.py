@@ -44,7 +44,7 @@ def profile(tmp_path: Path) -> Path:
 
 def test_machine_programs_and_parameters_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     out = doctor(capsys)
-    for word in ("PyTorch", "device", "memory", "parameters", "pyhmmer", "hhblits", "mmseqs", "none; name them with"):
+    for word in ("PyTorch", "device", "memory", "parameters", "pyhmmer", "hhblits", "mmseqs", "none; pass --databases"):
         assert word in out
 
 

@@ -40,11 +40,11 @@ def test_a_training_set_is_built_and_told(tmp_path: Path, capsys: pytest.Capture
     write_training_files(tmp_path)
     assert main(command(tmp_path)) == 0
     said = capsys.readouterr()
-    assert said.out == f"{tmp_path}/store: 6 chains, 6 made now; 0 left out\n"
+    assert said.out == f"{tmp_path}/store: 6 chains, 6 of them new; 0 left out\n"
     assert "3 of 6 chains have no alignment" in said.err
     assert "only chains of identical sequence share a cluster" in said.err
     assert main(command(tmp_path)) == 0
-    assert "6 chains, 0 made now" in capsys.readouterr().out
+    assert "6 chains, 0 of them new" in capsys.readouterr().out
 
 
 def test_chains_are_held_out_with_their_nearest_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,10 +84,10 @@ def test_filters_and_required_alignments_leave_out_without_failing(
 ) -> None:
     write_training_files(tmp_path)
     assert main(command(tmp_path, "--require-alignments")) == 0
-    assert "3 chains, 3 made now; 3 left out" in capsys.readouterr().out
+    assert "3 chains, 3 of them new; 3 left out" in capsys.readouterr().out
     for more in (("--max-release-date", "2018-04-29"), ("--max-resolution", "2.1"), ("--min-length", "41")):
         assert main(command(tmp_path, *more, output=more[0])) == 0
-        assert "0 chains, 0 made now; 6 left out" in capsys.readouterr().out
+        assert "0 chains, 0 of them new; 6 left out" in capsys.readouterr().out
     assert FeatureStore.open(tmp_path / "--min-length").entries == ()
 
 
@@ -177,7 +177,7 @@ def test_only_the_chains_of_a_list_are_taken(tmp_path: Path, capsys: pytest.Capt
     names = tmp_path / "chains.txt"
     names.write_text("0abc_B\n\n2abc_A \n")
     assert main(command(tmp_path, "--chains", str(names))) == 0
-    assert "2 chains, 2 made now; 4 left out" in capsys.readouterr().out
+    assert "2 chains, 2 of them new; 4 left out" in capsys.readouterr().out
     assert [entry.name for entry in FeatureStore.open(tmp_path / "store").entries] == ["0abc_B", "2abc_A"]
     names.write_text("\n")
     assert main(command(tmp_path, "--chains", str(names), output="none")) == 2

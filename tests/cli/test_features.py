@@ -205,7 +205,7 @@ def test_wrong_use_is_one_sentence_and_writes_nothing(
 
 def test_predicting_needs_something_to_fold(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["predict", "--output", str(tmp_path / "out")]) == 2
-    assert "nothing to fold" in capsys.readouterr().err
+    assert "no input; pass" in capsys.readouterr().err
     assert main(["predict", "--features", str(tmp_path), "--output", str(tmp_path / "out")]) == 2
     assert "there is no features.npz" in capsys.readouterr().err
 

@@ -143,7 +143,9 @@ def test_the_machine_at_hand_is_measured_with_examples_of_the_training_set(
     lines = lines_of(usual, capsys)
     assert sizes == [(64, 8, 16, 4), (32, 4, 8, 0)]
     shown = "".join(lines)
-    between = re.search(r"expect ([0-9.]+) to ([0-9.]+) s a step, .*32 residues with half the rows and no temp", shown)
+    between = re.search(
+        r"expect ([0-9.]+) to ([0-9.]+) s per step, .*32 residues with half the rows and no temp", shown
+    )
     assert between is not None
     assert 0 < float(between[1]) <= float(between[2])
     sizes.clear()

@@ -80,7 +80,7 @@ def test_structures_are_written_in_both_formats_with_plddt_and_notes(tmp_path: P
 
 def test_an_mmcif_file_does_not_attribute_the_model_of_another_program_to_helixfold(tmp_path: Path) -> None:
     one = prediction(program="ColabFold")
-    with pytest.raises(ValueError, match="made by ColabFold"):
+    with pytest.raises(ValueError, match="is a prediction by ColabFold"):
         one.save_cif(tmp_path / "one.cif")
     assert not any(tmp_path.iterdir())
     one.save_pdb(tmp_path / "one.pdb")

@@ -400,8 +400,8 @@ def test_a_missing_file_leaves_out_its_part(target: Path, missing: str) -> None:
     [
         ("confidence_model_1_ptm.json", "{", "not a complete JSON file"),
         ("confidence_model_1_ptm.json", "[" * 100_000, "not a complete JSON file"),
-        ("confidence_model_1_ptm.json", '{"plddt": [1, "x"]}', "plddt: a list of numbers"),
-        ("confidence_model_1_ptm.json", '{"plddt": [1, NaN]}', "plddt: a list of numbers"),
+        ("confidence_model_1_ptm.json", '{"plddt": [1, "x"]}', "plddt: expected a list of numbers"),
+        ("confidence_model_1_ptm.json", '{"plddt": [1, NaN]}', "plddt: expected a list of numbers"),
         ("pae_model_1_ptm.json", '[{"predicted_aligned_error":[[1,2],[3,4]]}]', "is damaged"),
         ("pae_model_1_ptm.json", "", "is damaged"),
         ("ranking_debug.json", '{"order": ["../../secret"]}', "cannot be part of a file name"),

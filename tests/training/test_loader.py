@@ -228,7 +228,7 @@ def test_large_buffers_are_shared_and_small_ones_or_those_without_room_sent(monk
     drawn, sizes = dataset().draw(1), CONFIG.sizes()
     sent = pack(drawn, sizes)
     assert isinstance(sent.buffer, np.ndarray)
-    monkeypatch.setattr(loading, "_WORTH_SHARING", 1)
+    monkeypatch.setattr(loading, "_MIN_SHARED", 1)
     shared = pack(drawn, sizes)
     assert isinstance(shared.buffer, torch.Tensor)
     assert_equal(sent.on(CPU), shared.on(CPU))

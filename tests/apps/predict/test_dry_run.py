@@ -28,7 +28,7 @@ def test_a_large_batch_has_a_summary_and_with_verbose_a_row_for_each_target(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"residues: 30 to 59 (longest: target_59), median {LENGTHS[COUNT // 2]}"
     assert lines[1] == "searched for each target: nothing; sequences and alignments are used as they are"
-    assert lines[2].startswith(f"executors: whole {COUNT}; the longest target takes at most ")
+    assert lines[2].startswith(f"executors: whole {COUNT}; the longest target needs at most ")
     assert lines[5].startswith(f"{COUNT} of {COUNT} targets to fold: {COUNT} predictions by tiny, ")
     assert len(lines) == 7
     assert main([*many, "--verbose"]) == 0

@@ -375,7 +375,7 @@ def test_another_protein_of_the_same_name_is_not_overwritten(
     run(fasta, output=tmp_path / "out")
     other = written(tmp_path / "other.fasta", ">one\nMKV\n")
     assert run(other, "--overwrite", output=tmp_path / "out") == 2
-    assert "another protein of the name 'one'" in capsys.readouterr().err
+    assert "another protein with the name 'one'" in capsys.readouterr().err
 
 
 def test_an_output_that_is_a_file_is_refused(fasta: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -129,14 +129,14 @@ def test_features_of_a_pulldown_have_no_other_targets(
     files = [str(pulldown.directory / name) for name in ("baits.fasta", "preys.fasta")]
     structures = ["--structures", str(tmp_path)]
     for more, problem in (
-        ([files[0]], "has its own files"),
+        ([files[0]], "--pulldown cannot be combined with"),
         (structures, "targets cannot be combined with --structures"),
     ):
         command = ["features", *more, "--pulldown", *files, "--output", str(pulldown.output)]
         assert main(command) == 2
         assert problem in capsys.readouterr().err
     assert main(["features", "--pulldown-table", files[0], "--output", str(pulldown.output)]) == 2
-    assert "give them as --pulldown" in capsys.readouterr().err
+    assert "pass --pulldown" in capsys.readouterr().err
     assert not pulldown.output.exists()
 
 
@@ -162,7 +162,7 @@ def test_wrong_options_are_one_sentence(
 
 def test_a_table_needs_a_pulldown(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "--pulldown-table", "x.csv"]) == 2
-    assert "give them as --pulldown" in capsys.readouterr().err
+    assert "pass --pulldown" in capsys.readouterr().err
 
 
 def test_a_complex_cannot_take_the_place_of_the_searches(

@@ -97,7 +97,7 @@ def test_shared_runs_and_dry_runs_report_invalid_targets(mixed: Path, runs: Runs
     runs(mixed, "--skip-invalid", "--dry-run")
     assert runs.code == 1
     assert "2 of 2 targets to fold" in runs.out
-    assert "helixfold: 3 invalid inputs left out" in runs.err
+    assert "helixfold: 3 invalid inputs skipped" in runs.err
     assert not runs.output.exists()
     for expected in (["first", "last"], []):
         runs(mixed, "--skip-invalid", "--shared")

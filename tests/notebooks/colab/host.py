@@ -7,9 +7,9 @@ from functools import partial
 
 import numpy as np
 import pytest
-from helixfold.execution.recorded_passes import LAUNCHED
 
 from helixfold.apps.predict import run
+from helixfold.execution.iteration_runner import EAGER
 from helixfold.folding import planned
 from helixfold.model import presets
 from helixfold.ops import device_properties
@@ -81,7 +81,7 @@ def simulate(name: str) -> None:
     """Have the CPU pass for a GPU of this name: its memory, precision and backends."""
     _patch(device_properties, "_present_properties", lambda _: device_properties.DEVICE_MODELS[name])
     _patch(estimate, "_product_rate", lambda *_: 8e12)  # is measured on the GPU otherwise
-    _patch(run, "passes_on", lambda *_: LAUNCHED)  # the CPU has no CUDA graphs
+    _patch(run, "runner_for", lambda *_: EAGER)  # the CPU has no CUDA graphs
 
 
 def begin(url: str) -> None:

@@ -83,7 +83,7 @@ def test_cards_before_ampere_train_without_stored_logits(device_model: str, dtyp
     logits = heads * residues**3 * dtype.itemsize
     assert peaks["sdpa"][0] < logits < peaks["reference"][0]
     # The kernel writes the gradient of the bias for every row.
-    assert logits < peaks["sdpa"][1] < 0.7 * peaks["reference"][1]
+    assert logits < peaks["sdpa"][1] < 0.75 * peaks["reference"][1]
 
 
 def test_cards_before_ampere_leave_bfloat16_to_the_reference() -> None:

@@ -68,7 +68,7 @@ def test_confident_chains_are_taken_once(
     assert reasons["pair"] == "it has 2 chains"
     capsys.readouterr()
     assert main([*command[:-4], "--output", str(tmp_path / "none"), "--min-plddt", "100"]) == 2
-    assert "none is a chain alone with a mean pLDDT of 100 or more" in capsys.readouterr().err
+    assert "is a single chain with a mean pLDDT of 100 or more" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
 
 

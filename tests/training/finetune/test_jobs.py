@@ -207,7 +207,7 @@ def test_twenty_kills(weights: Path, jobs: Path, unbroken: Path, tmp_path: Path)
             '[[job]]\nname = "a"\ntraining_set = "s"\nadapter = "all"',
             "job 'a': adapter must be one of lora, full, heads",
         ),
-        ('[[job]]\nname = "a"\ntraining_set = "s"\ndeadline = -1', "job 'a': deadline is a number of seconds"),
+        ('[[job]]\nname = "a"\ntraining_set = "s"\ndeadline = -1', "job 'a': deadline must be a number of seconds"),
         ('[[job]]\nname = "a"\ntraining_set = "s"\nsettings = [1]', "job 'a': settings cannot be"),
         ('[[job]]\nname = "a"\ntraining_set = "s"\nsettings = ["x=1"]', "job 'a': unknown setting 'x'"),
         ('[[job]]\nname = "a"\ntraining_set = "s"\n' * 2, "two jobs have the name 'a'"),
