@@ -75,7 +75,7 @@ def test_a_failed_chain_gives_exit_code_1_and_is_named(tmp_path: Path, capsys: p
     assert main(command(tmp_path)) == 1
     said = capsys.readouterr()
     assert "1 failed, see" in said.err
-    assert "the first of them, 0abc_A: " in said.err
+    assert "the first failure, 0abc_A: " in said.err
     assert "5 chains" in said.out
 
 

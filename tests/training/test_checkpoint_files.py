@@ -130,7 +130,7 @@ def test_a_file_that_cannot_grow_fails_the_save_and_nothing_else(tmp_path: Path)
     with Ranks(1, tmp_path / "out.txt", save_into_small_files, tmp_path / "run") as process:
         assert process.finish() == [0], process.printed()
         said = process.printed()
-    assert re.search(r"step 1 could not be written to .* \(File too large\); there is none yet; make", said)
+    assert re.search(r"step 1 could not be written to .* \(File too large\); there is none yet; free", said)
     assert names(tmp_path / "run") == []
 
 
