@@ -46,7 +46,7 @@ def test_files_give_the_features_and_labels_of_the_store(sources: tuple[Path, Pa
                 np.testing.assert_array_equal(getattr(ours, field.name), getattr(theirs, field.name), field.name)
     with pytest.raises(InputError, match="chain '9xyz_A' has no structure file"):
         files.load("9xyz_A")
-    with pytest.raises(InputError, match="no chain '3l4q_Z' in it"):
+    with pytest.raises(InputError, match="has no chain '3l4q_Z'"):
         files.load("3l4q_Z")
 
 

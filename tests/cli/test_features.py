@@ -207,7 +207,7 @@ def test_predicting_needs_something_to_fold(capsys: pytest.CaptureFixture[str], 
     assert main(["predict", "--output", str(tmp_path / "out")]) == 2
     assert "no input; pass" in capsys.readouterr().err
     assert main(["predict", "--features", str(tmp_path), "--output", str(tmp_path / "out")]) == 2
-    assert "there is no features.npz" in capsys.readouterr().err
+    assert "no features.npz in this directory" in capsys.readouterr().err
 
 
 def test_targets_whose_features_are_unfinished_are_named(

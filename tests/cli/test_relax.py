@@ -135,7 +135,7 @@ def test_wrong_input_is_one_sentence_and_nothing_is_written(
         ([str(tmp_path / "absent.pdb")], "absent.pdb"),
         ([str(water)], "it holds no protein"),
         ([str(structure), str(twin)], "have the same name"),
-        ([str(structure), "--output", str(tmp_path / "full")], "is there already"),
+        ([str(structure), "--output", str(tmp_path / "full")], "exists already"),
         ([str(structure), "--max-rounds", "0"], "must be greater than 0"),
         ([str(structure), "--max-seconds", "nan"], "must be greater than 0"),
         ([str(structure), "--device", "toaster"], "unknown device"),
