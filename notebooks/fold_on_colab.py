@@ -227,7 +227,7 @@ helixfold("predict", *words(), "--output", str(results()), "--dry-run")
 
 # %% cellView="form"
 # @title 8. Predict
-# @markdown - A bar counts the recycling iterations ("passes") of each prediction that takes over two seconds.
+# @markdown - A bar counts the recycling iterations of each prediction that takes over two seconds.
 # @markdown - Predictions are ranked by mean pLDDT, and predictions of complexes by 0.8 ipTM + 0.2 pTM.
 helixfold("predict", *words(), "--output", str(results()))
 for name in results_in(results()):

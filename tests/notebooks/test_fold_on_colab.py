@@ -209,7 +209,7 @@ def test_all_cells_run_and_five_models_are_ranked(kernel: Kernel, folded: Folded
     assert [int(rank) for rank, _, _ in ranking] == [1, 2, 3, 4, 5]
     assert sorted(ranking, key=lambda each: -float(each[2])) == ranking
     bars = "".join(output.get("text", "") for output in folded.cells[PREDICT].outputs if output.get("name") == "stderr")
-    assert re.findall(r"(\w+) passes: +0%[^\r]* 0.00/1 ", bars) == [f"model_{index}_ptm" for index in range(1, 6)]
+    assert re.findall(r"(\w+) iterations: +0%[^\r]* 0.00/1 ", bars) == [f"model_{index}_ptm" for index in range(1, 6)]
     assert not re.search(r"(targets|predictions): +\d", bars)  # several bars would mix
     names = archive(kernel, folded.cells).namelist()
     assert sum(name.endswith("/ubiquitin/report.html") for name in names) == 1

@@ -2,6 +2,7 @@
 
 import io
 import tarfile
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 
@@ -13,6 +14,7 @@ from helixfold.execution.iteration_runner import EAGER
 from helixfold.folding import planned
 from helixfold.model import presets
 from helixfold.ops import device_properties
+from helixfold.ops.dispatch import forced
 from helixfold.planning import estimate
 from helixfold.weights import alphafold, download
 from helixfold.weights.untrained import untrained_model
@@ -42,6 +44,7 @@ def archive() -> bytes:
 
 
 _patches: list[pytest.MonkeyPatch] = []
+_forced: list[AbstractContextManager[object]] = []
 
 
 def _patch(*given: object) -> None:
@@ -53,6 +56,8 @@ def restore() -> None:
     """Undo what was done since the session began."""
     while _patches:
         _patches.pop().undo()
+    while _forced:
+        _forced.pop().__exit__(None, None, None)
 
 
 def use_small_parameters(url: str) -> None:
@@ -82,6 +87,8 @@ def simulate(name: str) -> None:
     _patch(device_properties, "_present_properties", lambda _: device_properties.DEVICE_MODELS[name])
     _patch(estimate, "_product_rate", lambda *_: 8e12)  # is measured on the GPU otherwise
     _patch(run, "runner_for", lambda *_: EAGER)  # the CPU has no CUDA graphs
+    _forced.append(forced("reference"))  # nor the operator of PyTorch's memory-efficient attention
+    _forced[-1].__enter__()
 
 
 def begin(url: str) -> None:
