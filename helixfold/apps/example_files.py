@@ -19,5 +19,5 @@ def example_file(name: str) -> Path:
     path = _DIRECTORY / name
     names = sorted(each.name for each in _DIRECTORY.iterdir())
     if name not in names:
-        raise InputError(f"there is no example file {printable(name)}; choose among {', '.join(names)}")
+        raise InputError(f"unknown example file {printable(name)}; choose one of {', '.join(names)}")
     return path

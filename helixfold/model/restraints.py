@@ -45,4 +45,4 @@ class RestraintEmbedder(nn.Module):
         here = (row >= rows.start) & (row < rows.stop)
         row = (row - rows.start).clamp(0, pair.shape[1] - 1)
         added = torch.cat([added, added]) * here[:, None]
-        return pair.index_put((torch.zeros_like(row), row, column), added.to(dtype), accumulate=True)
+        return pair.index_put_((torch.zeros_like(row), row, column), added.to(dtype), accumulate=True)

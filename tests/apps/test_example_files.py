@@ -22,5 +22,5 @@ def test_the_alignment_is_of_the_sequence() -> None:
 
 
 def test_another_name_is_an_error_that_lists_the_files() -> None:
-    with pytest.raises(InputError, match=r"no example file 1abc.pdb; choose among 1shg.pdb, src_sh3.a3m"):
+    with pytest.raises(InputError, match=r"unknown example file 1abc.pdb; choose one of 1shg.pdb, src_sh3.a3m"):
         helixfold.example_file("1abc.pdb")
