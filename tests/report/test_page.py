@@ -68,7 +68,8 @@ def test_no_page_of_ours_names_a_place_outside() -> None:
 
 def test_the_picture_of_a_report_has_true_colours_and_is_small() -> None:
     path = REPOSITORY / "docs" / "images" / "report.png"
-    picture = Image.open(path)
+    with Image.open(path) as opened:
+        picture = opened.copy()
     assert picture.mode == "RGB"
     colors = {color for _, color in picture.getcolors(2**24) or []}
     for band in CONFIDENCE_BANDS:
