@@ -24,12 +24,12 @@ from helixfold.model.template_frames import start_from_template
 from helixfold.model.templates import TemplateEmbedder
 from helixfold.model.update import Executor, Stream
 
-# Submodules that compute in float32 whatever the dtype of the trunk.
+# Names of the submodules that compute in float32 whatever the dtype of the trunk.
 IN_FLOAT32 = ("structure_module", "heads")
 
 
 class MethodModules(NamedTuple):
-    """The modules in which AlphaFold 2 and AlphaFold-Multimer differ."""
+    """Functions that create the modules in which AlphaFold 2 and AlphaFold-Multimer differ."""
 
     input_embedder: Callable[[int, int], InputEmbedder]
     template_embedder: Callable[[TemplateConfig, int, int], TemplateEmbedder | MultimerTemplateEmbedder]
@@ -88,8 +88,9 @@ class AlphaFold(nn.Module):
     ) -> Folded:
         """Run one recycling iteration without the heads.
 
-        Representations are averaged over the samples of `ensemble`. `previous` is the result of the previous iteration,
-        None in the first; its pair stream may be overwritten. `dtype` is the trunk's: float32, bfloat16 or float16.
+        Representations, except the MSA, are averaged over the samples of `ensemble`; the first sample's MSA, sequence
+        and template are used. `previous` is the result of the previous iteration, None in the first; its pair stream
+        may be overwritten. `dtype` is the trunk's: float32, bfloat16 or float16.
         """
         first, last = ensemble[0], len(ensemble) - 1
         mean: Representations | None = None
@@ -118,7 +119,9 @@ class AlphaFold(nn.Module):
         previous: Recycled | None = None,
         with_gradients: bool = False,
     ) -> Recycled | None:
-        """Run one iteration on each ensemble, and return the input of the next iteration; `previous` without ensembles.
+        """Run one iteration on each ensemble, and return the input of the next iteration.
+
+        `previous` is the input of the first iteration, None for zeros; without ensembles it is returned.
 
         By default no gradients are computed. With `with_gradients` they pass through all iterations, exactly, and
         memory grows with the number of iterations.
@@ -129,7 +132,7 @@ class AlphaFold(nn.Module):
         return previous
 
     def trunk(self, run: Executor, batch: Batch, previous: Recycled | None, dtype: torch.dtype) -> Representations:
-        """Return the representations after embedders, templates, extra-MSA stack and Evoformer.
+        """Return the representations after embedders, templates, extra-MSA stack, restraints and Evoformer.
 
         AlphaFold 2, Suppl. Alg. 2 lines 3 to 18. The pair stream of `previous` may be overwritten.
         """

@@ -13,7 +13,8 @@ class SelfAttention(nn.Module):
     """Gated multi-head self-attention within every row, with an optional bias.
 
     AlphaFold 2, Suppl. Alg. 7 lines 2 to 7, Alg. 8 and Alg. 13 lines 2 to 7. The preceding layer norm belongs to the
-    calling update and is passed to `forward`.
+    calling update and is passed to `forward`. A bias is added to the logits of all rows of a sample; an affine one is a
+    linear map from the layer norm of the input to the bias.
     """
 
     def __init__(self, c: int, heads: int) -> None:

@@ -16,7 +16,12 @@ class Batch:
     """Features of one recycling iteration, under AlphaFold's names (Suppl. Table 1).
 
     Residue types are 0 to 20 (20 is unknown); MSAs also have 21 (gap) and 22 (masked). Positions are in Angstrom.
-    Templates whose `template_mask` is 0 are ignored; `t` may be 0.
+    Templates whose `template_mask` is 0 are ignored; `t` may be 0. Dims are b targets, r residues, s rows of the main
+    MSA, e extra MSA rows and t templates. Masks are 1 for real elements and 0 for padding or missing atoms.
+
+    `target_feat` is the one-hot residue type of the target after a channel of zeros. `msa_feat` has the one-hot letter
+    of each cluster centre, its deletions, and the profile and mean deletions of its cluster. `extra_has_deletion` is 1
+    where residues were deleted before a column, and `extra_deletion_value` is their number d as 2 / pi * arctan(d / 3).
     """
 
     aatype: Int[Tensor, "b r"]
@@ -54,8 +59,9 @@ class Batch:
     ) -> "Batch":
         """Return a batch of samples, padded with zeros at the end.
 
-        Samples are padded to `residues` (by default the largest sample), to the largest number of rows of each MSA,
-        rounded up by `round_rows`, and to the largest number of templates. Masks are 0 in the padding.
+        Samples are padded to `residues` residues (by default the largest sample's), to the largest number of rows of
+        each MSA, rounded up by `round_rows`, and to the largest number of templates. Masks are 0 in the padding. Fields
+        with a default, such as `offsets`, keep it.
         """
         stacked = {}
         for name in sampled_fields(cls):
@@ -104,6 +110,6 @@ def with_chains(batch: Batch) -> MultimerBatch:
 
 
 def batch_of_one(array: np.ndarray, device: torch.device | str) -> Tensor:
-    """Return an array as an int64 or float32 tensor with a leading batch dimension of 1."""
+    """Return a copy as a tensor with a leading batch dimension of 1: int64 for an integer array, else float32."""
     dtype = torch.int64 if np.issubdtype(array.dtype, np.integer) else torch.float32
     return torch.tensor(np.ascontiguousarray(array), dtype=dtype, device=device)[None]

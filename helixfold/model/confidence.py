@@ -23,19 +23,20 @@ _SLAB_ELEMENTS = 2**24
 
 
 def plddt(logits: Float[Tensor, "b r v"]) -> Float[Tensor, "b r"]:
-    """Return the expected lDDT-CA of every residue, 0 (worst) to 100 (Suppl. Alg. 29)."""
+    """Return the expected lDDT-CA of every residue, 0 (worst) to 100, from the logits of its bins (Suppl. Alg. 29)."""
     return logits.softmax(-1, dtype=torch.float32) @ lddt_centers(logits.shape[-1], logits.device)
 
 
 def aligned_error_breaks(bins: int) -> Float[Tensor, "edges"]:
-    """Return the inner edges of all aligned-error bins in Angstrom: 0, 0.5, ..., 31 for AlphaFold's 64 bins."""
+    """Return the `bins - 1` edges between aligned-error bins in Angstrom: 0, 0.5, ..., 31 for AlphaFold's 64 bins."""
     return torch.linspace(0.0, _LAST_ERROR, bins - 1, device="cpu")
 
 
 def predicted_aligned_error(logits: Float[Tensor, "b i j v"]) -> tuple[Float[Tensor, "b i j"], float]:
-    """Return the expected error (Angstrom) of residue j when aligned on residue i, and the largest possible value.
+    """Return the expected error (Angstrom) of residue j when aligned on residue i, and the largest value it can take.
 
-    The largest value is 31.75 for AlphaFold's 64 bins. Padding residues are not removed.
+    The largest value depends on the number of bins only; it is 31.75 for AlphaFold's 64. Padding residues are not
+    removed.
     """
     bins = logits.shape[-1]
     centers = _aligned_error_centers(bins, logits.device)
@@ -44,13 +45,17 @@ def predicted_aligned_error(logits: Float[Tensor, "b i j v"]) -> tuple[Float[Ten
 
 @dataclass(frozen=True, kw_only=True)
 class AlignedError:
-    """Predicted aligned error and pTM of each sample, and ipTM of each complex (Evans et al. 2021)."""
+    """Predicted aligned error and pTM of each sample, and ipTM of each complex (Evans et al. 2021).
+
+    `by_chain` [sample, a, b] has the expected TM-score of chain b if the complex is aligned on the best residue of
+    chain a: the pTM of a chain where a = b, else the ipTM of two chains in this direction.
+    """
 
     expected: Float[Tensor, "b i j"]  # Angstrom, of residue j when aligned on residue i
     largest: float  # the largest value that `expected` can take
     ptm: Float[Tensor, "b"]
-    iptm: Float[Tensor, "b"] | None  # pTM between chains only; None for single chains
-    by_chain: Float[Tensor, "b k k"] | None = None  # TM-score of chain b aligned on chain a; None for single chains
+    iptm: Float[Tensor, "b"] | None  # pTM from other chains' residues only; None without chain indices
+    by_chain: Float[Tensor, "b k k"] | None = None  # None without chain indices
 
 
 def aligned_error(
@@ -62,7 +67,8 @@ def aligned_error(
 ) -> AlignedError:
     """Return PAE and pTM, computing the logits for a few rows of the pair stream at a time.
 
-    With `asym_id`, the index of each residue's chain from 1, also return ipTM and the scores of chains and pairs.
+    With `asym_id`, the index of each residue's chain from 1, also return ipTM, and the scores of each chain and of each
+    pair of chains. PAE is not masked: it has values for padding residues, too.
     """
     chains = 0 if asym_id is None else int(asym_id.max())
 
@@ -108,7 +114,7 @@ class ExpectedDistances:
 
 
 def expected_distances(run: Executor, head: DistogramHead, pair: Float[Stream, "b r r c_z"]) -> ExpectedDistances:
-    """Return expected distances and contacts, computing the logits of a few edges at a time with every executor."""
+    """Return expected distances and contacts, computing at most 2**24 probabilities (or one row of pairs) at a time."""
     bins, residues = head.linear.out_features, pair.shape[2]
     values = _distance_values(bins, pair.device)
     rows_at_once = max(1, _SLAB_ELEMENTS // (pair.shape[0] * residues * bins))
@@ -125,7 +131,10 @@ def expected_distances(run: Executor, head: DistogramHead, pair: Float[Stream, "
 
 
 def distance_values(bins: int) -> Float[Tensor, "v 2"]:
-    """Return the centre of every distance bin (Angstrom) and the fraction of the bin below CONTACT."""
+    """Return two columns: the centre of every distance bin (Angstrom) and the fraction of the bin below CONTACT.
+
+    The first and last bins, which are open, count as wide as the others.
+    """
     edges = torch.linspace(FIRST_DISTANCE, LAST_DISTANCE, bins - 1)
     width = (LAST_DISTANCE - FIRST_DISTANCE) / (bins - 2)
     centers = torch.cat([edges - width / 2, edges[-1:] + width / 2])
@@ -133,7 +142,7 @@ def distance_values(bins: int) -> Float[Tensor, "v 2"]:
 
 
 def ranking_confidence(plddt: Float[Tensor, "b r"], seq_mask: Float[Tensor, "b r"]) -> Float[Tensor, "b"]:
-    """Return the mean pLDDT of the real residues, AlphaFold's score for ranking predictions of monomers."""
+    """Return the mean pLDDT of each sample's real residues, AlphaFold's score for ranking predictions of monomers."""
     return (plddt * seq_mask).sum(-1) / seq_mask.sum(-1)
 
 
@@ -149,7 +158,7 @@ def tm_of_alignments(
 ) -> Float[Tensor, "b i"]:
     """Return the expected TM-score (0 to 1) of each sample if it is aligned on residue i, from aligned-error logits.
 
-    `counted` is true for residues that count in each alignment; by default all do.
+    The score is the mean over the residues j that are real and, if `counted` is passed, true there in row i.
     """
     scale = _tm_scale(seq_mask.sum(-1, dtype=torch.float32))
     centers = _aligned_error_centers(logits.shape[-1], logits.device)

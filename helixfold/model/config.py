@@ -20,12 +20,14 @@ __all__ = ["Config", "ConfigError"]
 
 # MSA letters: 20 residue types, unknown, gap, masked.
 MSA_LETTERS = 23
-# AlphaFold 2 has 48 blocks and at most 384 channels.
+# Maximum values of settings: of blocks, layers and templates, and of channels, heads, points and bins. AlphaFold 2 has
+# 48 blocks and at most 384 channels.
 MAX_BLOCKS, MAX_CHANNELS = 1000, 8192
 Blocks = Annotated[int, at_least(1), at_most(MAX_BLOCKS)]
 Channels = Annotated[int, at_least(1), at_most(MAX_CHANNELS)]
 Dropout = Annotated[float, BELOW_ONE]
 
+# Place of the outer product mean in a block: after the MSA updates, before them, or after the pair updates.
 OuterProductPosition = Literal["middle", "first", "end"]
 # DeepMind's two networks: AlphaFold 2 for one chain, and AlphaFold-Multimer for complexes.
 Method = Literal["monomer", "multimer"]
@@ -45,11 +47,11 @@ class StackConfig(Config):
     c_m: Channels = 256  # channels of the MSA stream
     msa_heads: Channels = 8  # heads of MSA attention
     pair_heads: Channels = 4  # heads of triangle attention
-    c_outer: Channels = 32  # channels of the outer product mean
-    c_triangle: Channels = 128  # channels of triangle multiplication
+    c_outer: Channels = 32  # channels of each operand of the outer product mean
+    c_triangle: Channels = 128  # hidden channels of triangle multiplication
     transition_factor: Channels = 4  # channels in transitions, as a multiple of the stream's
-    msa_dropout: Dropout = 0.15  # dropout of MSA row attention
-    pair_dropout: Dropout = 0.25  # dropout of triangle updates
+    msa_dropout: Dropout = 0.15  # dropout rate of MSA row attention
+    pair_dropout: Dropout = 0.25  # dropout rate of triangle updates
     outer_product: OuterProductPosition = "middle"  # place of the outer product mean
 
     def __post_init__(self) -> None:
@@ -166,7 +168,10 @@ class ModelConfig(Config):
 
 
 def of_blocks(model: ModelConfig, blocks: int) -> ModelConfig:
-    """Return the config of the same network with at most `blocks` blocks in each stack."""
+    """Return the config of the same network with at most `blocks` blocks in each stack.
+
+    The stacks are the Evoformer, the extra-MSA stack and the template pair stack. The structure module is unchanged.
+    """
     template = model.template
     return replace(
         model,

@@ -16,6 +16,7 @@ from helixfold.ops.look_up import look_up
 
 # Relative positions are clipped to this many residues (AlphaFold 2, Suppl. Alg. 4).
 MAX_SEPARATION = 32
+# Channels of the features `target_feat` and `msa_feat` (`Batch`).
 TARGET_CHANNELS, MSA_CHANNELS = 22, 49
 # Recycled distances between pseudo-beta atoms: 15 bins from 3.25 Angstrom (Suppl. Alg. 32; DeepMind's config).
 RECYCLED_BINS = DistanceBins(first=3.25, last=20.75, count=15)
@@ -59,7 +60,7 @@ class InputEmbedder(nn.Module):
         self.relative_position = relative_position(c_z)
 
     def pair_rows(self, batch: Batch, rows: slice, dtype: torch.dtype) -> Float[Tensor, "b i j c_z"]:
-        """Return the edges from the residues i in `rows` to all residues j."""
+        """Return the edges from residues i in `rows` to all j: embedded types of both plus relative positions."""
         target = batch.target_feat.to(dtype)
         return (
             self.relative_position.edges(batch, rows, dtype)
@@ -68,20 +69,20 @@ class InputEmbedder(nn.Module):
         )
 
     def msa_rows(self, batch: Batch, rows: slice, dtype: torch.dtype) -> Float[Tensor, "b s r c_m"]:
-        """Return the embedded MSA rows in `rows`."""
+        """Return the embedded MSA rows in `rows`, plus the embedded target sequence in each."""
         target = self.target(batch.target_feat.to(dtype))
         return self.msa(batch.msa_feat[:, rows].to(dtype)) + rearrange(target, "b r c -> b 1 r c")
 
 
 def separations(batch: Batch, rows: slice) -> Int[Tensor, "b i j"]:
-    """Return clipped separations along the chain of residues i in `rows` from all residues j, from 0 up."""
+    """Return i - j along the chain for residues i in `rows` and all j, clipped to -32 to 32 and shifted to 0 to 64."""
     if batch.offsets is None:
         return clipped_difference(batch.residue_index, rows, MAX_SEPARATION)
     return batch.offsets[:, rows].long().clamp(-MAX_SEPARATION, MAX_SEPARATION) + MAX_SEPARATION
 
 
 def clipped_difference(values: Int[Tensor, "b j"], rows: slice, max_difference: int) -> Int[Tensor, "b i j"]:
-    """Return values of residues i in `rows` minus values of all residues j, clipped and shifted to start at 0."""
+    """Return values of residues i in `rows` minus values of all j, clipped and shifted to 0 to 2 * `max_difference`."""
     difference = rearrange(values[:, rows], "b i -> b i 1") - rearrange(values, "b j -> b 1 j")
     return difference.clamp(-max_difference, max_difference) + max_difference
 
@@ -102,12 +103,12 @@ class RecyclingEmbedder(nn.Module):
         beta_rows: Float[Tensor, "b i 3"],
         beta: Float[Tensor, "b j 3"],
     ) -> Float[Tensor, "b i j c_z"]:
-        """Return rows of the pair stream plus the rows of `previous` and the embedded pseudo-beta distances."""
+        """Return rows of the pair stream plus the layer norm of `previous` and the embedded pseudo-beta distances."""
         pair = pair + self.distances(distogram(beta_rows, beta, RECYCLED_BINS).to(pair.dtype))
         return pair + self.norm_pair(previous.to(pair.dtype))
 
     def first_row(self, row: Float[Tensor, "b r c_m"], previous: Float[Tensor, "b r c_m"]) -> Float[Tensor, "b r c_m"]:
-        """Return the first MSA row, the target's sequence, plus the previous iteration's first row."""
+        """Return the first MSA row, the target's sequence, plus the layer norm of the previous iteration's first."""
         return row + self.norm_msa(previous.to(row.dtype))
 
 
@@ -125,6 +126,6 @@ class ExtraMSAEmbedder(nn.Module):
         deletion_value: Float[Tensor, "b e r"],
         dtype: torch.dtype,
     ) -> Float[Tensor, "b e r c_e"]:
-        """Return the embedded rows of some sequences."""
+        """Return the embedded rows of extra sequences from letters (0 to 22) and deletion features."""
         one_hot = nn.functional.one_hot(letters, MSA_LETTERS).to(dtype)
         return self.linear(torch.cat([one_hot, has_deletion[..., None], deletion_value[..., None]], -1).to(dtype))

@@ -11,11 +11,15 @@ from helixfold.model.outer_product_mean import OuterProductMean
 from helixfold.model.triangle import TriangleAttention, TriangleMultiplication
 from helixfold.model.update import Executor, Stream
 
+# The MSA stream and the pair stream.
 Streams = tuple[Float[Stream, "b s r c_m"], Float[Stream, "b r r c_z"]]
 
 
 class EvoformerBlock(nn.Module):
-    """One block of the Evoformer (AlphaFold 2, Suppl. Alg. 6) or of the extra-MSA stack (Alg. 18)."""
+    """One block of the Evoformer (AlphaFold 2, Suppl. Alg. 6) or of the extra-MSA stack (Alg. 18).
+
+    With `global_columns`, as in the extra-MSA stack, MSA column attention is global.
+    """
 
     def __init__(self, config: StackConfig, c_z: int, *, global_columns: bool) -> None:
         super().__init__()
@@ -57,7 +61,7 @@ class EvoformerBlock(nn.Module):
         msa_mask: Float[Tensor, "b s r"],
         pair_mask: Float[Tensor, "b r r"],
     ) -> Float[Stream, "b s r c_m"]:
-        """Return the MSA stream after its attention and transition (Suppl. Alg. 6 lines 2 to 4)."""
+        """Return the MSA stream after row attention, column attention and transition (Suppl. Alg. 6 lines 2 to 4)."""
         msa = run(self.row_attention, msa, msa_mask, context_from=(pair, pair_mask))
         msa = run(self.column_attention, msa, msa_mask)
         return run(self.msa_transition, msa, msa_mask)
@@ -65,7 +69,10 @@ class EvoformerBlock(nn.Module):
     def pair_half(
         self, run: Executor, pair: Float[Stream, "b r r c_z"], pair_mask: Float[Tensor, "b r r"]
     ) -> Float[Stream, "b r r c_z"]:
-        """Return the pair stream after its triangle updates and transition (Suppl. Alg. 6 lines 6 to 10)."""
+        """Return the pair stream after triangle updates and transition, without the outer product mean.
+
+        AlphaFold 2, Suppl. Alg. 6 lines 6 to 10.
+        """
         for update in (
             self.triangle_outgoing,
             self.triangle_incoming,

@@ -15,7 +15,7 @@ FIRST_DISTANCE, LAST_DISTANCE = 2.3125, 21.6875
 
 
 class LinearHead(nn.Module):
-    """A linear map from a representation to logits."""
+    """A linear map from a representation to logits, in float32."""
 
     def __init__(self, c: int, bins: int) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ def lddt_centers(bins: int, device: torch.device) -> Float[Tensor, "v"]:
 
 
 class Heads(nn.Module):
-    """All output heads; only the `_ptm` and `_multimer` models have `aligned_error`."""
+    """All output heads; `aligned_error` is None except in models such as `_ptm` and `_multimer`."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

@@ -13,11 +13,17 @@ from helixfold.ops.shared_parameters import LinearUse, linear_once
 from helixfold.ops.transition import transition
 from helixfold.ops.weights import Affine, TransitionWeights
 
+# Initial distribution of a weight. "linear" and "relu": normal, truncated at 2 standard deviations, with variance 1 /
+# c_in and 2 / c_in. "normal": normal with variance 1 / c_in. "glorot": Glorot's uniform distribution. "zeros" and
+# "gate": 0.
 Init = Literal["linear", "relu", "normal", "glorot", "zeros", "gate"]
 
 
 class Linear(nn.Linear):
-    """A linear map with one of the initial distributions of DeepMind's program (AlphaFold 2, Suppl. Sec. 1.11.4)."""
+    """A linear map of channels, whose initial weights have one of the distributions of DeepMind's program.
+
+    AlphaFold 2, Suppl. Sec. 1.11.4. Biases start at 0, or at 1 with `init` "gate". Meta tensors are not initialised.
+    """
 
     def __init__(self, c_in: int, c_out: int, *, bias: bool = True, init: Init = "linear") -> None:
         self.init = init
@@ -45,12 +51,18 @@ class Linear(nn.Linear):
         return Affine(self.weight, self.bias)
 
     def forward(self, x: Float[Tensor, "*batch c_in"], use: LinearUse | None = None) -> Float[Tensor, "*batch c_out"]:
-        """Apply the linear map; `use` has the parameters for one of several uses of the map."""
+        """Apply the linear map, in the dtype of `x`.
+
+        With `use`, its parameters are used instead of the module's own; it stands for one of several uses of the map.
+        """
         return linear(x, self.affine) if use is None else linear_once(x, use)
 
 
 class ToHeads(Linear):
-    """A linear map to attention heads without bias, or several such maps in one, such as query, key and value."""
+    """A linear map to attention heads without bias, or several such maps in one, such as query, key and value.
+
+    Each of `maps` maps has `heads * width` outputs. Weights start uniform between `-limit` and `limit`.
+    """
 
     def __init__(self, c: int, heads: int, width: int, *, maps: int = 1) -> None:
         # Differs from the paper, as DeepMind's program does: in the paper, the range of Glorot's distribution (Suppl.
@@ -64,7 +76,7 @@ class ToHeads(Linear):
 
 
 class LayerNorm(nn.LayerNorm):
-    """Layer norm over channels with statistics in float32."""
+    """Layer norm over the last dim, the channels, with statistics in float32; the result has the dtype of the input."""
 
     def __init__(self, c: int) -> None:
         super().__init__(c, eps=EPS)
@@ -79,7 +91,10 @@ class LayerNorm(nn.LayerNorm):
 
 
 class Transition(Update):
-    """Two linear maps with a ReLU, applied to each element separately (AlphaFold 2, Suppl. Alg. 9 and 15)."""
+    """Layer norm, then two linear maps with a ReLU between them, applied to each element separately.
+
+    AlphaFold 2, Suppl. Alg. 9 and 15. There are `factor * c` hidden channels. The mask is not used.
+    """
 
     elementwise = True
     takes_residual = True

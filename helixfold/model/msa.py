@@ -14,7 +14,7 @@ from helixfold.ops.weights import GlobalAttentionWeights
 
 
 class MSARowAttention(Update):
-    """Attention along each sequence, biased by the pair stream (AlphaFold 2, Suppl. Alg. 7)."""
+    """Attention of the residues within each MSA row, biased by the pair stream (AlphaFold 2, Suppl. Alg. 7)."""
 
     context_dim = 2
     takes_residual = True

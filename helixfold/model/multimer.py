@@ -33,11 +33,13 @@ from helixfold.ops.linear import linear, norm_linear
 from helixfold.ops.look_up import look_up
 from helixfold.ops.weights import Affine
 
-# The 20 residue types and unknown; the monomer's first channel, which marks chain breaks, does not exist.
+# Channels of `target_feat`: 20 residue types and unknown. The monomer's first channel, for chain breaks, does not
+# exist.
 TARGET_CHANNELS = 21
 # Differences of the indices of equal chains are clipped to this (DeepMind's config, `max_relative_chain`).
 MAX_CHAIN_DIFFERENCE = 2
-# Separations from -32 to 32 and "another chain"; differences of equal chains from -2 to 2 and "another sequence".
+# Numbers of one-hot classes: separations from -32 to 32 and "another chain"; differences of the indices of equal chains
+# from -2 to 2 and "another sequence".
 SEPARATIONS, CHAIN_DIFFERENCES = 2 * MAX_SEPARATION + 2, 2 * MAX_CHAIN_DIFFERENCE + 2
 
 
@@ -52,6 +54,7 @@ class ChainRelativePosition(Linear):
         super().__init__(SEPARATIONS + 1 + CHAIN_DIFFERENCES, c_z)
 
     def edges(self, batch: Batch, rows: slice, dtype: torch.dtype) -> Float[Tensor, "b i j c_z"]:
+        """Return the embedded relation of residues i in `rows` to all j; raise TypeError for a batch of monomers."""
         batch = with_chains(batch)
         separation = separations(batch, rows)
         separation = torch.where(_equal(batch.asym_id, rows), separation, SEPARATIONS - 1)
@@ -73,7 +76,7 @@ def _equal(values: Int[Tensor, "b j"], rows: slice) -> Tensor:
     return rearrange(values[:, rows], "b i -> b i 1") == rearrange(values, "b j -> b 1 j")
 
 
-# Minimum distance of points, in the structure module's unit of length (DeepMind's program).
+# Minimum length of an attended point in the local frame, in the structure module's unit (DeepMind's program).
 MIN_LENGTH = 1e-8
 
 
@@ -110,7 +113,7 @@ class MultimerPointAttention(PointAttention):
         )
 
 
-# Type, sine, cosine and mask of the chi angles.
+# Input channels of a template's MSA row: residue type, then sine, cosine and mask of the four chi angles.
 ANGLE_CHANNELS = TEMPLATE_TYPES + 4 + 4 + 4
 
 
@@ -157,7 +160,7 @@ class MultimerTemplatePairEmbedder(nn.Module):
     ) -> Float[Stream, "b_t r r c_t"]:
         """Return the streams of the templates in `which` as one batch; the templates of a sample are consecutive.
 
-        The final layer norm is not applied.
+        The final layer norm `norm` is not applied; `MultimerTemplateEmbedder` applies it.
         """
         count = which.stop - which.start
         masks = pair_mask if count == 1 else repeat(pair_mask, "b i j -> (b t) i j", t=count)
@@ -197,7 +200,7 @@ class MultimerTemplateEmbedder(nn.Module):
     def forward(
         self, run: Executor, batch: Batch, pair: Float[Stream, "b r r c_z"], pair_mask: Float[Tensor, "b r r"]
     ) -> Float[Stream, "b r r c_z"]:
-        """Return the pair stream plus the average over all template slots, empty ones included.
+        """Return the pair stream plus a linear map of the average embedding of all template slots, with empty ones.
 
         The executor determines how many templates are embedded at a time.
         """

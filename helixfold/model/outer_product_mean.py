@@ -11,7 +11,7 @@ from helixfold.ops.residual import Residual, added
 
 
 class OuterProductMean(Update):
-    """Update edge ij with the outer product of MSA columns i and j, averaged over sequences.
+    """Update edge ij with the outer product of projections of MSA columns i and j, averaged over sequences.
 
     AlphaFold 2, Suppl. Alg. 10. Row i of the pair stream needs column i of the MSA and, as context, the right
     projection of all columns.

@@ -14,7 +14,7 @@ from helixfold.model.update import Executor
 
 @dataclass(frozen=True, kw_only=True)
 class Recycled:
-    """Input from the previous recycling iteration: the MSA's first row, the pair stream and the atoms (Angstrom).
+    """Input from the previous recycling iteration: the MSA's first row, the pair stream and the atoms (atom37, Å).
 
     The next iteration may overwrite the pair stream.
     """
@@ -25,7 +25,10 @@ class Recycled:
 
 
 def nothing_recycled(run: Executor, config: ModelConfig, mask: Float[Tensor, "b r"], dtype: torch.dtype) -> Recycled:
-    """Return zeros as the recycled input of the first iteration, with streams of the executor `run`."""
+    """Return zeros as the recycled input of the first iteration, with a pair stream of the executor `run`.
+
+    `mask` determines the shape and the device only. Positions have the dtype of the mask, the others `dtype`.
+    """
 
     def rows(_: slice, rows_of_mask: Tensor) -> Tensor:
         return rows_of_mask.new_zeros(*rows_of_mask.shape, mask.shape[1], config.c_z, dtype=dtype)
@@ -39,7 +42,10 @@ def nothing_recycled(run: Executor, config: ModelConfig, mask: Float[Tensor, "b 
 
 @dataclass(frozen=True, kw_only=True)
 class Representations:
-    """Representations after the trunk. `msa` has the rows of the sampled sequences, without template rows."""
+    """Representations after the trunk. `msa` has the rows of the sampled sequences, without template rows.
+
+    `msa_first_row` is the MSA row of the target, before the linear map that makes `single` of it.
+    """
 
     msa: Float[Stream, "b s r c_m"]
     msa_first_row: Float[Tensor, "b r c_m"]
@@ -49,7 +55,11 @@ class Representations:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictedStructure:
-    """Result of the structure module. Lengths are in Angstrom; dim `l` is its iterations."""
+    """Result of the structure module. Lengths are in Angstrom; dim `l` is its iterations.
+
+    `single` is its single representation after the last iteration. Torsions are pre-omega, phi, psi and chi1 to chi4.
+    The masks are 1 for atoms of the residue's type in real residues. `positions` are 0 where `mask` is.
+    """
 
     single: Float[Tensor, "b r c"]
     frames: Float[Tensor, "l b r 7"]  # backbone frames: unit quaternions (w, x, y, z), then translations
@@ -74,7 +84,7 @@ class Logits:
     aligned_error: Float[Tensor, "b r r v_error"] | None
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the logits of the first sample as arrays, by head."""
+        """Return the logits of the first sample as arrays, by head; heads that the model lacks are left out."""
         logits = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value[0].cpu().numpy() for name, value in logits.items() if value is not None}
 

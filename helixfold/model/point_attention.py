@@ -22,8 +22,9 @@ LENGTH_FLOOR = 1e-8
 class PointAttentionMaps(NamedTuple):
     """Parameters of invariant point attention for one iteration of the structure module.
 
-    `project` maps a residue to its scaled query, its key and value, and its points: all x of query points and of key
-    and value points, then all y, then all z. `out` maps the attended values of a residue to its update.
+    `project` maps the features of a residue to its scaled query, its key and value, and its points: all x of query
+    points and of key and value points, then all y, then all z. `out` maps the attended values of a residue to its
+    update.
     """
 
     project: LinearUse
@@ -70,9 +71,9 @@ class PointAttention(nn.Module):
         raise NotImplementedError
 
     def maps(self, pair_norm: Affine, residues: int, uses: int = 1) -> list[PointAttentionMaps]:
-        """Return the parameters for each of `uses` uses; `pair_norm` is the layer norm of the pair stream.
+        """Return the parameters for each of `uses` calls; `pair_norm` is the layer norm of the pair stream.
 
-        `residues` is the number of residues of all samples.
+        `residues` counts the residues of all samples with padding.
         """
         # With these factors the three terms of the logits have the same initial variance (Suppl. Alg. 22 line 7).
         scalar_weight, pair_weight = (3 * self.sizes.scalars) ** -0.5, 3**-0.5
@@ -97,7 +98,7 @@ class PointAttention(nn.Module):
         mask: Float[Tensor, "b r"],
         frames: Rigid,
     ) -> Float[Tensor, "b r c"]:
-        """Return the change of the single representation."""
+        """Return the change of the single representation from the attention of each residue to all residues."""
         maps = pair_input.maps
         projected = linear_once(single, maps.project)
 
@@ -130,7 +131,7 @@ class InvariantPointAttention(PointAttention):
 
 
 def initial_point_weights(heads: int) -> nn.Parameter:
-    """Return the initial weights of distances for each head, which are 1 after the softplus: softplus(0.5413) = 1."""
+    """Return the initial parameter of each head's weight of squared distances; softplus(0.5413) = 1 is the weight."""
     return nn.Parameter(torch.full((heads,), 0.541324854612918))
 
 

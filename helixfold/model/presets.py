@@ -30,8 +30,8 @@ from helixfold.model.config import (
 
 # Angstrom, unit of translations in the structure module of AlphaFold-Multimer.
 MULTIMER_POSITION_SCALE = 20.0
-# AlphaFold 2, Suppl. Table 5. Template rows are appended to the MSA clusters. Models with templates sample fewer
-# clusters, so that every MSA has 512 rows.
+# Rows of the main MSA of DeepMind's models for monomers (AlphaFold 2, Suppl. Table 5). Template rows are appended to
+# the MSA clusters. Models with templates sample fewer clusters, so that every MSA has 512 rows.
 MSA_ROWS = 512
 # Whether each of DeepMind's models reads templates, and its number of extra MSA rows. The `_ptm` models have the same
 # settings, and also the aligned-error head.
@@ -51,8 +51,8 @@ _DISTANCE = Bound("be a distance in Angstrom", lambda value: 0 <= value < math.i
 class Preset(Config):
     """Settings of a named network, its input samples and its recycling.
 
-    `num_recycles` is the number of recycling iterations after the first. Recycling ends earlier once distances between
-    C-alpha atoms change by less than `recycle_tolerance` Angstrom; 0 disables this.
+    `num_recycles` is the number of recycling iterations after the first. Recycling ends
+    earlier once distances between C-alpha atoms change by less than `recycle_tolerance` Angstrom; 0 disables this.
     """
 
     name: str
@@ -200,6 +200,7 @@ def small() -> Preset:
     )
 
 
+# Functions that return the preset of each name.
 PRESETS: dict[str, Callable[[], Preset]] = {
     **{name: partial(_alphafold, name) for name in (*_MONOMERS, *(f"{name}_ptm" for name in _MONOMERS))},
     **{
@@ -224,7 +225,10 @@ def preset(name: str) -> Preset:
 
 
 def with_parallel_blocks(model: ModelConfig) -> ModelConfig:
-    """Return model settings with the block order of HelixFold's branch parallelism."""
+    """Return model settings with the block order of HelixFold's branch parallelism.
+
+    The outer product mean is at the end of each block of the Evoformer and the extra-MSA stack.
+    """
     return replace(
         model,
         evoformer=replace(model.evoformer, outer_product="end"),

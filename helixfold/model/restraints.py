@@ -8,8 +8,8 @@ from data_pipeline.io.config import RestraintKind
 from helixfold.model.batch import Batch
 from helixfold.model.layers import Linear
 
-# Numbers that describe a restraint: the probability of a contact, or the probabilities of 128 distance bins, which
-# AlphaLink multiplies by 1,000.
+# How many numbers describe a restraint: the probability of a contact, or the probabilities of 128 distance bins, which
+# AlphaLink multiplies by 1,000 (`_SCALE`).
 VALUES: dict[RestraintKind, int] = {"contacts": 1, "distances": 128}
 _SCALE: dict[RestraintKind, float] = {"contacts": 1.0, "distances": 1000.0}
 
@@ -18,8 +18,8 @@ class RestraintEmbedder(nn.Module):
     """Adds restraints to the pair stream before the Evoformer.
 
     AlphaLink's program reads a matrix of all residue pairs, which is zero for pairs without a restraint: these receive
-    the biases only. A contact also has its number in the list. The distance network has parameters for the number, too,
-    and does not use them.
+    the biases only. The index of a contact in the list, from 1, is embedded, too (`group`). The distance network has
+    parameters for the index, and does not use them.
     """
 
     def __init__(self, kind: RestraintKind, c_z: int) -> None:
@@ -29,7 +29,10 @@ class RestraintEmbedder(nn.Module):
         self.group = Linear(1, c_z)
 
     def pair_rows(self, batch: Batch, rows: slice, pair: Float[Tensor, "b i j c_z"]) -> Float[Tensor, "b i j c_z"]:
-        """Return the edges of the residues in `rows` with the embedded restraints of the batch, if it has any."""
+        """Return `pair`, the edges from residues in `rows`, plus the biases and the embedded restraints of the batch.
+
+        The biases are added to every edge, also without restraints. A restraint is added to both edges of its pair.
+        """
         has_groups, dtype = self.kind == "contacts", pair.dtype
         bias = self.value.bias + self.group.bias if has_groups else self.value.bias
         pair = pair + bias.to(dtype)

@@ -15,9 +15,8 @@ class Stream(Protocol):
 
     Dims are (b rows columns channels), or (b rows ...) for computed arrays. A tensor is a stream. Executors have other
     kinds: a buffer in a file or in host memory (`SpilledStream`), and one rank's part of a stream that is divided over
-    several ranks (`Shard`). `shape` is always the shape of the whole
-    stream, and `device` the device that computes. The model never reads a stream directly; executors pass rows of it,
-    or all of it, to functions of the model.
+    several ranks (`Shard`). `shape` is always the shape of the whole stream, and `device` the device that computes. The
+    model never reads a stream directly; executors pass rows of it, or all of it, to functions of the model.
     """
 
     @property
@@ -36,12 +35,15 @@ class Stream(Protocol):
         """Return the same stream without its gradient."""
 
     def transpose(self, dim0: int, dim1: int, /) -> "Stream":
-        """Return the same stream with rows and columns exchanged."""
+        """Return a view of the stream with two dims exchanged, which must be 1 and 2 (rows and columns)."""
 
 
 AnyStream = TypeVar("AnyStream", bound=Stream)
 
 
 def transposed(stream: AnyStream, axis: Axis) -> AnyStream:
-    """Return a view of a stream or its mask with `axis` at dim 1; a second call restores the original order."""
+    """Return a stream or its mask with `axis` at dim 1: unchanged for "rows", a transposed view for "columns".
+
+    A second call restores the original order.
+    """
     return stream if axis == "rows" else stream.transpose(1, 2)  # type: ignore[return-value]

@@ -23,7 +23,7 @@ from helixfold.ops.weights import Affine
 
 
 class StructureTransition(nn.Module):
-    """Three linear maps with ReLUs, applied to each residue separately (AlphaFold 2, Suppl. Alg. 20 line 8)."""
+    """Three linear maps with ReLUs between them, applied to each residue (AlphaFold 2, Suppl. Alg. 20 line 8)."""
 
     def __init__(self, c: int) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class StructureTransition(nn.Module):
         self.linear_3 = Linear(c, c, init="zeros")
 
     def forward(self, single: Float[Tensor, "b r c"], maps: Sequence[LinearUse]) -> Float[Tensor, "b r c"]:
-        """Return the change of the single representation."""
+        """Return the change of the single representation; `maps` has one use of each of the three linear maps."""
         first, second, third = maps
         hidden = self.linear_2(self.linear_1(single, first).relu(), second).relu()
         change: Tensor = self.linear_3(hidden, third)
@@ -40,7 +40,7 @@ class StructureTransition(nn.Module):
 
 
 class ResidualNorm(LayerNorm):
-    """Layer norm of a residual sum after dropout (AlphaFold 2, Suppl. Alg. 20 lines 7 and 9)."""
+    """Layer norm of (single + change) times a dropout mask, if any (AlphaFold 2, Suppl. Alg. 20 lines 7 and 9)."""
 
     def forward(  # type: ignore[override]
         self,
@@ -65,7 +65,7 @@ class AngleBlock(nn.Module):
 
 
 class Angles(nn.Module):
-    """Prediction of seven torsions per residue, as unit vectors and before normalisation.
+    """Prediction of the sine and cosine of seven torsions per residue, as unit vectors and before normalisation.
 
     AlphaFold 2, Suppl. Alg. 20 lines 11 to 14.
     """
@@ -80,7 +80,7 @@ class Angles(nn.Module):
     def forward(
         self, single: Float[Tensor, "*l b r c"], initial: Float[Tensor, "b r c_s"]
     ) -> tuple[Float[Tensor, "*l b r 7 2"], Float[Tensor, "*l b r 7 2"]]:
-        """Return normalised and raw torsions of one or several single representations with the same initial one."""
+        """Return normalised and raw (sine, cosine), of one or several single representations with one initial one."""
         x = self.current(single.relu()) + self.initial(initial.relu())
         for block in self.blocks:
             x = block(x)
@@ -90,7 +90,10 @@ class Angles(nn.Module):
 
 
 class IterationParameters(NamedTuple):
-    """Parameters and pair stream of one iteration; the gradients of all iterations are computed at once."""
+    """Pair stream and parameters of one iteration of the structure module.
+
+    All iterations have equal parameters. Each has its own copy, so that on a GPU their gradients are computed at once.
+    """
 
     attention: PairInput
     norm_attention: Affine
@@ -133,7 +136,10 @@ class StructureModule(nn.Module):
         *,
         start: Start | None = None,
     ) -> PredictedStructure:
-        """Predict the structure of each sample, starting from `start` or from all residues at the origin."""
+        """Predict the structure of each sample after each iteration, from `start` or from all residues at the origin.
+
+        Translations are multiplied by `position_scale`, so that the result is in Angstrom.
+        """
         initial = self.norm_single(to_float32(single))
         state = self.initial(initial)
         frames = BackboneFrames.identity(state) if start is None else start.frames
@@ -185,7 +191,11 @@ class StructureModule(nn.Module):
         dropout_masks: Float[Tensor, "2 b r c"] | None = None,
         update_factors: Float[Tensor, "b r 1"] | None = None,
     ) -> tuple[Float[Tensor, "b r c"], BackboneFrames]:
-        """Run one iteration: return the single representation and the frames (Suppl. Alg. 20 lines 6 to 10)."""
+        """Run one iteration: return the single representation and the frames (Suppl. Alg. 20 lines 6 to 10).
+
+        `dropout_masks` are for the sums after attention and transition; their elements are 0 or 1 / keep rate. Updates
+        of frames are multiplied by `update_factors`.
+        """
         attention, norm_attention, transition, norm_transition, backbone_update = parameters
         dropout = (None, None) if dropout_masks is None else dropout_masks.unbind()
         change = self.attention(run, state, attention, mask, frames.rigid())
@@ -195,7 +205,7 @@ class StructureModule(nn.Module):
         return state, frames.updated(update if update_factors is None else update * update_factors)
 
     def parameters_of_iterations(self, pair: Float[Stream, "b r r c_z"], residues: int) -> list[IterationParameters]:
-        """Return the parameters for each iteration; `residues` is the number of residues of all samples."""
+        """Return the parameters for each iteration; `residues` counts the residues of all samples with padding."""
 
         def uses(module: Linear) -> list[LinearUse]:
             return linear_uses(module.affine, self.layers, residues)

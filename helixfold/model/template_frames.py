@@ -12,12 +12,12 @@ from helixfold.model.batch import Batch
 from helixfold.model.geometry.frames import BackboneFrames
 from helixfold.model.geometry.rigid import Rigid, rigid_from_three_points
 
-BACKBONE_ATOMS = slice(ATOM_ORDER["N"], ATOM_ORDER["C"] + 1)  # N, CA and C
-_MIN_DISTANCE = 1e-6
+BACKBONE_ATOMS = slice(ATOM_ORDER["N"], ATOM_ORDER["C"] + 1)  # N, CA and C in the atom37 order
+_MIN_DISTANCE = 1e-6  # Å, the minimum divisor when vectors are scaled to length 1
 
 
 def directions(positions: Float[Tensor, "b r 37 3"], rows: slice) -> Float[Tensor, "b i r 3"]:
-    """Return unit vectors from the alpha carbons of residues in `rows` to all others, in the frames of the former.
+    """Return unit vectors from the alpha carbon of each residue i in `rows` to all others, in the backbone frame of i.
 
     # Differs from AlphaFold: from a residue to itself the vector is exactly 0. DeepMind's program rotates both ends
     before it subtracts them, so compilers may leave a rounding error, which is then scaled to length 1.
@@ -52,17 +52,19 @@ class Start(NamedTuple):
 def start_from_template(batch: Batch, unit: float, update_factor: float) -> Start:
     """Return initial frames from the first template of each sample.
 
-    Updates of residues in the template have the factor `update_factor`, others 1. Lengths are in `unit` Angstrom.
+    Updates of residues in the template have the factor `update_factor`, others 1. One unit of length of the frames is
+    `unit` Angstrom.
     """
     present = _present(batch)
     return Start(initial_frames(batch, unit), present, update_factor + (1 - update_factor) * (1 - present)[..., None])
 
 
 def initial_frames(batch: Batch, unit: float) -> BackboneFrames:
-    """Return the frames of the first template of each sample, centred at the origin, with lengths in `unit` Angstrom.
+    """Return the frames of the first template of each sample, centred at the origin.
 
-    A residue that is not in the template has the frame of the nearest residue in the sequence that is. Without a
-    template, all frames are the identity, as in AlphaFold 2 (Suppl. Alg. 20 line 4).
+    One unit of length is `unit` Angstrom. The mean of the alpha carbons in the template becomes the origin. A residue
+    that is not in the template has the frame of the nearest residue in the sequence that is. Without a template, all
+    frames are the identity, as in AlphaFold 2 (Suppl. Alg. 20 line 4).
     """
     positions = batch.template_all_atom_positions[:, 0]
     present = _present(batch)

@@ -20,14 +20,17 @@ from helixfold.ops.linear import norm_linear
 from helixfold.ops.precision import to_float32
 from helixfold.ops.weights import Affine
 
-# DeepMind's config: 39 bins from 3.25 to 50.75 Angstrom; 20 residue types, unknown and gap.
+# Bins of the distances between pseudo-beta atoms of a template, and its number of residue types (DeepMind's config): 39
+# bins whose lower edges are from 3.25 to 50.75 Angstrom; 20 residue types, unknown and gap.
 TEMPLATE_BINS = DistanceBins(first=3.25, last=50.75, count=39)
 TEMPLATE_TYPES = 22
-# Distances, mask, types of both residues, unit vector and backbone mask (Suppl. Table 1, template_pair_feat).
+# Input channels of a template's edge: distances, mask, types of both residues, unit vector and backbone mask (Suppl.
+# Table 1, template_pair_feat).
 PAIR_CHANNELS = TEMPLATE_BINS.count + 1 + 2 * TEMPLATE_TYPES + 3 + 1
-# Type, torsions, alternative torsions and torsion mask (Suppl. Table 1, template_angle_feat).
+# Input channels of a residue in a template's MSA row: type, torsions, alternative torsions and torsion mask (Suppl.
+# Table 1, template_angle_feat).
 ANGLE_CHANNELS = TEMPLATE_TYPES + 14 + 14 + 7
-# Index of psi, whose mask is the MSA mask of a template row.
+# Index of psi among the seven torsions, whose mask is the MSA mask of a template row.
 PSI = 2
 
 
@@ -214,7 +217,7 @@ class TemplateEmbedder(nn.Module):
         return self.attention(run, pair, templates, self.pair.norm.affine, batch.template_mask)
 
     def msa_rows(self, batch: Batch, dtype: torch.dtype) -> tuple[Float[Tensor, "b t r c_m"], Float[Tensor, "b t r"]]:
-        """Return rows to append to the MSA, and their mask."""
+        """Return a row for each template to append to the MSA, and their mask: 1 where the template has a psi angle."""
         torsions = torsions_from_atom37(
             batch.template_aatype, batch.template_all_atom_positions, batch.template_all_atom_masks
         )
@@ -231,7 +234,7 @@ class TemplateEmbedder(nn.Module):
 
 
 def template_types(batch: Batch, dtype: torch.dtype) -> Float[Tensor, "b t r 22"]:
-    """Return the probabilities of the residue types of templates, which are one-hot unless the batch has them."""
+    """Return the probabilities of templates' residue types: of the batch if it has them, else one-hot types."""
     if batch.template_types is not None:
         return batch.template_types.to(dtype)
     return nn.functional.one_hot(batch.template_aatype, TEMPLATE_TYPES).to(dtype)
@@ -242,8 +245,9 @@ def template_pair_features(
 ) -> Float[Tensor, "b_t i r 88"]:
     """Return template features of the edges from residues in `rows` to all (Suppl. Table 1, template_pair_feat).
 
-    `which` selects templates; the templates of a sample are consecutive in the batch dim. Unless `unit_vectors` is
-    true, the vectors between residues are zeros, as in the training of DeepMind's released models.
+    `which` selects templates; the templates of a sample are consecutive in the batch dim. All features of an edge are 0
+    unless both residues have a backbone. Unless `unit_vectors` is true, the vectors between residues are zeros, as in
+    the training of DeepMind's released models.
     """
     beta, has_beta, masks, types = (
         features[:, which].flatten(0, 1)

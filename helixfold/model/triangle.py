@@ -18,7 +18,7 @@ from helixfold.ops.weights import Affine, TriangleOperandWeights, TriangleWeight
 
 
 class TriangleMultiplication(Update):
-    """Update each edge ij from the edges that connect i and j with each third residue k.
+    """Update each edge ij from the edges that connect i and j with each third residue k, multiplied and summed over k.
 
     AlphaFold 2, Suppl. Alg. 11 (outgoing edges: `axis` "rows") and 12 (incoming edges: "columns").
     """

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from helixfold.model.stream import Axis, Stream, transposed
 from helixfold.ops.residual import Residual
 
+# Tensors that an update computes from a whole stream and reads for every slab.
 Context = tuple[Tensor, ...]
+# The stream from which a context is computed, and its mask.
 ContextInput = tuple[Stream, Tensor]
 Side = Literal["left", "right"]
 
@@ -23,6 +25,7 @@ Side = Literal["left", "right"]
 class Factored(Protocol):
     """An update computed from the products of two operands, each as large as the stream.
 
+    The products of edge ij are the sums of left ik times right jk over k, separately for each channel.
     An executor with memory for only a few channels of an operand can multiply a few channels at a time and pass the
     products of all channels to `change`.
     """
@@ -34,7 +37,7 @@ class Factored(Protocol):
     def operand(
         self, slab: Float[Tensor, "b i k c_z"], mask: Float[Tensor, "b i k"], side: Side, channels: slice
     ) -> Float[Tensor, "b c i k"]:
-        """Return channels of the left or right operand of a slab; products are of left rows with right rows."""
+        """Return the channels `channels` of the left or right operand for the rows of a slab."""
 
     def change(
         self, slab: Float[Tensor, "b i j c_z"], products: Float[Tensor, "b i j c"]
@@ -46,8 +49,7 @@ class Update(nn.Module):
     """Base class of modules that compute an additive change of one stream.
 
     `context` and `forward` receive slabs: some rows of the stream (or of the context's input), transposed so that the
-    axis declared here is dim 1. The result for a row never depends on the other rows in the slab. Executors measure the
-    memory for a row.
+    axis declared here is dim 1. The result for a row never depends on the other rows in the slab.
 
     `forward` returns the change, or the sum of a stream and the change if the stream is passed as `residual`. If one
     kernel computes both, the change is never in memory. Executors pass a residual to updates that support it.
@@ -64,7 +66,7 @@ class Update(nn.Module):
     dropout_rate: float = 0.0
 
     def context(self, slab: Tensor, mask: Tensor) -> Context:
-        """Return the part of the context from these rows of the context's input."""
+        """Return the part of the context from these rows of the context's input; by default the context is empty."""
         return ()
 
     def dropout_mask(
@@ -72,7 +74,8 @@ class Update(nn.Module):
     ) -> Float[Tensor, "b #i #j c"] | None:
         """Sample a dropout mask for a stream of this shape (b i j c), shared by all its rows or columns.
 
-        Return None without dropout. AlphaFold 2, Suppl. Sec. 1.11.6. The device's default random generator is used.
+        Elements are 0, or 1 / keep rate. Return None outside training or without dropout. AlphaFold 2, Suppl. Sec.
+        1.11.6. The device's default random generator is used.
         """
         if not self.training or self.dropout_rate == 0:
             return None
@@ -82,7 +85,10 @@ class Update(nn.Module):
         return torch.empty(shared, dtype=dtype, device=device).bernoulli_(keep_rate).div_(keep_rate)
 
     def added(self, residual: Residual, mask: Tensor, context: Context | None, *rows: Tensor) -> Tensor:
-        """Return the stream of a residual plus the change of this slab; the other arguments are passed to `forward`."""
+        """Return a slab, the residual's stream, plus its change times the dropout mask of the residual.
+
+        The other arguments are passed to `forward`.
+        """
         arguments = (residual.stream, mask, context, *rows)
         result: Tensor = self(*arguments, residual=residual) if self.takes_residual else residual.plus(self(*arguments))
         return result
@@ -122,11 +128,11 @@ class Executor(Protocol):
         return stream
 
     def first_rows(self, stream: Stream, count: int) -> Stream:
-        """Return the first `count` rows as a stream, which may share memory."""
+        """Return the first `count` rows (dim 1) as a stream, which may share memory."""
         return as_tensor(stream)[:, :count]
 
     def streams_at_once(self, count: int, device: torch.device) -> int:
-        """Return how many of `count` streams of one shape to compute together, as samples of one batch."""
+        """Return how many of `count` streams of one shape to compute together, as samples of one batch; here 1."""
         return 1
 
     def gather(self, stream: Stream) -> Tensor:

@@ -89,19 +89,19 @@ def _homogeneous_atoms(device: torch.device) -> Float[Tensor, "21 14 4"]:
 
 
 def atom14_mask(aatype: Int[Tensor, "b r"], seq_mask: Float[Tensor, "b r"]) -> Float[Tensor, "b r 14"]:
-    """Return 1 for the atoms of each real residue, by its type."""
+    """Return 1 for the atoms that the type of each real residue has, and 0 for all others, in the atom14 layout."""
     return per_residue("ATOM14_MASK", aatype, seq_mask.dtype) * seq_mask[..., None]
 
 
 def atom37_mask(aatype: Int[Tensor, "b r"], seq_mask: Float[Tensor, "b r"]) -> Float[Tensor, "b r 37"]:
-    """Return 1 for the atoms of each real residue, by its type."""
+    """Return 1 for the atoms that the type of each real residue has, and 0 for all others, in the atom37 layout."""
     return per_residue("ATOM37_MASK", aatype, seq_mask.dtype) * seq_mask[..., None]
 
 
 def atom14_to_atom37(
     positions: Float[Tensor, "b r 14 3"], aatype: Int[Tensor, "b r"], mask: Float[Tensor, "b r 37"]
 ) -> Float[Tensor, "b r 37 3"]:
-    """Return atom14 positions in the atom37 layout, with absent atoms at the origin."""
+    """Return atom14 positions in the atom37 layout, multiplied by `mask`, so that absent atoms are at the origin."""
     index = per_residue("ATOM37_TO_ATOM14", aatype)
     return positions.gather(-2, index[..., None].expand(*index.shape, 3)) * mask[..., None]
 
@@ -109,7 +109,7 @@ def atom14_to_atom37(
 def pseudo_beta(
     aatype: Int[Tensor, "*batch r"], positions: Float[Tensor, "*batch r 37 3"]
 ) -> Float[Tensor, "*batch r 3"]:
-    """Return the C-beta of every residue, or the C-alpha of glycine."""
+    """Return the position of every residue's C-beta, or of the C-alpha for glycine."""
     return torch.where((aatype == _GLYCINE)[..., None], positions[..., _CA, :], positions[..., _CB, :])
 
 

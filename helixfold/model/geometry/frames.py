@@ -29,7 +29,7 @@ class BackboneFrames:
 
     @classmethod
     def identity(cls, like: Float[Tensor, "b r c"]) -> "BackboneFrames":
-        """Return identity frames for all residues of `like` (AlphaFold 2, Suppl. Alg. 20 line 4)."""
+        """Return identity frames at the origin for all residues of `like` (AlphaFold 2, Suppl. Alg. 20 line 4)."""
         zeros = like.new_zeros(*like.shape[:2], 3)
         return BackboneFrames.of(pad(zeros, (1, 0), value=1.0), zeros)
 

@@ -39,7 +39,11 @@ def observed_geometry(
     Float[Tensor, "b r 4 2"],
     Float[Tensor, "b r 4"],
 ]:
-    """Return the fields of `RigidGroups` (rotations, alternative rotations, translations, mask) and `Torsions`."""
+    """Return the fields of `RigidGroups` and `Torsions` of the chi angles.
+
+    They are the rotations, alternative rotations, translations and mask of the groups, then the sines and cosines, the
+    alternative ones and the mask of the chi angles.
+    """
     groups, chis = rigid_groups_from_atom37(aatype, positions, mask), chis_from_atom37(aatype, positions, mask)
     frames = groups.frames.rotation, groups.alternative.rotation, groups.frames.translation, groups.mask
     return *frames, chis.sin_cos, chis.alternative_sin_cos, chis.mask

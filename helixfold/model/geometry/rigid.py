@@ -66,7 +66,7 @@ def rigid_from_three_points(
 
 
 def unit(vector: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-    """Return unit vectors; the length of a zero vector counts as 1e-4.
+    """Return vectors divided by their lengths, where 1e-8 is added to the squared length.
 
     Coinciding atoms (masked, all zero) therefore stay finite, as in AlphaFold's rigids_from_3_points.
     """
@@ -74,5 +74,5 @@ def unit(vector: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
 
 
 def length(vector: Float[Tensor, "*batch n"], floor: float) -> Float[Tensor, "*batch"]:
-    """Return the lengths of vectors with an additional coordinate `floor`, so that the root has a gradient at 0."""
+    """Return sqrt(squared length + floor**2) of each vector, so that the root has a gradient at 0."""
     return torch.linalg.vector_norm(pad(vector, (0, 1), value=floor), dim=-1)

@@ -53,8 +53,8 @@ def rigid_groups_from_atom37(
 def group_tables(device: torch.device) -> Sequence[Tensor]:
     """Return tables of the groups: atoms [21 8 3], whether they exist [21 8], signs of axes [8 3], half turns [21 8 3].
 
-    The three atoms of a group lie on its x axis, at its origin and in its xy plane. The last two tables have the signs
-    of axes.
+    The three atoms of a group, as atom37 indices, lie on its x axis, at its origin and in its xy plane. The signs of
+    axes are factors of the frame's x, y and z axes. Half turns are the same factors for the alternative frames.
     """
     atoms, exists = np.zeros((21, 8, 3), np.int64), np.zeros((21, 8), np.float32)
     atoms[:, 0], atoms[:, PSI_GROUP] = _BACKBONE_ATOMS, _PSI_ATOMS

@@ -17,7 +17,8 @@ _CA, _C, _N, _O = (residues.ATOM_ORDER[name] for name in ("CA", "C", "N", "O"))
 class Torsions:
     """Sine and cosine of pre-omega, phi, psi and chi1 to chi4, or of the last four.
 
-    In `alternative_sin_cos`, 180 degrees are added to the chi angles of symmetric groups.
+    In `alternative_sin_cos`, 180 degrees are added to the chi angles of symmetric groups. `mask` is 1 where the residue
+    has the torsion and its four atoms are observed.
     """
 
     sin_cos: Float[Tensor, "*batch r n 2"]
