@@ -11,7 +11,8 @@ from torch import Tensor
 class AdamBuffers:
     """Flat buffers that an Adam update changes in place.
 
-    `working` is an optional bfloat16 copy of the first `w` master parameters.
+    `master` are the float32 parameters, and `average` is their exponential moving average. `working` is an optional
+    bfloat16 copy of the first `w` master parameters.
     """
 
     master: Float32[Tensor, " n"]
@@ -26,7 +27,10 @@ class AdamBuffers:
         return self.master.device
 
     def part(self, start: int, stop: int) -> "AdamBuffers":
-        """Return views of elements `start` to `stop` of every buffer."""
+        """Return views of elements `start` to `stop` (exclusive) of every buffer.
+
+        `working` may be shorter, and is None if it ends before `start`.
+        """
         own, working = slice(start, stop), self.working
         return AdamBuffers(
             master=self.master[own],
@@ -42,6 +46,7 @@ class AdamStep:
     """Hyperparameters of one Adam update.
 
     `count` is the number of updates including this one. `weight_decay` is decoupled from the gradient (AdamW).
+    `ema_decay` is the weight of the earlier moving average of the parameters.
     """
 
     count: int
@@ -54,10 +59,10 @@ class AdamStep:
 
     @property
     def correction1(self) -> float:
-        """The bias correction of the first moment."""
+        """The divisor that corrects the bias of the first moment, 1 - beta1**count."""
         return 1 - self.beta1**self.count
 
     @property
     def correction2(self) -> float:
-        """The bias correction of the second moment."""
+        """The divisor that corrects the bias of the second moment, 1 - beta2**count."""
         return 1 - self.beta2**self.count

@@ -16,6 +16,7 @@ from helixfold.ops.triton.requirements import missing_requirement
 
 
 def _shape_checks(query: Tensor, key: Tensor, value: Tensor) -> list[tuple[bool, str]]:
+    """Return (condition, reason) pairs for shapes that only the reference supports."""
     return [
         (query.shape[-1] != value.shape[-1], "values and keys differ in channels"),
         (query.shape[2] != key.shape[2], "all heads have the same keys"),
@@ -31,6 +32,7 @@ def _unsupported_by_triton(
     bias: Tensor | None = None,
     gate: Tensor | None = None,
 ) -> str | None:
+    """Return why the Triton kernels do not support these arguments on a device with these properties, or None."""
     return first_reason(
         (query.dtype not in (torch.float32, torch.bfloat16, torch.float16), f"{query.dtype} is left to the reference"),
         (not query.dtype == key.dtype == value.dtype, "query, key and value differ in dtype"),
@@ -53,6 +55,7 @@ def _unsupported_by_sdpa(
     bias: Tensor | None = None,
     gate: Tensor | None = None,
 ) -> str | None:
+    """Return why PyTorch's `scaled_dot_product_attention` does not support these arguments, or None."""
     is_cuda, has_bfloat16 = properties.kind == "cuda", (properties.capability or (8, 0)) >= (8, 0)
     return first_reason(
         (not is_cuda and wants_gradient(query, key, value, bias, gate), "gradients are needed"),
@@ -64,6 +67,7 @@ def _unsupported_by_sdpa(
 
 
 def _slower_than_plain(query: Tensor, key: Tensor, *_: object, **__: object) -> str | None:
+    """Return why plain PyTorch is faster; the largest tensor that it saves are the attention weights."""
     return plain_is_faster(query, saved=query.shape[:-1].numel() * key.shape[-2])
 
 
@@ -84,6 +88,7 @@ def _by_sdpa(
 
 
 def _sample_by_sdpa(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bias: Tensor | None) -> Tensor:
+    """Attend in one sample, [n h q d] and [n h k d], with a bias [h q k] or None and a mask [n k]."""
     n, h, q, d = query.shape
     keys, scale = key.shape[-2], d**-0.5
     if bias is not None:

@@ -22,8 +22,8 @@ class DeviceProperties:
     kind: str  # PyTorch's device type, except that AMD GPUs are "rocm" (PyTorch calls them "cuda")
     capability: tuple[int, int] | None = None  # compute capability of an NVIDIA GPU
     shared_memory: int = 0  # maximum bytes of shared memory per thread block
-    memory: int  # bytes
-    multiprocessors: int  # on a CPU, its cores
+    memory: int  # bytes in total, not only the free ones
+    multiprocessors: int  # of a GPU; on a CPU, the processors that this process may use
 
     @property
     def has_own_memory(self) -> bool:
@@ -34,6 +34,7 @@ class DeviceProperties:
 def _gpu(
     name: str, capability: tuple[int, int], shared_kib: int, memory_gib: int, multiprocessors: int
 ) -> DeviceProperties:
+    """Return the properties of an NVIDIA GPU, with shared memory per thread block in KiB and memory in GiB."""
     return DeviceProperties(
         name=name,
         kind="cuda",
@@ -44,8 +45,9 @@ def _gpu(
     )
 
 
-# Shared memory is from the table of compute capabilities in the CUDA programming guide. Memory is the nominal size
-# minus the memory that the driver takes, in whole GiB.
+# Properties of common devices, which can be simulated, by short name. Shared memory is from the table of compute
+# capabilities in the CUDA programming guide. Memory is the nominal size minus the memory that the driver takes, in
+# whole GiB.
 DEVICE_MODELS: Mapping[str, DeviceProperties] = MappingProxyType(
     {
         "cpu": DeviceProperties(name="CPU", kind="cpu", memory=16 * _GIB, multiprocessors=8),
@@ -69,7 +71,7 @@ _simulated: DeviceProperties | None = None
 def simulated_device(properties: DeviceProperties) -> Iterator[None]:
     """Run operators on meta tensors, with the backends and allocations of this device and without computing anything.
 
-    Inside, operators accept only meta tensors, and loops over blocks run only their first steps.
+    Inside, operators accept only meta tensors, and loops over blocks run only their first two steps.
     """
     global _simulated  # noqa: PLW0603 (one device for the process)
     earlier, _simulated = _simulated, properties
@@ -91,6 +93,7 @@ def properties_of(device: torch.device) -> DeviceProperties:
 
 @cache
 def _present_properties(device: torch.device) -> DeviceProperties:
+    """Return the properties of a device of this machine."""
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         name, memory, multiprocessors = properties.name, properties.total_memory, properties.multi_processor_count

@@ -72,13 +72,13 @@ class Op(Generic[P, R]):
         return self.run(*args, **kwargs)
 
     def run(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Compute the operator with the chosen backend, even inside `intercepted`."""
+        """Compute the operator with the backend from `choice`, even inside `intercepted`; record the call if wanted."""
         backend = self.choice(*args, **kwargs)
         self._record(backend, *args, **kwargs)
         return backend.function(*args, **kwargs)
 
     def run_added(self, residual: Any, addition: "Op[..., Any]", *args: P.args, **kwargs: P.kwargs) -> R:
-        """Return the stream of `residual` plus the result.
+        """Return the stream of `residual` plus the result, which is multiplied by the dropout mask of the residual.
 
         One function computes both if the chosen backend has one. The residual adds the result if it has none, if calls
         are intercepted, or if `addition`, the operator that adds them, is forced to another backend.
@@ -110,7 +110,8 @@ class Op(Generic[P, R]):
     def choice(self, *args: P.args, **kwargs: P.kwargs) -> Backend:
         """Return the first backend that supports the arguments and is not slower than a later one.
 
-        Inside `forced`, return the forced backend, or the reference if that does not support the arguments.
+        Inside `forced`, return the forced backend, or the reference if that does not support the arguments. Raise
+        ValueError inside `simulated_device` if the first argument is not on the meta device.
         """
         device = args[0].device  # type: ignore[attr-defined]
         properties = properties_of(device)
@@ -180,7 +181,7 @@ def forced(name: str, operators: Collection[str] | None = None) -> Iterator[Coun
 
 @contextmanager
 def recorded() -> Iterator[list[tuple[Op[..., Any], tuple[Any, ...]]]]:
-    """Record calls of operators: yield a list to which each operator and its positional arguments are appended."""
+    """Record calls of operators: yield a list to which each operator and a tuple of all its arguments are appended."""
     global _calls  # noqa: PLW0603 (one list for the process)
     _calls = []
     try:
@@ -204,14 +205,17 @@ def recorded_backends() -> Iterator[dict[str, set[str]]]:
 
 
 def add_recorded_backends(used: Mapping[str, Collection[str]]) -> None:
-    """Add the backends of a replayed CUDA graph, which calls no operators, to the record of `recorded_backends`."""
+    """Add the backends of a replayed CUDA graph, which calls no operators, to the record of `recorded_backends`.
+
+    Without a record, do nothing.
+    """
     if _used is not None:
         for name, backends in used.items():
             _used.setdefault(name, set()).update(backends)
 
 
 def sorted_backends(used: Mapping[str, Collection[str]]) -> dict[str, tuple[str, ...]]:
-    """Return the record of `recorded_backends` in alphabetical order."""
+    """Return the record of `recorded_backends` with operators and their backends in alphabetical order."""
     return {name: tuple(sorted(names)) for name, names in sorted(used.items())}
 
 
@@ -230,12 +234,12 @@ def intercepted(interceptor: Interceptor) -> Iterator[None]:
 
 
 def is_intercepted() -> bool:
-    """Return whether another function carries out the calls of operators, which a replayed pass does not make."""
+    """Return whether code runs inside `intercepted`. A replayed CUDA graph calls no operators to intercept."""
     return _interceptor is not None
 
 
 def wants_gradient(*tensors: Tensor | None) -> bool:
-    """Return whether autograd needs the gradient of any of these tensors."""
+    """Return whether gradients are enabled and any of these tensors requires one."""
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
@@ -245,7 +249,7 @@ def first_reason(*checks: tuple[bool, str]) -> str | None:
 
 
 def unsupported_float64(properties: DeviceProperties, x: Tensor, *_: object, **__: object) -> str | None:
-    """Return why a backend without float64 does not support these arguments, or None."""
+    """Return why a backend without float64 does not support the input `x`, or None; other arguments are not read."""
     return "float64 is left to the reference" if x.dtype == torch.float64 else None
 
 
@@ -258,8 +262,9 @@ def unsupported_float64_or_empty(
 
 
 def unsupported_wide_products(properties: DeviceProperties, x: Tensor) -> str | None:
-    """Return why a kernel dominated by matrix products does not support this input on a GPU, or None.
+    """Return why a kernel dominated by matrix products does not support this input, or None.
 
+    It does not support float64, nor float32 except on a CPU.
     Exact float32 products do not use the matrix units of a GPU, and without them cuBLAS is faster.
     """
     return first_reason(

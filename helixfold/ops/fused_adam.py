@@ -83,8 +83,9 @@ def fused_adam(
 ) -> None:
     """Update the buffers in place with AdamW, from the gradient times the scale of each line, and zero the gradient.
 
-    A line is `LINE` consecutive elements. The gradient may be bfloat16; its product with the scale is float32. Adam:
-    arXiv 1412.6980, Alg. 1; AdamW: arXiv 1711.05101, Alg. 2.
+    The moving average and the bfloat16 copy in the buffers are updated, too. A line is `LINE` consecutive elements. The
+    gradient may be bfloat16; its product with the scale is float32. Adam: arXiv 1412.6980, Alg. 1; AdamW: arXiv
+    1711.05101, Alg. 2.
     """
     scaled = (gradient.float().view(-1, LINE) * scale[:, None]).view(-1)
     buffers.first_moment.lerp_(scaled, 1 - step.beta1)

@@ -28,7 +28,7 @@ from helixfold.ops.weights import GlobalAttentionWeights
 def global_attention(
     x: Float[Tensor, "b n k c"], mask: Float[Tensor, "b n k"], weights: GlobalAttentionWeights, heads: int
 ) -> Float[Tensor, "b n k c"]:
-    """Return the change of every row from attention with the mean of the row as the query.
+    """Return the change of every row from attention with the mean of its unmasked elements as the query.
 
     Layer norm, projections, gate and output map are included. AlphaFold 2, Suppl. Alg. 19.
     """

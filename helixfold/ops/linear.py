@@ -16,7 +16,7 @@ from helixfold.ops.weights import Affine
 
 
 def unsupported_by_float32(properties: DeviceProperties, x: Tensor, *_: object) -> str | None:
-    """Return why a backend that multiplies in float32 does not support this input on a CPU, or None."""
+    """Return why products of this dtype are not computed in float32: the CPU has instructions for it. Else None."""
     return f"the processor multiplies {x.dtype} as it is" if product_dtype(x.dtype) == x.dtype else None
 
 
@@ -59,6 +59,7 @@ def linear(x: Float[Tensor, "*batch c_in"], parameters: Affine) -> Float[Tensor,
 
 
 def _unsupported_by_triton(properties: DeviceProperties, x: Tensor, norm: Affine) -> str | None:
+    """Return why the Triton kernels do not support these arguments on a device with these properties, or None."""
     return first_reason(
         (x.dtype == torch.float64, "float64 is left to the reference"),
         (

@@ -29,6 +29,7 @@ class _LookUp(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        """Return the gradient of the table: for each row, the sum of the gradients of its copies."""
         (index,) = ctx.saved_tensors
         one_hot = torch.nn.functional.one_hot(index.flatten(), ctx.count).to(gradient.dtype)
         return multiply(one_hot.T, gradient.reshape(index.numel(), -1)), None

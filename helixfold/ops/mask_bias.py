@@ -22,7 +22,7 @@ def mask_bias(mask: Float[Tensor, "*batch k"]) -> Float32[Tensor, "*batch k"] | 
 
 
 def unmasked(mask: Bool[Tensor, "b n"]) -> Tensor | slice:
-    """Return an index of the elements that are unmasked in any sample.
+    """Return the indices along dim 1 of the elements that are unmasked in any sample.
 
     On a GPU, return an index of all elements, because reading the mask would make the host wait.
     """

@@ -24,6 +24,7 @@ from helixfold.ops.weights import Affine
 def _unsupported_by_triton(
     properties: DeviceProperties, left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Tensor, out: Affine
 ) -> str | None:
+    """Return why the Triton kernels do not support these arguments on a device with these properties, or None."""
     c, d, c_z = left.shape[-1], right.shape[-1], out.weight.shape[0]
     return (
         unsupported_wide_products(properties, left)
@@ -71,6 +72,7 @@ def outer_product_operand(
 def _operands_unsupported_by_triton(
     properties: DeviceProperties, columns: Tensor, mask: Tensor, norm: Affine, left: Affine, right: Affine
 ) -> str | None:
+    """Return why the Triton kernels do not support these arguments on a device with these properties, or None."""
     return first_reason(
         (left.weight.shape != right.weight.shape, "the operands differ in channels"),
         ((left.bias is None) != (right.bias is None), "only one operand has a bias"),
@@ -97,6 +99,7 @@ def outer_product_operands(
 ) -> tuple[Float[Tensor, "b r s c"], Float[Tensor, "b s r d"]]:
     """Return both operands of `outer_product_mean`, computed from the same MSA columns.
 
+    The dims of the left operand are residues, sequences; the dims of the right one are sequences, residues.
     AlphaFold 2, Suppl. Alg. 10 lines 1 and 2.
     """
     right_operand = outer_product_operand(columns, mask, norm, right)
@@ -104,6 +107,7 @@ def outer_product_operands(
 
 
 def _slower_than_plain(left: Tensor, right: Tensor, *_: object, **__: object) -> str | None:
+    """Return why plain PyTorch is faster; the largest tensor that it saves are the outer products."""
     b, i, _rows, c = left.shape
     return plain_is_faster(left, saved=b * i * c * right.shape[2] * right.shape[3])
 
@@ -133,7 +137,8 @@ def outer_product_mean(
 ) -> Float[Tensor, "b i j c_z"]:
     """Return a linear map of the outer products of columns i and j, averaged over sequences.
 
-    `left` and `right` must be zero where they are masked. The mean is over sequences in which both masks are 1.
+    `left` and `right` must be zero where they are masked. The mean is over sequences in which both masks are 1. The
+    whole result of the map, bias included, is divided by their count plus `COUNT_FLOOR`.
     AlphaFold 2, Suppl. Alg. 10 lines 3 and 4.
     """
     c, d = left.shape[-1], right.shape[-1]

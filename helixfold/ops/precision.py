@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+# Whether this PyTorch has oneDNN and its linear map, which multiplies float32 matrices faster than MKL on some
+# processors.
 HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 # Processors without AVX-512 cannot multiply bfloat16 matrices, and few processors can multiply float16 ones.
 _NO_PRODUCTS = {

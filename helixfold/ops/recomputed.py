@@ -43,8 +43,9 @@ class SavedIntermediates:
         self._tensors: list[Tensor] = []
 
     def buffer(self, *shape: int, like: Tensor) -> Tensor | None:
-        """Return an empty tensor for a result to be saved, with the dtype and device of `like`; None to recompute it.
+        """Return an empty tensor for a result to be saved, with the dtype and device of `like`, or None.
 
+        None is returned if nothing or, with "replaced", only a stand-in is saved. The caller then needs no buffer.
         One large tensor, into which blocks are copied, takes less memory than one tensor per block, because the
         allocator holds unused memory between the latter.
         """
@@ -86,6 +87,7 @@ def _function(
     """Return an autograd function with these passes, named after `forward`."""
 
     def compute(ctx: Any, constants: dict[str, Any], *tensors: Tensor | None) -> Any:
+        """Run the forward pass, and save the tensors and the intermediate results of `constants["saved"]`."""
         with loops_if_large(*_sizes(tensors)):
             result = forward(*tensors, **constants)
         intermediate = constants["saved"].release() if "saved" in constants else []
@@ -94,6 +96,7 @@ def _function(
         return result
 
     def differentiate(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of the tensors, and None for the constants."""
         # Read only once, because PyTorch's checkpoint returns each saved tensor only once.
         all_saved, constants = ctx.saved_tensors, ctx.constants
         tensors, saved = all_saved[: ctx.arguments], all_saved[ctx.arguments :]
@@ -107,4 +110,5 @@ def _function(
 
 
 def _sizes(tensors: Iterable[Tensor | None]) -> Iterator[int]:
+    """Yield the numbers of elements of the tensors that are not None."""
     return (tensor.numel() for tensor in tensors if tensor is not None)

@@ -43,6 +43,7 @@ class Residual(NamedTuple):
 def _unsupported_by_triton(
     properties: DeviceProperties, stream: Tensor, change: Tensor, dropout_mask: Tensor | None = None
 ) -> str | None:
+    """Return why the Triton kernels do not support these arguments on a device with these properties, or None."""
     return first_reason(
         (
             torch.float64 in (stream.dtype, change.dtype) or stream.dtype != change.dtype,
@@ -87,6 +88,7 @@ def added(residual: Residual | None, change_of: Op[P, Tensor], *args: P.args, **
 def _norm_unsupported_by_triton(
     properties: DeviceProperties, stream: Tensor, change: Tensor, norm: Affine, dropout_mask: Tensor | None = None
 ) -> str | None:
+    """Return why the Triton kernels do not support these arguments on a device with these properties, or None."""
     dtypes = {each.dtype for each in (stream, change, dropout_mask) if each is not None}
     return first_reason(
         (len(dtypes) > 1 or not stream.dtype.itemsize <= 4, "float64 and mixed dtypes are left to the reference"),
@@ -110,7 +112,7 @@ def residual_norm(
     norm: Affine,
     dropout_mask: Float[Tensor, "b r c"] | None = None,
 ) -> Float[Tensor, "b r c"]:
-    """Return the layer norm of the sum of the stream and its change, times the dropout mask.
+    """Return the layer norm of (stream + change) * dropout mask; the norm is last.
 
     AlphaFold 2, Suppl. Alg. 20 line 7.
     """

@@ -24,6 +24,7 @@ def _unsupported_by_triton(
     weights: SelfAttentionWeights,
     heads: int,
 ) -> str | None:
+    """Return why the Triton kernels do not support these arguments on a device with these properties, or None."""
     norm, qkv, gate, out = weights
     width, c = gate.weight.shape
     of_bias = bias if isinstance(bias, Affine) else (bias,)
@@ -52,6 +53,7 @@ def _unsupported_by_triton(
 def _slower_than_plain(
     x: Tensor, mask: Tensor, bias: Tensor | Affine | None, weights: SelfAttentionWeights, heads: int
 ) -> str | None:
+    """Return why plain PyTorch is faster; the largest tensor that it saves are the attention weights."""
     b, n, k, _ = x.shape
     return plain_is_faster(x, saved=b * n * heads * k * k)
 

@@ -32,7 +32,10 @@ class LinearUse(NamedTuple):
 
 
 def linear_uses(parameters: Affine, count: int, rows: int) -> list[LinearUse]:
-    """Return `count` uses of a linear map, each for one call with an input of `rows` rows."""
+    """Return `count` uses of a linear map, each for one call with an input of `rows` rows.
+
+    On a CPU, or without gradients, the uses have the parameters themselves and no stand-ins.
+    """
     if not _at_once(parameters):
         return [LinearUse(parameters)] * count
     weight, bias = parameters
@@ -50,7 +53,10 @@ def linear_once(x: Float[Tensor, "*batch c_in"], use: LinearUse) -> Float[Tensor
 
 
 def copies(parameters: Affine, count: int) -> list[Affine]:
-    """Return `count` copies of the parameters, whose gradients are summed in one operation."""
+    """Return `count` views of the parameters, whose gradients are summed in one operation.
+
+    On a CPU, or without gradients, return the parameters themselves `count` times.
+    """
     if not _at_once(parameters):
         return [parameters] * count
     weight, bias = parameters
@@ -69,12 +75,14 @@ class _Uses(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, bias: Tensor | None, count: int, rows: int) -> tuple[Tensor, ...]:
+        """Return a stand-in for the inputs [rows, c_in] and the outputs [rows, c_out] of each use, in turn."""
         ctx.set_materialize_grads(False)
         return tuple(weight.new_empty(()).expand(rows, channels) for channels in weight.shape[::-1] * count)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Return the gradients of weight and bias; `gradients` are in turn inputs and output gradients."""
         # Uses without effect on the loss have no gradients.
         by_use = ([each for each in part if each is not None] for part in (gradients[::2], gradients[1::2]))
         inputs_of_uses, outputs_of_uses = by_use
@@ -97,6 +105,7 @@ class _Use(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Return the gradient of `x`, and as gradients of the stand-ins the inputs and the gradients of the outputs."""
         x, weight = ctx.saved_tensors
         if gradient is None:
             return None, None, None, None

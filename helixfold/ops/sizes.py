@@ -26,7 +26,8 @@ _thread = threading.local()
 def plain_is_faster(stream: Tensor, *_: object, saved: int = 0, **__: object) -> str | None:
     """Return why plain PyTorch is faster, if the stream is small and needs gradients, or None.
 
-    `saved` is the number of elements of the largest tensor that plain PyTorch saves, if larger than the stream.
+    A stream is small up to `SMALL_STREAM` elements, if `saved` is at most `MAX_SAVED`. `saved` is the number of
+    elements of the largest tensor that plain PyTorch saves, if larger than the stream.
     """
     if stream.numel() <= SMALL_STREAM and saved <= MAX_SAVED and stream.requires_grad and is_grad_enabled():
         return f"plain PyTorch is faster with gradients of up to {SMALL_STREAM} elements on a CPU"
@@ -35,7 +36,7 @@ def plain_is_faster(stream: Tensor, *_: object, saved: int = 0, **__: object) ->
 
 @contextmanager
 def loops_if_large(*elements: int) -> Iterator[None]:
-    """Enable compiled loops inside, if the maximum of `elements` makes a large stream.
+    """Enable compiled loops in this thread inside, if the maximum of `elements` is at least `LARGE_STREAM`.
 
     They stay enabled in nested calls, so that all blocks of a large stream are computed in the same way.
     """

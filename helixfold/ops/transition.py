@@ -21,6 +21,7 @@ from helixfold.ops.weights import TransitionWeights
 
 
 def _unsupported_by_triton(properties: DeviceProperties, x: Tensor, weights: TransitionWeights) -> str | None:
+    """Return why the Triton kernels do not support these arguments on a device with these properties, or None."""
     hidden, c = weights.expand.weight.shape
     return (
         unsupported_wide_products(properties, x)

@@ -26,6 +26,7 @@ from helixfold.ops.weights import Affine, TriangleOperandWeights, TriangleWeight
 
 
 def _unsupported_by_triton(properties: DeviceProperties, pair: Tensor, mask: Tensor, *arguments: Any) -> str | None:
+    """Return why the Triton kernels do not support these arguments, or None; `arguments` are tensors and parameters."""
     tensors = [each for each in arguments if isinstance(each, Tensor)]
     tuples = [each for each in arguments if not isinstance(each, Tensor)]
     affines = [*chain(*([each] if isinstance(each, Affine) else each for each in tuples))]
@@ -134,5 +135,6 @@ def triangle_update(
 
 
 def _operand(x: Tensor, mask: Tensor, project: Affine, gate: Affine) -> Tensor:
+    """Return the gated and masked map of the normalised pair `x`, with channels first [b c i k]."""
     gated = linear(x, project) * linear(x, gate).sigmoid() * mask[..., None].to(x.dtype)
     return rearrange(gated, "b i k c -> b c i k").contiguous()

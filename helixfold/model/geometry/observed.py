@@ -13,6 +13,7 @@ from helixfold.ops.triton.requirements import missing_requirement
 
 
 def _unsupported_by_triton(properties: DeviceProperties, aatype: Tensor, positions: Tensor, mask: Tensor) -> str | None:
+    """Return why the Triton kernels do not support these arguments on a device with these properties, or None."""
     return first_reason(
         (positions.dtype != torch.float32 or mask.dtype != torch.float32, "it computes in float32 only"),
         (aatype.numel() == 0, "there is nothing to compute"),

@@ -41,6 +41,7 @@ def attention_rows(
 
 
 def _attention(query: Tensor, key: Tensor, value: Tensor, mask_bias: Tensor | None, bias: Tensor | None) -> Tensor:
+    """Return the result of attention [b n h q c], sample by sample, without a gate."""
     b, n, h, q, _ = query.shape
     attended = value.new_empty(b, n, q, h, value.shape[-1]).transpose(2, 3)
     for index, sample in enumerate(_samples(query, key, value, mask_bias, bias)):
@@ -57,6 +58,7 @@ def _attention_gradients(
     mask_bias: Tensor | None,
     bias: Tensor | None,
 ) -> tuple[Tensor | None, ...]:
+    """Return the gradients of query, key, value and bias; `needed` has a boolean for each argument from `query`."""
     grad_query, grad_key, grad_value = (torch.empty_like(x) for x in (query, key, value))
     grad_bias = None if bias is None or not needed[4] else torch.zeros(bias.shape, device=bias.device)
     for index, sample in enumerate(_samples(query, key, value, mask_bias, bias)):
@@ -71,13 +73,14 @@ def _attention_gradients(
 
 
 def float32_bias(bias: Tensor | None) -> Tensor | None:
-    """Return a small bias in float32, which attention reads fastest, or a large one unchanged."""
+    """Return a bias of up to 2**22 elements in float32, which attention reads fastest, or a larger one unchanged."""
     return bias.float() if bias is not None and bias.numel() <= _BIAS_ELEMENTS else bias
 
 
 def _samples(
     query: Tensor, key: Tensor, value: Tensor, mask_bias: Tensor | None, bias: Tensor | None
 ) -> Iterator["AttentionBlock"]:
+    """Yield the attention of each sample; all share one set of scratch buffers."""
     scratch = Scratch(query.device)
     for index in steps(range(len(query))):
         yield AttentionBlock(
@@ -124,7 +127,7 @@ class AttentionBlock:
         grad_heads: tuple[Tensor, Tensor, Tensor],
         grad_bias: Tensor | None,
     ) -> None:
-        """Write the gradients of query, key and value, and add the gradient of the bias to `grad_bias`.
+        """Write the gradients of query, key and value into `grad_heads`, and add the bias's gradient to `grad_bias`.
 
         `gradient` is the gradient of the result. Unless `attended` is None, also write the result into it.
         """
@@ -153,6 +156,7 @@ class AttentionBlock:
             _copy(_total(value_terms), grad_value[rows])
 
     def _rows(self) -> Iterator[slice]:
+        """Yield slices of rows whose logits, queries, keys and values fit `_ROWS_BYTES` per core."""
         n, h, q, d = self.query.shape
         k, c = self.value.shape[-2:]
         return slices(n, for_all_cores(_ROWS_BYTES) // (4 * h * (q * k + q * d + k * (d + c))))
@@ -229,6 +233,7 @@ def _add_terms(total: Tensor, terms: Tensor) -> None:
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
+    """Return the batched product of `left` [m i k] and `right` [m k j], computed in the fastest way."""
     if left.shape[2] == 1:
         return left * right
     if right.shape[2] <= _FEW_COLUMNS < left.shape[1] and left.dtype == torch.float32:
@@ -237,6 +242,7 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _write_product(left: Tensor, right: Tensor, out: Tensor) -> None:
+    """Write the batched product of `left` [(n h) i m] and `right` [(n h) m j] into `out` [n h i j]."""
     if out.is_contiguous() and out.dtype == left.dtype and min(left.shape[1], right.shape[2]) > _FEW_COLUMNS:
         torch.bmm(left, right, out=out.view(-1, *out.shape[2:]))
     else:
@@ -244,6 +250,7 @@ def _write_product(left: Tensor, right: Tensor, out: Tensor) -> None:
 
 
 def _copy(flat: Tensor, out: Tensor) -> None:
+    """Copy a result [(n h) ...] into `out` [n h ...]."""
     out.copy_(flat.view(out.shape))
 
 

@@ -14,12 +14,12 @@ T = TypeVar("T")
 
 
 def for_all_cores(per_core: int) -> int:
-    """Return the block size for all threads, from the size per core."""
+    """Return the size of a block that all threads compute together: `per_core` times the number of threads."""
     return per_core * torch.get_num_threads()
 
 
 def slices(length: int, size: int) -> Iterator[slice]:
-    """Yield slices of about equal length, at most `size` (or 1) long.
+    """Yield slices of about equal length, at most `size` (or 1) long, that cover 0 to `length`.
 
     Inside `simulated_device`, yield only the longest slice, twice. The results of the first still exist while the
     second is computed, and all further slices would allocate the same memory.
@@ -44,7 +44,10 @@ def steps(blocks: Iterable[T]) -> Iterator[T]:
 
 
 def row_blocks(x: Tensor, weight: Tensor, per_core: int) -> Iterator[tuple[int, slice]]:
-    """Yield the sample and rows of blocks of `x` [b n k c] whose maps by `weight` take `per_core` bytes per core."""
+    """Yield (sample, rows) of blocks of `x` [b n k c] whose products with `weight` take at most `per_core` bytes.
+
+    The limit is per core. A block has at least one row.
+    """
     b, n, k, _ = x.shape
     for sample in steps(range(b)):
         for rows in slices(n, for_all_cores(per_core) // (len(weight) * k * weight.element_size())):

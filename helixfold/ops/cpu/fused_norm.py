@@ -23,11 +23,15 @@ from helixfold.ops.weights import Affine
 POSITIONS = 2048
 # Elements of a block that are summed at a time, because PyTorch copies lower precisions to float32 for sums.
 _SUMMED_ELEMENTS = 2**19
+# Index of a block in the leading dims of a stream: integers, then one slice.
 Index = tuple[int | slice, ...]
 
 
 def fused(norm: Affine, *maps: Affine) -> tuple[Tensor, Tensor]:
-    """Return W' and b' for one or more maps of the same norm, concatenated, in float32; differentiable."""
+    """Return the weight W' and bias b' that include the norm, for one or more maps of it, concatenated, in float32.
+
+    The result is differentiable.
+    """
     weight = torch.cat([affine.weight for affine in maps]).float()
     bias = weight.new_zeros(len(weight)) if norm.bias is None else weight @ norm.bias.float()
     if any(affine.bias is not None for affine in maps):
@@ -38,7 +42,7 @@ def fused(norm: Affine, *maps: Affine) -> tuple[Tensor, Tensor]:
 
 
 def block_rows(rows: int, columns: int) -> Iterator[slice]:
-    """Yield slices of rows, each with about the number of positions of a block."""
+    """Yield slices of `rows` rows of `columns` positions, each with at most `POSITIONS` positions per core."""
     return slices(rows, for_all_cores(POSITIONS) // max(columns, 1))
 
 
@@ -91,7 +95,7 @@ def norm_gradient(gradient: Tensor, x: Tensor, statistics: Statistics, out: Tens
 
 
 def scaled_norm(x: Tensor, norm: Affine, dtype: torch.dtype) -> tuple[Tensor, Statistics]:
-    """Return positions [m, c] after a layer norm, computed in float32, and their statistics."""
+    """Return positions [m, c] after a layer norm with scale and offset, computed in float32, and their statistics."""
     if loops := compiled("norm_map", x):
         values, mean, scale = loops.normalised(x, dtype, norm)
     else:

@@ -48,6 +48,7 @@ def global_attention_rows(x: Tensor, mask: Tensor, weights: GlobalAttentionWeigh
 
 
 def _global_attention(x: Tensor, mask: Tensor, mask_bias: Tensor | None, *parameters: Tensor) -> Tensor:
+    """Return the change of `x`; `parameters` are the maps with fused norm, and the output map."""
     dtype = product_dtype(x.dtype)
     query_weight, weight, offset, out_weight, out_bias = (parameter.to(dtype) for parameter in parameters)
     change = torch.empty_like(x)
@@ -67,6 +68,7 @@ def _global_attention(x: Tensor, mask: Tensor, mask_bias: Tensor | None, *parame
 def _global_attention_gradients(
     needed: tuple[bool, ...], gradient: Tensor, x: Tensor, mask: Tensor, mask_bias: Tensor | None, *parameters: Tensor
 ) -> tuple[Tensor | None, ...]:
+    """Return the gradients of the arguments of `_global_attention`, given the `gradient` of its result."""
     query_weight, weight, offset, out_weight, _ = (parameter.to(product_dtype(x.dtype)) for parameter in parameters)
     grad_x = torch.empty_like(x)
     grad_query_map = MapGradient(needs_weight=needed[3], needs_bias=False)

@@ -29,7 +29,10 @@ def attended_gradient(gradient: Tensor, logits: Tensor, out: Tensor) -> None:
 
 
 def gate_heads_and_logits_gradient(attended: Tensor, logits: Tensor, gradient: Tensor, grad_logits: Tensor) -> Tensor:
-    """Return the result of `gate_heads`, and write the gradient of the logits, given the gradient of that result."""
+    """Return the result of `gate_heads`, and write the gradient of the logits into `grad_logits`.
+
+    `gradient` is the gradient of the result.
+    """
     if loops := compiled("head_gates", attended, logits, gradient, grad_logits, one_dtype=True):
         gated = attended.new_empty(logits.shape)
         loops.write_logits_gradient(attended, logits, gradient, gated, grad_logits)

@@ -115,6 +115,7 @@ def _attend_gradients(
     weight: Tensor,
     shift: Tensor,
 ) -> tuple[Tensor | None, ...]:
+    """Return the gradients of the arguments of `_attend`, given the gradients of its two results."""
     grad_query, grad_float64_query = torch.empty_like(query), torch.empty_like(float64_query)
     grad_values, grad_weight = torch.zeros_like(values), torch.zeros_like(weight)
     # Residues come last, which makes the products fast.

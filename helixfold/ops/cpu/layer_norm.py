@@ -16,7 +16,7 @@ CHUNK_ELEMENTS = 2**20
 
 
 def layer_norm_rows(x: Tensor, norm: Affine) -> Tensor:
-    """Compute `layer_norm` on a CPU."""
+    """Compute `layer_norm` on a CPU, with the gradients of scale and offset summed in float32."""
     return _SummedInFloat32.apply(x, *norm.to(x.dtype))
 
 

@@ -68,6 +68,7 @@ def _map_of_blocks_gradients(
     dtype: torch.dtype,
     after_norm: bool,
 ) -> tuple[Tensor | None, ...]:
+    """Return the gradients of the stream, weight and bias of `_map_of_blocks`."""
     if loops := _loops(x, weight, after_norm=after_norm):
         grad_stream = torch.empty_like(x)
         grad_weight, grad_bias = torch.zeros_like(weight), weight.new_zeros(len(weight))

@@ -19,8 +19,9 @@ _NUMBA_BYTES = 124 * 2**20
 def compiled(name: str, *tensors: Tensor | None, one_dtype: bool = False) -> Any:
     """Return the module `name` of `helixfold.ops.cpu.compiled`, or None if its loops do not compute these tensors.
 
-    Loops support float32 and bfloat16 tensors with a dense last dimension. With `one_dtype`, all tensors must have the
-    same dtype.
+    Loops support non-empty float32 and bfloat16 tensors with a dense last dimension. With `one_dtype`, all tensors must
+    have the same dtype. Also return None outside large streams (`loops_may_compute`), on a simulated device, and if
+    loops cannot be compiled.
     """
     if not loops_may_compute() or is_simulated() or unsupported_reason() is not None:
         return None
@@ -35,8 +36,9 @@ def compiled(name: str, *tensors: Tensor | None, one_dtype: bool = False) -> Any
 
 
 def numba_bytes(*elements: int) -> int:
-    """Return the bytes that Numba takes in a process, if any of these numbers of elements enables compiled loops.
+    """Return an estimate of the bytes that Numba takes in a process, or 0 if it is not used.
 
+    It is used if it is installed and any of these numbers of elements enables compiled loops (`loops_if_large`).
     Numba is not imported to find out.
     """
     with loops_if_large(*elements):

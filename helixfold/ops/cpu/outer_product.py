@@ -50,6 +50,7 @@ def outer_product_mean_rows(left: Tensor, right: Tensor, left_mask: Tensor, righ
 def _outer_product_mean(
     left: Tensor, right: Tensor, scale: Tensor, weight: Tensor, offset: Tensor | None, *, saved: SavedIntermediates
 ) -> Tensor:
+    """Return the mapped means of outer products, times `scale` [b i j], the reciprocal count of sequences."""
     mean = left.new_empty(*scale.shape, weight.shape[0])
     is_worth_it = left.shape[2] >= _SAVED_SEQUENCES
     buffer = saved.buffer(len(left), left.shape[1] * right.shape[1], like=weight) if is_worth_it else None
@@ -73,6 +74,7 @@ def _outer_product_mean_gradients(
     offset: Tensor | None,
     saved: Sequence[Tensor],
 ) -> tuple[Tensor | None, ...]:
+    """Return the gradients of the arguments of `_outer_product_mean`; `saved` has the outer products or is empty."""
     needs_left, needs_right, _, needs_weight, needs_offset = needed
     # Sums over tiles are float32 for every dtype. A row of tiles completes its part of the gradient of the left
     # operand. The gradient of the right operand is summed over all tiles.

@@ -31,7 +31,7 @@ _COPY_BYTES = 2**20
 
 
 def linear_onednn(x: Tensor, parameters: Affine) -> Tensor:
-    """Compute `linear` on a CPU, without gradients."""
+    """Compute `linear` on a CPU with oneDNN, if the product is large enough, without gradients."""
     return mapped(x.reshape(-1, x.shape[-1]), *parameters.to(x.dtype)).view(*x.shape[:-1], -1)
 
 
@@ -54,7 +54,7 @@ def mapped(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool 
 
 
 def contiguous(x: Tensor) -> Tensor:
-    """Return a matrix in row-major order, by compiled loops if they are faster."""
+    """Return a matrix in row-major order, unchanged if it is already; compiled loops copy it if they can."""
     if not x.is_contiguous() and (loops := compiled("products", x.mT)):
         return loops.transposed(x.mT)
     return x.contiguous()

@@ -58,6 +58,7 @@ def self_attention_rows(
 def _self_attention(
     x: Tensor, mask_bias: Tensor | None, bias: Tensor | None, *parameters: Tensor, heads: int, saved: SavedIntermediates
 ) -> Tensor:
+    """Return the change of `x`; `parameters` are the maps to queries, keys, values and gates, and the output map."""
     weight, offset, out_weight, out_bias = (parameter.to(product_dtype(x.dtype)) for parameter in parameters)
     change, bias = torch.empty_like(x), float32_bias(bias)
     scratch, (b, n, k, _), channels = Scratch(x.device), x.shape, len(weight) // 4
@@ -90,6 +91,7 @@ def _self_attention_gradients(
     heads: int,
     saved: Sequence[Tensor],
 ) -> tuple[Tensor | None, ...]:
+    """Return the gradients of the arguments of `_self_attention`, given the `gradient` of its result."""
     weight, offset, out_weight, _ = (parameter.to(product_dtype(x.dtype)) for parameter in parameters)
     grad_x = torch.empty_like(x)
     grad_bias = None if bias is None or not needed[2] else torch.zeros(bias.shape, device=x.device)

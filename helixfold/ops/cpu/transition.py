@@ -28,6 +28,7 @@ def transition_rows(x: Tensor, weights: TransitionWeights) -> Tensor:
 
 
 def _transition(x: Tensor, *parameters: Tensor, saved: SavedIntermediates) -> Tensor:
+    """Return the change of `x`; `parameters` are scale and offset of the norm, then weight and bias of both maps."""
     scale, offset, w1, b1, w2, b2 = parameters
     change = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     buffer = saved.buffer(*x.shape[:-1], len(w1), like=w1)
@@ -45,6 +46,7 @@ def _transition(x: Tensor, *parameters: Tensor, saved: SavedIntermediates) -> Te
 def _transition_gradients(
     needed: tuple[bool, ...], gradient: Tensor, x: Tensor, *parameters: Tensor, saved: Sequence[Tensor]
 ) -> tuple[Tensor | None, ...]:
+    """Return the gradients of `x` and the parameters; `saved` has the hidden channels or is empty."""
     scale, offset, w1, b1, w2, _ = parameters
     norm = Affine(scale, offset)
     grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)

@@ -83,7 +83,10 @@ def gate_change(logits: Tensor, mapped: Tensor) -> None:
 
 
 def gate_change_gradient(gradient: Tensor, logits: Tensor, mapped: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradients of the inputs of `gate_change`, given the gradient of its output [m, c]; overwrite both."""
+    """Return the gradients [m, c] of `logits` and `mapped` before `gate_change`, given the gradient of its output.
+
+    Both inputs are overwritten.
+    """
     if loops := compiled("channels_first", gradient, logits, mapped, one_dtype=True):
         loops.write_gated_change_gradient(logits, mapped, gradient.contiguous())
         return logits, mapped
@@ -93,7 +96,10 @@ def gate_change_gradient(gradient: Tensor, logits: Tensor, mapped: Tensor) -> tu
 
 
 def normalised_channels(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, ChannelStatistics]:
-    """Return the positions of `x` [c, rows, columns] normalised over channels [c, m], and their statistics."""
+    """Return the positions of `x` [c, rows, columns] normalised over channels, as [c, m], and their statistics.
+
+    The norm has neither scale nor offset.
+    """
     if x.dtype == dtype and (loops := compiled("channels_first", x)):
         values, mean, scale = loops.normalised(x)
         return values, ChannelStatistics(mean, scale)
@@ -106,7 +112,10 @@ def normalised_channels(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, ChannelS
 
 
 def channel_norm_gradient(gradient: Tensor, x: Tensor, statistics: ChannelStatistics, out: Tensor) -> None:
-    """Write the gradient of the input `x` of `normalised_channels` into `out`, which may be `x`."""
+    """Write the gradient of the input `x` of `normalised_channels` into `out`, which may be `x`.
+
+    `gradient` [c, m] is the gradient of its output.
+    """
     if loops := compiled("channels_first", gradient, x, out, one_dtype=True):
         loops.write_normalised_gradient(gradient.contiguous(), x, *statistics, out)
         return
@@ -156,6 +165,8 @@ def triangle_multiplication_rows(pair: Tensor, mask: Tensor, right: Tensor, weig
 
 
 class _Operand(torch.autograd.Function):
+    """The operand of triangle multiplication, which saves its input and result and recomputes gates."""
+
     @staticmethod
     def forward(ctx: Any, pair: Tensor, mask: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         b, j, k, _ = pair.shape
@@ -194,6 +205,7 @@ class _Operand(torch.autograd.Function):
 def _multiplication(
     pair: Tensor, mask: Tensor, right: Tensor, *parameters: Tensor, saved: SavedIntermediates
 ) -> Tensor:
+    """Return the change of the pair; `parameters` are the map to the left operand, output gate and output map."""
     w_in, b_in, w_gate, b_gate, w_out, b_out = (x.to(product_dtype(pair.dtype)) for x in parameters)
     change = torch.empty_like(pair)
     scratch = Scratch(pair.device)
@@ -226,6 +238,7 @@ def _multiplication_gradients(
     *parameters: Tensor,
     saved: Sequence[Tensor],
 ) -> tuple[Tensor | None, ...]:
+    """Return the gradients of pair, right operand and parameters; `saved` has the products or is empty."""
     grad_in, grad_gate, grad_out = (MapGradient(needs_weight=needed[at], needs_bias=needed[at + 1]) for at in (3, 5, 7))
     w_in, b_in, w_gate, b_gate, w_out, b_out = (x.to(product_dtype(pair.dtype)) for x in parameters)
     grad_pair = torch.empty_like(pair)

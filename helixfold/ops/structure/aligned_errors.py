@@ -42,6 +42,7 @@ def _unsupported_by_triton(
     gradients: bool = True,
     pairs: ChainPairs | None = None,
 ) -> str | None:
+    """Return why the Triton kernels do not support these arguments on a device with these properties, or None."""
     return first_reason(
         (pairs is not None, "pairs within and between chains are left to the reference"),
         (inverse_frames.dtype != torch.float32, f"{inverse_frames.dtype} is left to the reference"),
@@ -68,10 +69,11 @@ def aligned_errors(
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, "n 3 f 7"], Float[Tensor, "n p 7"]]:
     """Return the sum of clamped errors over all unmasked pairs of frames and points, and its gradients.
 
-    An error is the length of `inverse_frames @ point`, the difference between the coordinates of a point in a predicted
-    frame and in the true one. A floor is added to its square; with `pairs`, the error has a minimum instead. `pairs`
-    limits the sum to pairs within or between the chains of a complex. Unless `gradients`, the returned gradients are
-    undefined. Errors are computed block by block, on a CPU without masked frames and points.
+    `clamp` is the maximum error of each sample in Angstrom. An error is the length of `inverse_frames @ point`, the
+    difference between the coordinates of a point in a predicted frame and in the true one. A floor is added to its
+    square; with `pairs`, the error has a minimum instead. `pairs` limits the sum to pairs within or between the chains
+    of a complex. Unless `gradients`, the returned gradients are undefined. Errors are computed block by block, on a CPU
+    without masked frames and points.
     """
     grad_frames, grad_points = torch.zeros_like(inverse_frames), torch.zeros_like(points)
     total = torch.zeros_like(clamp)

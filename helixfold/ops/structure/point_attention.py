@@ -17,6 +17,7 @@ from helixfold.ops.weights import PointAttentionSizes, PointAttentionWeights
 def _unsupported_by_rows(
     properties: DeviceProperties, query: Tensor, key: Tensor, *_: object, **__: object
 ) -> str | None:
+    """Return why the CPU backend "rows" does not support these arguments, or None."""
     return first_reason(
         (query.dtype != torch.float32, f"{query.dtype} is left to the reference"),
         (query.numel() == 0 or key.numel() == 0, "there is nothing to compute"),
@@ -45,8 +46,8 @@ def invariant_point_attention(
 ) -> tuple[Float[Tensor, "b h i d"], Float[Tensor, "b h i p 3"], Float[Tensor, "b h i c_z"]]:
     """Return every head's weighted means of values, points in global coordinates and normalised pair channels.
 
-    `query` is already scaled. `pair` may have any dtype and is normalised in the dtype of `query`. AlphaFold 2, Suppl.
-    Alg. 22 lines 7 to 10.
+    `mask` is 1 for real queries, `key_mask` for real keys. `query` is already scaled. `pair` may have any dtype and is
+    normalised in the dtype of `query`. AlphaFold 2, Suppl. Alg. 22 lines 7 to 10.
     """
     normed = layer_norm(pair.to(query.dtype), weights.norm)
     logits = (
@@ -82,6 +83,7 @@ def _unsupported_by_triton(
     sizes: PointAttentionSizes,
     first: int = 0,
 ) -> str | None:
+    """Return why the Triton kernels do not support these arguments on a device with these properties, or None."""
     return first_reason(
         (projected.dtype != torch.float32, f"{projected.dtype} is left to the reference"),
         (projected.numel() == 0 or pair.numel() == 0, "there is nothing to compute"),

@@ -12,6 +12,7 @@ from helixfold.ops.triton.requirements import missing_requirement
 
 
 def _unsupported_by_triton(properties: DeviceProperties, quaternion: Tensor, *_: Tensor) -> str | None:
+    """Return why the Triton kernels do not support these arguments on a device with these properties, or None."""
     return first_reason(
         (quaternion.dtype != torch.float32, f"{quaternion.dtype} is left to the reference"),
         (quaternion.numel() == 0, "there is nothing to compute"),

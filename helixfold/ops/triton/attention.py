@@ -168,7 +168,10 @@ def attend(
     *,
     save: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the result as a view of (b n q h c), and if `save` the logarithms of the softmax denominators."""
+    """Return the gated result as a view of (b n q h c), and if `save` the log2 of the softmax denominators, else None.
+
+    `mask_bias` and `has_keys` are the results of `mask_terms`, and the bias has `aligned` rows.
+    """
     b, n, h, q, c = query.shape
     k = key.shape[-2]
     out = query.new_empty(b, n, q, h, c).transpose(2, 3)

@@ -41,7 +41,10 @@ def prepare(
     width: tl.constexpr,
     block_q: tl.constexpr,
 ):
-    """Store the gradients of the ungated result and of the gate, and `delta`, a term of the gradient of every logit."""
+    """Store the gradients of the ungated result and of the gate, and `delta` for each query.
+
+    `delta` is the product of `gradient` and `out` summed over channels, a term of the gradient of every logit.
+    """
     rows, heads, queries, _ = sizes
     head, row = tl.program_id(0) % heads, tl.program_id(0) // heads % rows
     first = tl.program_id(0) // (heads * rows) * block_q

@@ -23,7 +23,7 @@ _PROGRAMS = 264
 
 
 class GradientMemory(NamedTuple):
-    """Memory for the gradients of the arguments of attention, with their shapes; None is allocated if needed."""
+    """Memory for the gradients of the arguments of attention, with their shapes; where None, memory is allocated."""
 
     query: Tensor | None = None
     key: Tensor | None = None
@@ -50,7 +50,7 @@ def attention_backward(
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of query, key, value, mask (None), bias and gate; gradients not `needed` may be None.
 
-    Gradients are written into `memory` unless it is None.
+    `gradient` is the gradient of the gated result `out`. Gradients are written into the tensors of `memory`.
     """
     b, n, h, q, c = query.shape
     delta = torch.empty_like(logsum)

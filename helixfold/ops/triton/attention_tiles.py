@@ -13,6 +13,7 @@ from torch import Tensor
 from helixfold.ops.constants import MASKED
 from helixfold.ops.triton.language import cdiv, jit, kernel, next_power_of_2, tl
 
+# The factor from natural logits to units of log 2: log2(e).
 LOG2E = 1.4426950408889634
 _MASK_BIAS = tl.constexpr(MASKED * LOG2E)
 # Maximum queries or keys of a tile.
@@ -55,7 +56,7 @@ def group_size(rows: int) -> int:
 
 
 def program_count(rows: int, heads: int, tiles: int) -> int:
-    """Return the number of programs that `program_tile` needs."""
+    """Return the number of programs that `program_tile` needs, with rows rounded up to whole groups."""
     return cdiv(rows, group_size(rows)) * group_size(rows) * heads * tiles
 
 

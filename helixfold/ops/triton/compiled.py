@@ -14,7 +14,7 @@ from triton.runtime import driver
 
 from helixfold.ops.triton.language import Kernel, watched
 
-# NVIDIA's programs that read machine code, which are part of Triton.
+# Folder of NVIDIA's programs that read machine code, which are part of Triton.
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
 

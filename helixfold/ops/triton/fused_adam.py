@@ -36,6 +36,7 @@ def _update(
     block: tl.constexpr,
     has_working: tl.constexpr,
 ):
+    """Update one block of `block` elements of all buffers; names that end with `_at` are addresses."""
     index = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     inside = index < elements
     scale = tl.load(scale_at + index // line * scale_stride, mask=inside, other=0.0)

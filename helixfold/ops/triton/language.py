@@ -106,6 +106,7 @@ class Kernel:
         _RECORDED(self.name, list({id(tensor): tensor for tensor in _tensors(args)}.values()))
 
 
+# Decorator of kernels.
 kernel = Kernel
 
 _Watch = Callable[[Kernel, tuple[int, ...], tuple[Any, ...], dict[str, Any]], None]
@@ -125,6 +126,7 @@ def watched(watch: _Watch) -> Iterator[None]:
 
 
 def _tensors(arguments: tuple[Any, ...]) -> Iterator[Tensor]:
+    """Yield the tensors among the arguments of a launch, also those inside tuples."""
     for argument in arguments:
         if isinstance(argument, Tensor):
             yield argument
@@ -176,6 +178,7 @@ def normalised(x, c: tl.constexpr):
 @jit
 @no_type_check
 def scaled(normed, norm_at, norm_offset_at, c: tl.constexpr):
+    """Return normalised positions [positions, c] times the scale of a norm plus its offset."""
     channel = tl.arange(0, c)
     scale, offset = tl.load(norm_at + channel).to(tl.float32), tl.load(norm_offset_at + channel).to(tl.float32)
     return normed * scale[None, :] + offset[None, :]
@@ -184,7 +187,7 @@ def scaled(normed, norm_at, norm_offset_at, c: tl.constexpr):
 @jit
 @no_type_check
 def read_normed(at, exists, norm_at, norm_offset_at, c: tl.constexpr):
-    """Return a tile [positions, c] after a layer norm, in the dtype of the tensor."""
+    """Read a tile [positions, c] from addresses `at` and return its layer norm, in the dtype of the tensor."""
     x = tl.load(at, mask=exists[:, None], other=0.0)
     return scaled(normalised(x, c)[0], norm_at, norm_offset_at, c).to(x.dtype)
 
@@ -223,8 +226,9 @@ def exchanged(x, i: tl.constexpr, j: tl.constexpr, k: tl.constexpr, m: tl.conste
 
 
 def multiplies_from_shared_memory(device: torch.device) -> bool:
-    """Return whether matrix instructions read operands from shared memory, as in compute capability 9 and 10.
+    """Return whether matrix instructions read operands from shared memory, as in compute capability 9 to 11.
 
+    For devices without a compute capability, such as CPUs with Triton's interpreter, return True.
     Other GPUs read operands from registers, which then hold smaller tiles.
     """
     capability = properties_of(device).capability
@@ -232,7 +236,7 @@ def multiplies_from_shared_memory(device: torch.device) -> bool:
 
 
 def programs_at_once(device: torch.device) -> int:
-    """Return the number of programs for kernels that loop over tiles: one per multiprocessor of a GPU."""
+    """Return the number of programs for kernels that loop over tiles: one per multiprocessor of a GPU, else 4."""
     # Triton's interpreter runs programs one after another. Four are enough to test that partial sums are added.
     properties = properties_of(device)
     return properties.multiprocessors if properties.kind == "cuda" else 4

@@ -81,6 +81,7 @@ def _forward(
     block_rows: tl.constexpr,
     block_c: tl.constexpr,
 ):
+    """Store the layer norm of a tile of rows; `x_b`, `x_i` and `x_j` are strides of `x` [b i j c], and so for y."""
     row = tl.program_id(0) * block_rows + tl.arange(0, block_rows)
     channel = tl.arange(0, block_c)
     inside = (row < rows)[:, None] & (channel < c)[None, :]
@@ -259,12 +260,14 @@ def norm_gradients(
 
 
 def _layer_norm(x: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
+    """Return the layer norm of `x` in new memory with the same layout."""
     return normed_into(torch.empty_like(x), x, scale, offset)
 
 
 def _layer_norm_gradients(
     needed: tuple[bool, ...], grad_y: Tensor, x: Tensor, scale: Tensor, offset: Tensor
 ) -> tuple[Tensor | None, ...]:
+    """Return the gradients of `x`, scale and offset, or None for both parameters if none is needed."""
     grad_x, sums = norm_gradients(grad_y, x, scale, offset, learns=any(needed[1:]))
     return (grad_x, *sums) if sums else (grad_x, None, None)
 

@@ -35,6 +35,7 @@ _MIN_TILE = 16
 @jit
 @no_type_check
 def _weight_rows(weight_at, outputs, c: tl.constexpr, tile_outputs: tl.constexpr):
+    """Return the weight [outputs, c] of a map, with zeros for rows beyond `outputs` up to `tile_outputs`."""
     output = tl.arange(0, tile_outputs)[:, None]
     return tl.load(weight_at + output * c + tl.arange(0, c)[None, :], mask=output < outputs, other=0.0)
 
@@ -87,6 +88,7 @@ def _forward(
     tile_outputs: tl.constexpr,
     block: tl.constexpr,
 ):
+    """Store one or two maps of the layer norm of a tile of positions; `tiles` is the number of tiles of a sample."""
     sample, position, exists = tile_positions(tl.program_id(0), tiles, positions, block)
     offset = stream_offsets(sample, position, columns, x_strides[0], x_strides[1], x_strides[2])
     x = read_normed(x_at + offset[:, None] + tl.arange(0, c), exists, norm_at, norm_offset_at, c)
@@ -155,6 +157,7 @@ def _backward(
     has_bias: tl.constexpr,
     block: tl.constexpr,
 ):
+    """Store the gradient of x for every n-th tile, and the sums of the gradients of norm and maps over these tiles."""
     dtype = x_at.dtype.element_ty
     channel = tl.arange(0, c)
     weight = _weight_rows(weight_at, outputs, c, tile_outputs)

@@ -189,6 +189,7 @@ class _OuterProductMean(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_y: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of both operands, the parameters of the map and the stream."""
         left_rows, right_rows, inverse, weight, offset = ctx.saved_tensors
         (b, size_i), size_j, c_z = left_rows.shape[:2], right_rows.shape[1], len(weight)
         needs_left, needs_right, *_, needs_stream, _ = ctx.needs_input_grad
@@ -222,7 +223,10 @@ def outer_product_mean_triton(
 def outer_product_mean_adding_triton(
     residual: Residual, left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Tensor, out: Affine
 ) -> Tensor | None:
-    """Compute `outer_product_mean` on a CUDA device and add it to a stream; return None if this is not supported."""
+    """Compute `outer_product_mean` on a CUDA device and add it to a stream; return None if this is not supported.
+
+    Dropout, and a stream of another dtype or without contiguous channels, are not supported.
+    """
     stream, dropout_mask, in_place = residual
     if dropout_mask is not None or stream.dtype != left.dtype or stream.stride(-1) != 1:
         return None

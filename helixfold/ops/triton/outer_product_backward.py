@@ -41,6 +41,7 @@ def _backward_of_operand(
     block_s: tl.constexpr,
     precision: tl.constexpr,
 ):
+    """Store the gradient of some rows, channels and sequences of one operand ("own"), summed over the other's rows."""
     # The names apply to the left operand, with rows i and channels c. The right operand has columns j and channels d.
     b = tl.program_id(2).to(tl.int64)
     first_own = tl.program_id(0) // (c // block_c) * block_own
@@ -93,6 +94,7 @@ def _backward_of_weight(
     in_one: tl.constexpr,
     precision: tl.constexpr,
 ):
+    """Store the sums over some tiles of edges of the gradients of the weight and of its offset, for some channels."""
     first_c = tl.program_id(0) * block_c
     tiles_i, tiles_j = tl.cdiv(size_i, block_i), tl.cdiv(size_j, block_j)
     left_row, right_row = tl.arange(0, block_i * block_c), tl.arange(0, block_j * d)
@@ -144,6 +146,7 @@ def _operand_tiles(operand: Tensor) -> dict[str, Any]:
 
 
 def _weight_tiles(left: Tensor) -> dict[str, Any]:
+    """Return tile sizes and launch options for the gradient of the weight; `left` is [b i c s]."""
     depth = left.shape[3]
     if left.dtype == torch.float32:
         return {"block_i": 8, "block_j": 4, "block_c": 4, "block_s": 32, "in_one": False, **FLOAT32}
@@ -156,7 +159,8 @@ def operand_gradient(
 ) -> Tensor:
     """Return the gradient of the operand with rows `own_rows`: [b i s c] for the left, [b s j d] for the right operand.
 
-    `transposed` must be true for the right operand, whose rows are the columns of `grad_y`.
+    `grad_y` is the gradient of the edges divided by the count. `transposed` must be true for the right operand, whose
+    rows are the columns of `grad_y`.
     """
     (b, size_own, c, depth), (_, size_other, d, _) = own_rows.shape, other_rows.shape
     grad_own = grad_y.new_empty(b, size_own, sequences, c)
@@ -184,7 +188,10 @@ def operand_gradient(
 def parameter_gradients(
     grad_y: Tensor, left_rows: Tensor, right_rows: Tensor, weight: Tensor, offset: Tensor
 ) -> list[Tensor]:
-    """Return the gradients of weight and offset of the output map, given the gradient of the edges [b i j c_z]."""
+    """Return the gradients of weight and offset of the output map.
+
+    `grad_y` [b i j c_z] is the gradient of the edges divided by the count.
+    """
     (b, size_i, c, depth), (_, size_j, d, _) = left_rows.shape, right_rows.shape
     tiles = _weight_tiles(left_rows)
     chunks = c // tiles["block_c"]

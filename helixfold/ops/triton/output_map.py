@@ -112,12 +112,15 @@ class MapGradients(NamedTuple):
 
 
 def can_map(x: Tensor) -> bool:
-    """Return whether the kernels support this stream; exact float32 products are left to cuBLAS."""
+    """Return whether the kernels support this stream: 32, 64, 128 or 256 channels of two bytes, not float32."""
     return x.element_size() == 2 and x.shape[-1] in _CHANNELS
 
 
 def added_map(attended: Tensor, weight: Tensor, offset: Tensor, residual: Residual) -> Tensor:
-    """Return the stream (b n k c) of the residual plus the map of `attended` [(b n k) c], times the dropout mask."""
+    """Return the residual's stream (b n k c) plus dropout mask times the map of `attended` [(b n k) c].
+
+    The result overwrites the stream if the residual is `in_place`.
+    """
     stream, dropout_mask, in_place = residual
     rows, c = attended.shape
     total, tile = stream if in_place else torch.empty_like(stream), _tile(stream)

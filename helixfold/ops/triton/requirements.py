@@ -61,7 +61,7 @@ def shared_memory(kernels: str, capability: tuple[int, int], *, gradients: bool)
 
 @cache
 def triton_is_there() -> bool:
-    """Return whether Triton is installed."""
+    """Return whether Triton is installed, without importing it."""
     return find_spec("triton") is not None
 
 
@@ -70,8 +70,9 @@ def missing_requirement(
 ) -> str | None:
     """Return why the device cannot run Triton kernels, or None if it can.
 
-    `kernels` is a name in `_SHARED_BYTES`, for kernels that need much shared memory. Devices without a compute
-    capability are accepted: there Triton interprets the kernels, or nothing is computed.
+    `kernels` is a name in `_SHARED_BYTES`, for kernels that need much shared memory; `gradients` includes their
+    backward pass. Triton must be installed unless a device is simulated. Devices without a compute capability are
+    accepted: there Triton interprets the kernels, or nothing is computed. Others need at least 8.0.
     """
     if not triton_is_there() and not is_simulated():
         return "triton is not installed"

@@ -40,6 +40,7 @@ def _add(
     block_rows: tl.constexpr,
     block_c: tl.constexpr,
 ):
+    """Store the stream plus the change times the mask for a tile of rows; `stream_b` etc. are strides [b i j c]."""
     row = tl.program_id(0) * block_rows + tl.arange(0, block_rows)
     channel = tl.program_id(1) * block_c + tl.arange(0, block_c)
     inside = (row < rows)[:, None] & (channel < c)[None, :]
@@ -100,6 +101,7 @@ class _AddChange(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        """Return the gradients of stream and change; the latter is multiplied by the dropout mask."""
         (mask,) = ctx.saved_tensors
         if mask is None or not ctx.needs_input_grad[1]:
             return gradient, gradient, None

@@ -42,7 +42,10 @@ def self_attention_adding_triton(
     weights: SelfAttentionWeights,
     heads: int,
 ) -> Tensor | None:
-    """Compute `self_attention` on a CUDA device and add it to its input stream."""
+    """Compute `self_attention` on a CUDA device and add it to its input stream; return None if this is not supported.
+
+    The residual must be for `x` itself, and the kernels must support its dtype and channels.
+    """
     if residual.stream is not x or not can_map(x):
         return None
     return _run(residual.adding, x, mask, bias, weights, heads)
@@ -56,6 +59,7 @@ def _run(
     weights: SelfAttentionWeights,
     heads: int,
 ) -> Tensor:
+    """Compute the change, or with `adding` the stream plus the change, with autograd only if gradients are needed."""
     norm, qkv, gate, out = weights
     bias, bias_weight = (None, bias.weight.to(x.dtype)) if isinstance(bias, Affine) else (bias, None)
     parameters: list[Any] = [bias_weight, *norm, qkv.weight.to(x.dtype), *gate.to(x.dtype), *out.to(x.dtype)]
@@ -124,6 +128,8 @@ class _Needed(NamedTuple):
 
 
 class _SelfAttention(torch.autograd.Function):
+    """Self-attention as one autograd function with the arguments of `_forward`."""
+
     @staticmethod
     def forward(
         ctx: Any,

@@ -17,6 +17,7 @@ _MAX_PARTS = 512
 @kernel
 @no_type_check
 def _sum(parts_at, sum_at, parts, columns, block_parts: tl.constexpr, block_columns: tl.constexpr):
+    """Store the sums of some columns over all `parts` rows of partial sums, in the dtype of the result."""
     column = tl.program_id(0) * block_columns + tl.arange(0, block_columns)[None, :]
     total = tl.zeros([block_parts, block_columns], tl.float32)
     for first in range(0, parts, block_parts):

@@ -179,6 +179,7 @@ def _transition(
     adds: bool,
     in_place: bool,
 ) -> Tensor:
+    """Return the change of `x`, or the sum of both if `adds`, in the memory of `x` if `in_place`."""
     y = x if in_place else torch.empty_like(x)
     x_rows, y_rows = as_rows(x, y)
     rows = x_rows[..., 0].numel()
@@ -219,6 +220,7 @@ def _transition_gradients(
     adds: bool,
     in_place: bool,
 ) -> tuple[Tensor | None, ...]:
+    """Return the gradients of `x` and of all parameters, with None where a parameter needs none."""
     _, *norm_learns, expand_learns, expand_offset_learns, contract_learns, contract_offset_learns = needed
     normed, grad_normed = normed_into(torch.empty_like(x), x, scale, offset), torch.empty_like(x)
     x_rows, grad_y_rows, *ours = as_rows(x, contiguous_channels(grad_y), normed, grad_normed)
@@ -283,6 +285,7 @@ def transition_adding_triton(residual: Residual, x: Tensor, weights: TransitionW
 
 
 def _run(x: Tensor, weights: TransitionWeights, *, adds: bool, in_place: bool) -> Tensor:
+    """Compute the transition, plus its input if `adds`, in the memory of the input if `in_place`."""
     norm, expand, contract = weights
     return recomputed(
         _transition,

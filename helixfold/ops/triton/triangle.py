@@ -35,7 +35,7 @@ def triangle_multiplication_triton(pair: Tensor, mask: Tensor, right: Tensor, we
 def triangle_multiplication_adding_triton(
     residual: Residual, pair: Tensor, mask: Tensor, right: Tensor, weights: TriangleWeights
 ) -> Tensor | None:
-    """Compute `triangle_multiplication` on a CUDA device and add it to the input pair."""
+    """Compute `triangle_multiplication` on a CUDA device and add it to its input; return None for another stream."""
     if residual.stream is not pair:
         return None
     return _Multiplication.apply(pair, mask, right, residual.adding, *_parameters(pair, weights))
@@ -52,7 +52,7 @@ def triangle_update_triton(
 def triangle_update_adding_triton(
     residual: Residual, pair: Tensor, mask: Tensor, right: Affine, right_gate: Affine, weights: TriangleWeights
 ) -> Tensor | None:
-    """Compute `triangle_update` on a CUDA device and add it to the input pair."""
+    """Compute `triangle_update` on a CUDA device and add it to its input; return None for another stream."""
     if residual.stream is not pair:
         return None
     maps = GatedMap.of(right, right_gate, pair.dtype)
@@ -67,12 +67,14 @@ def _parameters(pair: Tensor, weights: TriangleWeights) -> list[Tensor]:
 
 
 def _operand(pair: Tensor, mask: Tensor, scale: Tensor, offset: Tensor, *maps: Tensor) -> Tensor:
+    """Return the operand [b, c, rows, columns]; scale and offset are of the norm, `maps` the fields of `GatedMap`."""
     return operands(pair, mask, (scale, offset), GatedMap(*maps))[0]
 
 
 def _operand_gradients(
     needed: tuple[bool, ...], gradient: Tensor, pair: Tensor, mask: Tensor, scale: Tensor, offset: Tensor, *maps: Tensor
 ) -> tuple[Tensor | None, ...]:
+    """Return the gradients of pair, norm and maps of `_operand`, given the `gradient` of its result."""
     sides = [GatedMap(*maps)]
     memory = Gradients(pair, len(maps[0]), 1, has_change=False, learns=any(needed[2:]))
     grad_pair = memory.of_operands(mask, (scale, offset), sides, [gradient.contiguous()])
@@ -123,6 +125,7 @@ class _Multiplication(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of pair, right operand and parameters from the saved operands and product."""
         pair, mask, left, right, product, dropout_mask, *parameters = ctx.saved_tensors
         norm_in, norm_out, out, sides = _grouped(parameters)
         gradient = gradient if gradient.stride(-1) == 1 else gradient.contiguous()

@@ -88,6 +88,7 @@ def _operands(
     block: tl.constexpr,
     part: tl.constexpr,
 ):
+    """Store the gated, masked maps of a tile of positions as channels of the left and the optional right operand."""
     sample, position, exists = tile_positions(tl.program_id(0), tiles, positions, block)
     x_at = positions_at(pair, sample, position, columns)[:, None] + tl.arange(0, c_z)
     x = read_normed(x_at, exists, norm_at, norm_offset_at, c_z)
@@ -146,6 +147,7 @@ def placed(x: Tensor) -> tuple[Tensor | int, ...]:
 
 
 def _tile(pair: Tensor, outputs: int) -> dict[str, int]:
+    """Return tile sizes and launch options for gated maps with `outputs` outputs."""
     block, part = (128, 32) if pair.element_size() == 2 else (32, 32)
     return {"block": block, "part": min(part, outputs), "num_warps": 8, "num_stages": 2}
 

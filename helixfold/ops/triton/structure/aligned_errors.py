@@ -30,6 +30,7 @@ def _rows(at, stride_channel, row, stride, rows):
 @jit
 @no_type_check
 def _store(at, stride_channel, row, stride, rows, tile):
+    """Store the first 7 channels of a tile of rows."""
     channel = tl.arange(0, _WIDTH)
     inside = (row < rows)[:, None] & (channel < _CHANNELS)[None, :]
     tl.store(at + row[:, None] * stride + channel[None, :] * stride_channel, tile, mask=inside)
@@ -52,6 +53,7 @@ def _slopes(x, y, z, points, frame_mask, point_mask, clamp):
 @kernel
 @no_type_check
 def _of_frames(frames, points_at, masks, clamp_at, sums_at, gradient, sizes, tile: tl.constexpr):
+    """Store the sum of the errors of a tile of frames with all points, and the gradients of these frames."""
     frame_count, point_count = sizes
     sample = tl.program_id(1).to(tl.int64)
     frame = tl.program_id(0) * tile + tl.arange(0, tile)
@@ -82,6 +84,7 @@ def _of_frames(frames, points_at, masks, clamp_at, sums_at, gradient, sizes, til
 @kernel
 @no_type_check
 def _of_points(frames, points_at, masks, clamp_at, gradient_at, sizes, tile: tl.constexpr):
+    """Store the gradients of a tile of points, summed over all frames."""
     frame_count, point_count = sizes
     sample = tl.program_id(1).to(tl.int64)
     point = tl.program_id(0) * tile + tl.arange(0, tile)
@@ -112,7 +115,7 @@ def aligned_errors_triton(
     gradients: bool = True,
     pairs: None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute `aligned_errors` of all pairs on a CUDA device."""
+    """Compute `aligned_errors` of all pairs on a CUDA device; `pairs` must be None."""
     (n, _, frames, _), count = inverse_frames.shape, points.shape[1]
     points, clamp = points.contiguous(), clamp.contiguous()
     masks = frames_mask.contiguous(), points_mask.contiguous()

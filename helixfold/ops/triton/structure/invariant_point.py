@@ -191,6 +191,7 @@ class _PointAttention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_features: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of projections, frames, pair and parameters from the saved logits."""
         projected, rotation, translation, pair, *saved = ctx.saved_tensors
         point_weight, scale, _, weight, query, key, value, features, logits, log_sum = saved
         frames, grad_features, first = (rotation, translation), grad_features.contiguous(), ctx.first

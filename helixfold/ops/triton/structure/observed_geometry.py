@@ -15,6 +15,7 @@ _SQUARED_FLOOR = tl.constexpr(1e-8)
 @jit
 @no_type_check
 def _unit(v):
+    """Return vectors of length 1."""
     length = tl.sqrt(v[0] * v[0] + v[1] * v[1] + v[2] * v[2] + _SQUARED_FLOOR)
     return v[0] / length, v[1] / length, v[2] / length
 
@@ -22,12 +23,14 @@ def _unit(v):
 @jit
 @no_type_check
 def _difference(a, b):
+    """Return the difference of two vectors."""
     return a[0] - b[0], a[1] - b[1], a[2] - b[2]
 
 
 @jit
 @no_type_check
 def _product(a, b):
+    """Return the scalar product of two vectors."""
     return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
 
 

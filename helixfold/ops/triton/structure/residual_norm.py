@@ -32,6 +32,7 @@ def _read(inputs, place, inside):
 @kernel
 @no_type_check
 def norm_sum(inputs, scale_at, offset_at, y_at, rows, c: tl.constexpr, block_rows: tl.constexpr, block_c: tl.constexpr):
+    """Write the layer norm of a tile of rows; `inputs` are the stream, its change and the dropout mask or None."""
     row, channel = tl.program_id(0) * block_rows + tl.arange(0, block_rows), tl.arange(0, block_c)
     inside = (row < rows)[:, None] & (channel < c)[None, :]
     place = row.to(tl.int64)[:, None] * c + channel[None, :]
@@ -54,7 +55,7 @@ def norm_sum_backward(
     block_rows: tl.constexpr,
     block_c: tl.constexpr,
 ):
-    """Write the gradient of both the stream and its change, and partial sums for scale and offset."""
+    """Write the gradient of the sum, which both stream and change have, and partial sums for scale and offset."""
     row, channel = tl.program_id(0) * block_rows + tl.arange(0, block_rows), tl.arange(0, block_c)
     inside = (row < rows)[:, None] & (channel < c)[None, :]
     place = row.to(tl.int64)[:, None] * c + channel[None, :]

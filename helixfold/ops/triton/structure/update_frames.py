@@ -39,6 +39,7 @@ def _vector(at, residue, exists, size):
 @jit
 @no_type_check
 def _store(at, residue, exists, size, a, b, c):
+    """Store three numbers of some residues, which have `size` numbers each."""
     at += size * residue
     tl.store(at, a, mask=exists)
     tl.store(at + 1, b, mask=exists)
@@ -60,6 +61,7 @@ def _turned(q, u):
 @kernel
 @no_type_check
 def _update(inputs, outputs, residues, block: tl.constexpr):
+    """Store the updated frames of some residues; `inputs` are quaternion, rotation, translation and update."""
     residue = tl.program_id(0) * block + tl.arange(0, block)
     exists = residue < residues
     w, x, y, z, _ = _turned(_quaternion(inputs[0], residue, exists), _vector(inputs[3], residue, exists, 6))
@@ -105,6 +107,7 @@ def _gradient_of_rotation(at, residue, exists, w, x, y, z):
 @kernel
 @no_type_check
 def _differentiate(inputs, gradients, grad_inputs, residues, block: tl.constexpr):
+    """Store the gradients of quaternion, rotation and update (`grad_inputs`) from the `gradients` of new frames."""
     residue = tl.program_id(0) * block + tl.arange(0, block)
     exists = residue < residues
     q, u = _quaternion(inputs[0], residue, exists), _vector(inputs[3], residue, exists, 6)
@@ -174,6 +177,7 @@ class _UpdateFrames(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        """Return the gradients of quaternion, rotation, translation and update."""
         inputs = ctx.saved_tensors
         grad_quaternion, grad_rotation, grad_update = (torch.empty_like(inputs[index]) for index in (0, 1, 3))
         gradients = tuple(x.contiguous() for x in gradients)
