@@ -22,7 +22,10 @@ _ROUNDING = 1e-5
 
 @dataclass(frozen=True, kw_only=True)
 class RenamedTruth:
-    """The true structure with the atom names that fit a prediction best, in Angstrom."""
+    """The true structure with the atom names that fit a prediction best, in Angstrom.
+
+    `frames` are the frames of the eight rigid groups, and `frames_mask` is 1 where their atoms are observed.
+    """
 
     atom14: Float[Tensor, "b r 14 3"]
     atom14_mask: Float[Tensor, "b r 14"]  # 1 where observed
@@ -64,9 +67,10 @@ def alternative_is_better(
     alternative: Float[Tensor, "b r 14 3"],
     ambiguous: Float[Tensor, "b r 14"],
 ) -> Bool[Tensor, "b r"]:
-    """Return for each residue whether its alternative positions fit the predicted distances better.
+    """Return for each residue whether its alternative true positions fit the predicted distances better.
 
-    Only distances from ambiguous to unambiguous atoms count.
+    Only distances from its ambiguous atoms to unambiguous atoms of all residues count, and only observed atoms
+    (`exists`). If both fit equally well, return False.
     """
     unambiguous = rearrange(exists * (1 - ambiguous), "b r a -> b (r a) 1")
     # If one atom of an ambiguous pair is missing, the alternative position of the other is the origin, and the choice
@@ -75,6 +79,7 @@ def alternative_is_better(
     predicted_distances = _distances(predicted, predicted)
 
     def misfit(named: Float[Tensor, "b r 14 3"]) -> Float[Tensor, "b r"]:
+        """Return for each residue the sum of distance errors if its true atoms have the positions `named`."""
         # Unambiguous atoms have the same positions in both sets.
         errors = _distances(named, positions).sub_(predicted_distances).abs_()
         return (rearrange(errors @ unambiguous, "b (r a) 1 -> b r a", r=observed.shape[1]) * observed).sum(-1)

@@ -20,6 +20,7 @@ from helixfold.model.geometry.atoms import pseudo_beta
 from helixfold.model.geometry.rigid import length
 from helixfold.model.outputs import PredictedStructure
 
+# Names of the scores of `chain_metrics`.
 METRICS = ("chain_lddt_ca", "interface_lddt_ca", "native_contacts")
 
 _CA = ATOM_ORDER["CA"]
@@ -53,10 +54,12 @@ def chain_metrics(
 
 
 def _distances(points: Float[Tensor, "b r 3"]) -> Float[Tensor, "b r r"]:
+    """Return the distances between all points of a sample."""
     return torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def _mean_or_nan(values: Float[Tensor, "b r r"], weight: Float[Tensor, "b r r"]) -> Float[Tensor, " b"]:
+    """Return the weighted mean of each sample, or NaN if its weights are all 0."""
     total = weight.sum((1, 2))
     return torch.where(total > 0, (values * weight).sum((1, 2)) / total.clamp(min=1), math.nan)
 

@@ -38,7 +38,7 @@ def permuted_labels(structure: PredictedStructure, batch: MultimerBatch, labels:
     """Return labels in which each chain has the true atoms of the equal chain that fits the prediction best.
 
     The best assignment has the lowest RMSD of all C-alphas after superposition. The host waits for the predicted
-    C-alphas if any chain has a copy.
+    C-alphas if any chain has a copy. If none has, or if a predicted C-alpha is not finite, chains keep their own truth.
     """
     if labels.copies_mask.shape[1] == 1:
         return labels.of_own_chains()
@@ -69,7 +69,7 @@ def best_copies(
     observed: Bool[np.ndarray, "k r"],
     numbers: ChainNumbers,
 ) -> Int[np.ndarray, "r"]:
-    """Return for each residue the index of the copy of its chain in the best assignment of chains.
+    """Return for each residue the index, from 0, of the copy of its chain in the best assignment of chains.
 
     `truth` has the C-alphas of each residue in every copy of its chain, in Angstrom; residues of chain number 0 are
     padding. All assignments are tried if they are few. Otherwise each chain of the sequence with the fewest copies is
@@ -127,6 +127,7 @@ class _Moments:
         observed: Bool[np.ndarray, "k r"],
         residues: Sequence[Int[np.ndarray, "_"]],
     ) -> "_Moments":
+        """Compute the sums from centred coordinates; `residues` has the indices of the residues of each chain."""
         x = predicted.astype(np.float64) - predicted.mean(0)
         y = (truth - truth[observed].mean(0) if observed.any() else truth).astype(np.float64) * observed[..., None]
         chains = [(x[each] * observed[:, each, None], y[:, each]) for each in residues]

@@ -7,6 +7,7 @@ from typing import Annotated
 from data_pipeline.io.config import Bound, Config, ConfigError, added_setting
 from helixfold.model.config import Method
 
+# Names of the terms of the loss; `LossConfig` has a weight of this name for each.
 TERMS = (
     "backbone_fape",
     "sidechain_fape",
@@ -24,12 +25,17 @@ TERMS = (
 )
 # Terms between the chains of a complex, which single chains do not have.
 INTERFACE_TERMS = ("interface_fape", "centre_of_mass")
+# Type of weights and limits: finite and at least 0.
 Number = Annotated[float, Bound("be a number that is not negative", lambda value: 0 <= value < math.inf)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossConfig(Config):
-    """Settings of the training loss: a weight for each term, then constants (AlphaFold 2, Suppl. Sec. 1.9)."""
+    """Settings of the training loss: a weight for each term, then constants (AlphaFold 2, Suppl. Sec. 1.9).
+
+    A term of weight 0 is not computed. `fape_clamp` applies to side chains always, and to the backbone only in examples
+    whose label `use_clamped_fape` is 1.
+    """
 
     backbone_fape: Number = 0.5  # FAPE of the backbone
     sidechain_fape: Number = 0.5  # FAPE of all atoms
@@ -71,12 +77,18 @@ class LossConfig(Config):
 
 
 def initial_training(method: Method = "monomer") -> LossConfig:
-    """Return the loss settings of AlphaFold's initial training (Suppl. Sec. 1.11.1 and Eq. 7)."""
+    """Return the loss settings of AlphaFold's initial training, with terms between chains for "multimer".
+
+    AlphaFold 2, Suppl. Sec. 1.11.1 and Eq. 7.
+    """
     return LossConfig() if method == "monomer" else complexes(LossConfig())
 
 
 def finetuning(method: Method = "monomer") -> LossConfig:
-    """Return the loss settings of AlphaFold's fine-tuning: violations, resolved atoms and aligned errors (Eq. 7)."""
+    """Return the loss settings of AlphaFold's fine-tuning: violations, resolved atoms and aligned errors (Eq. 7).
+
+    For "multimer", they also have the terms between chains.
+    """
     config = LossConfig(experimentally_resolved=0.01, aligned_error=0.1, violation=1.0)
     return config if method == "monomer" else complexes(config)
 

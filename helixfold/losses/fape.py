@@ -16,7 +16,7 @@ from helixfold.model.geometry.rigid import Rigid, rigid_from_tensor
 from helixfold.model.outputs import PredictedStructure
 from helixfold.ops.structure.aligned_errors import ChainPairs, aligned_errors
 
-UNIT = 10.0  # Angstrom that count as an error of 1
+UNIT = 10.0  # Angstrom that count as an error of 1 in FAPE, except between chains
 # Added to counts (DeepMind's program). The floor of squared errors gives a perfect prediction an error of 0.01 Angstrom
 # and a gradient.
 _COUNT_FLOOR = 1e-4
@@ -39,7 +39,8 @@ def frame_aligned_point_error(
 ) -> Float[Tensor, "*batch"]:
     """Return the mean error of all points in all frames (AlphaFold 2, Suppl. Alg. 28), in units of 10 Angstrom.
 
-    Errors above `clamp` (Angstrom, may be infinite) count as `clamp`.
+    The mean is over unmasked pairs of a frame and a point. Errors above `clamp` (Angstrom, may be infinite) count as
+    `clamp`.
     """
     total = _summed_errors(predicted, truth, (frames_mask, points_mask), clamp)
     return total / (UNIT * (_COUNT_FLOOR + frames_mask.sum(-1) * points_mask.sum(-1)))
@@ -88,6 +89,7 @@ class _SummedErrors(torch.autograd.Function):
         clamp: Float[Tensor, " n"],
         pairs: ChainPairs | None,
     ) -> Float[Tensor, " n"]:
+        """Return the sum of each sample, and save its gradients if any input needs one."""
         total, grad_frames, grad_points = aligned_errors(
             inverse_frames, points, frames_mask, points_mask, clamp, any(ctx.needs_input_grad), pairs
         )
@@ -104,7 +106,11 @@ class _SummedErrors(torch.autograd.Function):
 def backbone_fape(
     trajectory: Float[Tensor, "l b r 7"], true_frames: Rigid, mask: Float[Tensor, "b r"], clamp: Float[Tensor, " b"]
 ) -> Float[Tensor, " b"]:
-    """Return the FAPE of C-alphas in backbone frames (b r), averaged over iterations (Suppl. Alg. 20 line 17)."""
+    """Return the FAPE of C-alphas in backbone frames, averaged over the iterations `l` of the structure module.
+
+    `trajectory` has unit quaternions, then translations. The true frames are (b r), and `mask` is 1 where they are
+    observed. AlphaFold 2, Suppl. Alg. 20 line 17.
+    """
     predicted, truth = _backbones(trajectory, true_frames)
     mask, clamp = mask.expand(len(trajectory), *mask.shape), clamp.expand(len(trajectory), *clamp.shape)
     return frame_aligned_point_error(predicted, truth, mask, mask, clamp).mean(0)

@@ -18,7 +18,7 @@ from helixfold.model.geometry.rigid import Rigid, rigid_from_tensor
 from helixfold.model.heads import FIRST_DISTANCE, LAST_DISTANCE
 
 _CA = ATOM_ORDER["CA"]
-# Added to counts (DeepMind's program).
+# Added to counts of pairs, and of residues or atoms (DeepMind's program).
 _PAIRS_FLOOR, _COUNT_FLOOR = 1e-6, 1e-8
 _LDDT_CUTOFF = 15.0  # Angstrom; pairs further apart in the true structure do not count
 LDDT_LIMITS = (0.5, 1.0, 2.0, 4.0)  # Angstrom, maximum errors of preserved distances
@@ -27,7 +27,7 @@ _SMOOTH_LDDT_FLOOR = 1e-10
 
 
 def cross_entropy(logits: Float[Tensor, "*batch v"], labels: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-    """Return the negative log-probability of each label."""
+    """Return the negative log-probability of each label, without a mean."""
     flat = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none")
     return flat.view(labels.shape)
 
@@ -35,7 +35,10 @@ def cross_entropy(logits: Float[Tensor, "*batch v"], labels: Int[Tensor, "*batch
 def distogram_loss(
     logits: Float[Tensor, "b r r v"], pseudo_beta: Float[Tensor, "b r 3"], mask: Float[Tensor, "b r"]
 ) -> Float[Tensor, " b"]:
-    """Return the cross-entropy of the true distances of all pairs of pseudo-beta atoms (Suppl. Sec. 1.9.8)."""
+    """Return the mean cross-entropy of the true distance bins of all pairs of observed pseudo-beta atoms.
+
+    AlphaFold 2, Suppl. Sec. 1.9.8.
+    """
     difference = rearrange(pseudo_beta, "b i x -> b i 1 x") - rearrange(pseudo_beta, "b j x -> b 1 j x")
     true_bins = torch.bucketize(difference.square().sum(-1), _squared_edges(logits.shape[-1], logits.device))
     return masked_mean(cross_entropy(logits, true_bins), outer_mask(mask), _PAIRS_FLOOR)
@@ -44,7 +47,7 @@ def distogram_loss(
 def masked_msa_loss(
     logits: Float[Tensor, "b s r v"], true_msa: Int[Tensor, "b s r"], bert_mask: Float[Tensor, "b s r"]
 ) -> Float[Tensor, " b"]:
-    """Return the cross-entropy of the true residue types at masked MSA positions (Suppl. Sec. 1.9.9)."""
+    """Return the mean cross-entropy of the true residue types where `bert_mask` is 1 (Suppl. Sec. 1.9.9)."""
     return masked_mean(cross_entropy(logits, true_msa), bert_mask, _COUNT_FLOOR)
 
 
@@ -52,7 +55,10 @@ def masked_msa_loss(
 def lddt_ca(
     points: Float[Tensor, "b r 3"], true_points: Float[Tensor, "b r 3"], mask: Float[Tensor, "b r"]
 ) -> Float[Tensor, "b r"]:
-    """Return the lDDT of each residue's C-alpha, 0 to 1 (Suppl. Alg. 29 line 5), without stereochemical checks."""
+    """Return the lDDT of each residue's C-alpha, 0 to 1 (Suppl. Alg. 29 line 5), without stereochemical checks.
+
+    It is 1 for residues without an observed neighbour within 15 Angstrom in the true structure, and has no gradient.
+    """
     errors, counted = distance_errors(points, true_points, mask)
     exceeded = torch.bucketize(errors, _lddt_limits(errors.device), right=True)
     share = (1 - exceeded / len(LDDT_LIMITS)).to(counted.dtype)
@@ -63,7 +69,10 @@ def lddt_ca(
 def distance_errors(
     points: Float[Tensor, "*l b r 3"], true_points: Float[Tensor, "b r 3"], mask: Float[Tensor, "b r"]
 ) -> tuple[Float[Tensor, "*l b r r"], Float[Tensor, "b r r"]]:
-    """Return the distance error of every pair of residues (Angstrom), and a mask of the pairs that count in lDDT."""
+    """Return the absolute error of the distance of each pair (Angstrom), and a mask of the pairs that count in lDDT.
+
+    Pairs of two observed residues count if their true distance is below 15 Angstrom, but not a residue with itself.
+    """
     true_distances = _distances(true_points)
     errors = (_distances(points) - true_distances).abs()
     counted = (true_distances < _LDDT_CUTOFF) * outer_mask(mask)
@@ -74,7 +83,7 @@ def distance_errors(
 def lddt_loss(
     logits: Float[Tensor, "b r v"], positions: Float[Tensor, "b r 37 3"], labels: Labels
 ) -> Float[Tensor, " b"]:
-    """Return the cross-entropy of each observed residue's lDDT-CA (AlphaFold 2, Suppl. Alg. 29)."""
+    """Return the mean cross-entropy of the lDDT-CA bins of observed residues (AlphaFold 2, Suppl. Alg. 29)."""
     mask = labels.all_atom_mask[..., _CA]
     score = lddt_ca(positions[..., _CA, :], labels.all_atom_positions[..., _CA, :], mask)
     bins = logits.shape[-1]
@@ -85,7 +94,10 @@ def lddt_loss(
 def aligned_error_loss(
     logits: Float[Tensor, "b i j v"], frames: Float[Tensor, "b r 7"], true_frames: Rigid, mask: Float[Tensor, "b r"]
 ) -> Float[Tensor, " b"]:
-    """Return the cross-entropy of the error of each C-alpha in each backbone frame (b r) (Suppl. Sec. 1.9.7)."""
+    """Return the mean cross-entropy of the error bins of each C-alpha in each backbone frame (Suppl. Sec. 1.9.7).
+
+    Predicted and true frames are (b r). Pairs count where `mask` is 1 for both residues.
+    """
     with torch.no_grad():
         difference = _local_origins(rigid_from_tensor(frames)) - _local_origins(true_frames)
         true_bins = torch.bucketize(difference.square().sum(-1), _squared_breaks(logits.shape[-1], logits.device))
@@ -93,7 +105,10 @@ def aligned_error_loss(
 
 
 def experimentally_resolved_loss(logits: Float[Tensor, "b r 37"], labels: Labels) -> Float[Tensor, " b"]:
-    """Return the binary cross-entropy of which atoms of each residue are observed (Suppl. Sec. 1.9.10)."""
+    """Return the mean binary cross-entropy of whether atoms are observed, over atoms that residue types have.
+
+    AlphaFold 2, Suppl. Sec. 1.9.10.
+    """
     errors = nn.functional.binary_cross_entropy_with_logits(logits, labels.all_atom_mask, reduction="none")
     return masked_mean(errors, labels.atom37_atom_exists, _COUNT_FLOOR)
 
@@ -101,7 +116,7 @@ def experimentally_resolved_loss(logits: Float[Tensor, "b r 37"], labels: Labels
 def has_resolution(labels: Labels, min_resolution: float, max_resolution: float) -> Bool[Tensor, " b"]:
     """Return whether each sample has a resolution from which confidences are learnt (Suppl. Sec. 1.9.6, 1.9.10).
 
-    The range is in Angstrom. NMR structures and predictions have a resolution of 0.
+    The range is in Angstrom and includes both ends. NMR structures and predictions have a resolution of 0.
     """
     return (labels.resolution >= min_resolution) & (labels.resolution <= max_resolution)
 
@@ -137,8 +152,9 @@ def _distances(points: Float[Tensor, "*l b r 3"]) -> Float[Tensor, "*l b r r"]:
 def smooth_lddt_loss(frames: Float[Tensor, "l b r 7"], labels: Labels) -> Float[Tensor, " b"]:
     """Return 1 minus the smooth lDDT of C-alphas, averaged over residues and iterations (AlphaFold 3, Suppl. Alg. 27).
 
-    The four steps of lDDT are replaced by logistic functions of the distance error with a width of 1 Angstrom. C-alphas
-    are the origins of the backbone frames. The loss is equal for mirror images, so use it in addition to FAPE.
+    Only observed residues with a neighbour count, and `l` is the iterations of the structure module. The four steps of
+    lDDT are replaced by logistic functions of the distance error with a width of 1 Angstrom. C-alphas are the origins
+    of the backbone frames. The loss is equal for mirror images, so use it in addition to FAPE.
     """
     points, truth = frames[..., 4:], labels.all_atom_positions[..., _CA, :]
     mask = labels.all_atom_mask[..., _CA]

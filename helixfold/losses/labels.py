@@ -10,7 +10,9 @@ from torch import Tensor
 class Labels:
     """Training labels of a batch, with the names of `data_pipeline.features.ground_truth.GroundTruth`.
 
-    The last five are for the last recycling iteration or the whole example.
+    Positions are in Angstrom. "atom_exists" is 1 for atoms that the residue's type has, "gt_exists" and "mask" for
+    observed ones. "alt" fields have the ambiguous names of atoms exchanged. The last five are for the last recycling
+    iteration or the whole example.
     """
 
     aatype: Int[Tensor, "b r"]
@@ -27,9 +29,9 @@ class Labels:
     pseudo_beta_mask: Float[Tensor, "b r"]
     true_msa: Int[Tensor, "b s r"]  # the last iteration's MSA before BERT masking
     bert_mask: Float[Tensor, "b s r"]  # 1 where the masked-MSA loss counts
-    use_clamped_fape: Float[Tensor, " b"]  # 0 or 1
+    use_clamped_fape: Float[Tensor, " b"]  # 1 if errors of the backbone FAPE are clamped, else 0
     resolution: Float[Tensor, " b"]  # Angstrom, 0 if unknown
-    is_distillation: Float[Tensor, " b"]  # 0 or 1
+    is_distillation: Float[Tensor, " b"]  # 1 if the truth is a predicted structure, else 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,8 @@ _CHIS = 4  # the last torsions
 def torsion_loss(sin_cos: Float[Tensor, "l b r 7 2"], truth: Torsions) -> Float[Tensor, " b"]:
     """Return the squared chord between predicted and true chi angles, averaged over iterations and observed angles.
 
+    The other torsions do not count. Dim `l` is the iterations of the structure module.
+
     AlphaFold 2, Suppl. Alg. 27. For angles that are symmetric under a rotation by 180 degrees, the nearer value counts.
     """
     # As in DeepMind's program, but unlike the supplement, backbone angles do not count.
@@ -26,6 +28,6 @@ def torsion_loss(sin_cos: Float[Tensor, "l b r 7 2"], truth: Torsions) -> Float[
 
 
 def angle_norm_loss(unnormalized: Float[Tensor, "l b r 7 2"], seq_mask: Float[Tensor, "b r"]) -> Float[Tensor, " b"]:
-    """Return the mean deviation of the unnormalised torsion vectors from unit length (Suppl. Alg. 27 line 3)."""
+    """Return the mean absolute deviation of all seven torsion vectors from unit length (Suppl. Alg. 27 line 3)."""
     deviation = (length(unnormalized, _LENGTH_FLOOR**0.5) - 1).abs().mean((0, -1))
     return masked_mean(deviation, seq_mask, _COUNT_FLOOR)

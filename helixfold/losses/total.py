@@ -30,14 +30,15 @@ from helixfold.model.batch import Batch, MultimerBatch, with_chains
 from helixfold.model.geometry.observed import groups_and_chis_from_atom37
 from helixfold.model.outputs import Outputs
 
-_BACKBONE_GROUP = 0
+_BACKBONE_GROUP = 0  # index among the eight rigid groups
 
 
 @dataclass(frozen=True, kw_only=True)
 class Losses:
     """Losses of each sample: the terms without gradient, their weighted sum, and the total with gradient.
 
-    Complexes also have `metrics`; see `chain_metrics`.
+    `total` is `weighted` times the square root of the number of residues. Complexes also have `metrics`; see
+    `chain_metrics`.
     """
 
     unweighted: dict[str, Float[Tensor, " b"]]
@@ -123,4 +124,5 @@ def total_loss(outputs: Outputs, batch: Batch, labels: Labels, config: LossConfi
 def _weights(
     config: LossConfig, names: tuple[str, ...], dtype: torch.dtype, device: torch.device
 ) -> Float[Tensor, " terms"]:
+    """Return the weights of these terms in `config` as a tensor."""
     return torch.tensor([getattr(config, name) for name in names], dtype=dtype, device=device)

@@ -56,7 +56,11 @@ def violation_loss(
     tolerance_factor: float = 12.0,
     overlap_tolerance: float = 1.5,
 ) -> Float[Tensor, " b"]:
-    """Return the violation loss of the final atom positions (Suppl. Eq. 47)."""
+    """Return the violation loss of the atoms of the last iteration (Suppl. Eq. 47).
+
+    It is the mean excess of peptide bonds and of their two angles, plus the clashes per atom. Tolerances are as in
+    `violations`.
+    """
     exists, tolerances = labels.atom14_atom_exists, (tolerance_factor, overlap_tolerance)
     asym_id = batch.asym_id if isinstance(batch, MultimerBatch) else None
     indices = _ResidueIndices(batch.residue_index, asym_id)
@@ -78,7 +82,7 @@ def violations(
     """Return the violations of atoms (Angstrom); residues with consecutive `residue_index` count as bonded.
 
     In a complex, `asym_id` is the index of each residue's chain, and bonds are within chains only. Bonds and angles
-    may deviate by `tolerance_factor` standard deviations, other atoms may overlap by `overlap_tolerance`.
+    may deviate by `tolerance_factor` standard deviations, other atoms may overlap by `overlap_tolerance` Angstrom.
     """
     tolerances = tolerance_factor, overlap_tolerance
     deviations = _deviations(atoms, exists, aatype, _ResidueIndices(residue_index, asym_id), tolerances)
@@ -136,6 +140,7 @@ def _deviations(
     indices: _ResidueIndices,
     tolerances: tuple[float, float],
 ) -> _Deviations:
+    """Compute all deviations; `tolerances` are the factor of standard deviations and the overlap in Angstrom."""
     # Absent atoms never overlap.
     radius = torch.where(exists > 0, _radii(atoms.device)[aatype].to(atoms.dtype), -torch.inf)
     return _Deviations(
@@ -208,6 +213,7 @@ def _peptide_bonds(tolerance_factor: float, device: torch.device) -> Float[Tenso
 def _bounds(
     tolerance_factor: float, overlap_tolerance: float, device: torch.device
 ) -> tuple[Float[Tensor, "21 14 14"], Float[Tensor, "21 14 14"]]:
+    """Return the minimum and maximum distances of atom14 pairs by residue type; an atom has no bounds to itself."""
     lower, upper = (table.copy() for table in distance_bounds(tolerance_factor, overlap_tolerance))
     for table, value in ((lower, -np.inf), (upper, np.inf)):
         table[:, range(14), range(14)] = value
@@ -259,6 +265,7 @@ class _Overlaps(torch.autograd.Function):
         residue: Float[Tensor, "b n"],
         bond: Float[Tensor, "b n"],
     ) -> Float[Tensor, "b n"]:
+        """Return each atom's sum of overlaps with all others, except within a residue or a bond."""
         total = torch.zeros_like(radius)
         indices = unmasked(radius > -torch.inf)
         atoms = _Atoms(points[:, indices], radius[:, indices], residue[:, indices], bond[:, indices])
