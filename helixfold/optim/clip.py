@@ -10,7 +10,7 @@ from torch import Tensor
 from helixfold.ops.constants import LINE
 from helixfold.optim.config import AdaGCConfig
 
-# Number of elements whose squares are summed in float32.
+# Length of a row: the number of elements whose squares are summed in float32.
 ROW = 1024
 # Elements that are read at a time. Few kernel launches on a GPU, and few waits for threads on a CPU, matter more than
 # the cache.
@@ -18,7 +18,10 @@ _CHUNK, _CHUNK_ON_A_DEVICE = 2**21, 2**24
 
 
 def tensor_norms(flat: Float[Tensor, " n"], lines: Int[Tensor, " t"]) -> Float64[Tensor, " t"]:
-    """Return the norm of each tensor in a flat buffer, which is read once; `lines` has their lengths in lines."""
+    """Return the norm of each tensor in a flat buffer, which is read once; `lines` has their lengths in lines.
+
+    A line is `LINE` elements. Tensors follow one another, each padded to whole lines.
+    """
     return tensor_norms_of_lines(row_norms(flat, LINE), lines)
 
 
@@ -36,7 +39,7 @@ def norm(flat: Float[Tensor, " n"]) -> Float64[Tensor, ""]:
 
 
 def norm_of_rows(norms: Float32[Tensor, " n"]) -> Float64[Tensor, ""]:
-    """Return the norm of a whole buffer from the norms of its rows."""
+    """Return the norm of a whole buffer from the norms of its rows, in float64."""
     return torch.linalg.vector_norm(norms.double())
 
 
@@ -73,13 +76,14 @@ def add_scaled(total: Float32[Tensor, " n"], gradient: Float[Tensor, " n"], scal
 
 
 def _chunk(flat: Tensor) -> int:
+    """Return the number of elements to read at a time on the device of `flat`."""
     return _CHUNK if flat.device.type == "cpu" else _CHUNK_ON_A_DEVICE
 
 
 def adagc_warm_up(
     norms: Float[Tensor, " t"], averages: Float32[Tensor, " t"], clip_norm: float
 ) -> tuple[Float32[Tensor, " t"], Float32[Tensor, " t"]]:
-    """Return factors that clip the whole gradient to `clip_norm`, and the new averages.
+    """Return factors that clip the whole gradient to `clip_norm`, equal for all tensors, and the new averages.
 
     AdaGC, arXiv 2502.11034, Alg. 1, t < T_start: during warm-up the average of a tensor is its smallest clipped norm so
     far. `norms` has one norm per tensor.

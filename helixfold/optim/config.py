@@ -6,8 +6,11 @@ from typing import Annotated, Literal
 
 from data_pipeline.io.config import ABOVE_ZERO, BELOW_ONE, Config, at_least
 
+# What is clipped: nothing, each example's gradient, their mean, or each tensor of the mean.
 Clipping = Literal["none", "sample", "global", "adagc"]
+# Optimizer of hidden matrices; Adam updates all other parameters.
 Method = Literal["adam", "muon"]
+# How the updates of islands are averaged: weighted and without anomalous ones (EDiT), or equally (DiLoCo).
 OuterAverage = Literal["penalised", "plain"]
 
 
@@ -114,5 +117,5 @@ class OuterConfig(Config):
 
 
 def finetuning() -> OptimizerConfig:
-    """Return the settings of AlphaFold's fine-tuning: half the learning rate, constant from the first step."""
+    """Return the settings of AlphaFold's fine-tuning: half the default learning rate, constant from the first step."""
     return OptimizerConfig(learning_rate=5e-4, warmup_steps=0, decay_after=None)

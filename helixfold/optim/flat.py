@@ -27,7 +27,7 @@ from helixfold.optim.config import MuonConfig, OptimizerConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Slot:
-    """Position of a parameter in a flat buffer, starting at element `offset`."""
+    """Name, shape and position of a parameter in a flat buffer, in which it starts at element `offset`."""
 
     name: str
     shape: tuple[int, ...]
@@ -35,7 +35,7 @@ class Slot:
 
     @property
     def lines(self) -> int:
-        """Number of lines of the parameter in the buffer."""
+        """Number of lines (of `LINE` elements) of the parameter in the buffer, rounded up."""
         return -(-torch.Size(self.shape).numel() // LINE)
 
 
@@ -109,7 +109,8 @@ _MIN_NORM = 1e-7
 class Muon:
     """Muon: updates of the hidden matrices in an optimizer's flat buffers, and their momentum.
 
-    `like` is one of the flat buffers. `others` is 1 for each line of the buffers that Adam updates, and 0 elsewhere.
+    `like` is one of the flat buffers. `others` is 1 for each line of the buffers that Adam updates, and 0 for lines of
+    hidden matrices. `momentum` is a flat buffer, which is used for hidden matrices only.
     """
 
     def __init__(self, layout: ParameterLayout, config: MuonConfig, like: Float32[Tensor, " n"]) -> None:
@@ -129,7 +130,10 @@ class Muon:
         scale: Float32[Tensor, ""] | Float32[Tensor, " lines"],
         learning_rate: float,
     ) -> None:
-        """Update the hidden matrices in `master` by the gradient times `scale`, one factor for all or for each line."""
+        """Update the hidden matrices in `master` by the gradient times `scale`, one factor for all or for each line.
+
+        `learning_rate` is Adam's. The momentum is updated, too; weight decay is left to Adam's update.
+        """
         decay, rate = self.config.momentum, learning_rate * self.config.rate
         for group in self._groups:
             scales = [scale if scale.ndim == 0 else scale[slot.offset // LINE] for slot in group]
@@ -145,12 +149,15 @@ class Muon:
 
 
 def is_hidden_matrix(slot: Slot) -> bool:
-    """Return whether a parameter maps one hidden representation to another."""
+    """Return whether a parameter is a hidden matrix, which Muon updates.
+
+    It is a matrix with at least 8 rows and columns outside the embedders and heads.
+    """
     return len(slot.shape) == 2 and min(slot.shape) >= _MIN_SIZE and not slot.name.startswith(_OUTER_LAYERS)
 
 
 def orthogonal(matrices: Float[Tensor, "k m n"], rounds: int) -> Float[Tensor, "k m n"]:
-    """Move the singular values of each matrix close to 1 by Newton-Schulz iterations.
+    """Return matrices with the singular values of each moved close to 1 by Newton-Schulz iterations.
 
     Matrices with a Frobenius norm below 1e-7 stay small, and zeros stay zero. `rounds` is the number of iterations.
     """
@@ -180,7 +187,7 @@ def _matrix(flat: Tensor, slot: Slot) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class StepReport:
-    """Outcome of a step.
+    """Outcome of an update of the weights.
 
     `gradient_norm` is the norm of the mean gradient over micro-batches, before "global" and after "sample" clipping.
     `clipped` is the fraction of samples ("sample") or tensors ("adagc") that were clipped, or 0 or 1 ("global").
@@ -194,7 +201,10 @@ class StepReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Gathering:
-    """Buffer into which autograd writes gradients, and the part `total` of the sum, from element `start`, for them."""
+    """A buffer `gradient` into which autograd writes, and the part `total` of the step's sum to which it is added.
+
+    The part starts at element `start` of the sum and has the length of the buffer.
+    """
 
     start: int
     gradient: Tensor
@@ -292,20 +302,23 @@ class FlatOptimizer:
 
     @property
     def gradient_sum(self) -> Tensor:
-        """Flat buffer with the sum of all gradients collected since the last step."""
+        """Flat buffer with the sum of all clipped gradients collected since the last step.
+
+        A gradient that `collect(last=True)` left out of the sum is added first.
+        """
         if self._only_scale is not None:
             scale, self._only_scale = self._only_scale, None
             self.add(scale, 0, len(self._sum))
         return self._sum
 
     def restored(self) -> None:
-        """Update the working copy and clear the gradients, after the tensors of `tensors()` have been overwritten."""
+        """Copy the masters to the working copy and clear the gradients, after `tensors()` have been overwritten."""
         if self._buffers.working is not None:
             self._buffers.working.copy_(self._buffers.master[: self._layout.low])
         self.zero_gradients()
 
     def zero_gradients(self) -> None:
-        """Clear all gradients computed or collected since the last step."""
+        """Clear all gradients computed or collected since the last step, and make parameters' `grad` views again."""
         self._forget()
         for each in self.gathered:
             each.gradient.zero_()
@@ -339,7 +352,8 @@ class FlatOptimizer:
     def clip_micro_batch(self) -> Tensor:
         """Return the factor that clips the gradient of the current micro-batch; 1 unless `clipping` is "sample".
 
-        Raise `InputError` if gradients are no longer views of the buffers.
+        The gradient itself is not changed. The sample is counted for `StepReport.clipped`. Raise `InputError` if
+        gradients are no longer views of the buffers.
         """
         self._check_views()
         if self.config.clipping != "sample":
@@ -351,7 +365,10 @@ class FlatOptimizer:
 
     @torch.no_grad()
     def add(self, scale: Tensor, start: int, stop: int) -> None:
-        """Add elements `start` to `stop` of the micro-batch's gradient times `scale` to the sum, and clear them."""
+        """Add elements `start` to `stop` (exclusive) of the micro-batch's gradient times `scale` to the sum.
+
+        These elements are then cleared. Gradients that autograd adds to the sum directly are not in the micro-batch's.
+        """
         self._measured, self._is_clear = 0, False
         for each in self.gathered:
             low, high = max(0, start - each.start), max(0, stop - each.start)
@@ -360,9 +377,9 @@ class FlatOptimizer:
 
     @torch.no_grad()
     def measure(self, start: int, stop: int) -> None:
-        """Compute the norms of elements `start` to `stop` of the sum; `start` must be the start of a row.
+        """Compute the norms of rows of the sum, elements `start` to `stop` (exclusive), for the next `step`.
 
-        `step` computes all norms unless every element has been measured.
+        `start` must be the start of a row. `step` computes all norms unless every element has been measured.
         """
         rows = slice(start // self._row, -(-stop // self._row))
         self._norms[rows] = clip.row_norms(self._sum[start:stop], self._row)
@@ -370,7 +387,7 @@ class FlatOptimizer:
 
     @torch.no_grad()
     def step(self, learning_rate: float, *, micro_batches: int) -> StepReport:
-        """Update the weights by the mean of the collected gradients of `micro_batches`, and clear the sum.
+        """Update the weights by the sum of the collected gradients divided by `micro_batches`, and clear the sum.
 
         If the gradient or its norm is not finite, the step is skipped and the sum is cleared. The host waits for a GPU
         once, for the report. Raise `InputError` if gradients are no longer views of the buffers.
@@ -452,6 +469,7 @@ class FlatOptimizer:
         self._begin_step()
 
     def _begin_step(self) -> None:
+        """Reset what is counted for a step; buffers are not cleared."""
         self.samples.zero_()
         self._measured, self._is_clear, self._only_scale = 0, True, None
 
@@ -486,6 +504,7 @@ class FlatOptimizer:
         return self._by_name(self._buffers.average)
 
     def _by_name(self, flat: Tensor) -> dict[str, Tensor]:
+        """Return the parameters in a flat buffer by name, with frozen parameters of the model."""
         views = self._layout.views(flat[: self._layout.low], flat[self._layout.low :])
         trainable = {id(parameter): view for parameter, view in zip(self._parameters, views, strict=True)}
         return {
@@ -494,6 +513,7 @@ class FlatOptimizer:
         }
 
     def _check_views(self) -> None:
+        """Raise `InputError` if the gradient of a parameter is not a view of the buffers."""
         for slot, parameter, view in zip(self._layout.slots, self._parameters, self._gradients, strict=True):
             if parameter.grad is not view:
                 raise InputError(
@@ -504,7 +524,7 @@ class FlatOptimizer:
 
 @torch.no_grad()
 def add_together(sums: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
-    """Add each gradient to its sum, with few kernel launches in total; None means a gradient of zero."""
+    """Add each gradient to its sum in place, with few kernel launches in total; None means a gradient of zero."""
     by_dtype: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
     for total, gradient in zip(sums, gradients, strict=True):
         if gradient is not None:

@@ -28,7 +28,7 @@ _MIN_DEVIATION = 0.01
 class NormStatistics:
     """Moving mean and variance of update norms, for each island and module.
 
-    Shapes have `k` islands and `m` modules. `seen` is the number of norms so far.
+    Shapes have `k` islands and `m` modules. `seen` is the number of finite norms so far.
     """
 
     mean: Float64[Tensor, "k m"]
@@ -51,9 +51,10 @@ class NormStatistics:
         return ~norms.isfinite() | (far & (self.seen >= config.settle))
 
     def add_(self, norms: Float64[Tensor, "k m"], config: PenaltyConfig) -> None:
-        """Update mean and variance with new norms, in place.
+        """Update mean and variance with new norms, in place; norms that are not finite are ignored.
 
-        The mean is a plain mean until the weight of a new norm would be less than in the moving average.
+        After `config.settle` norms, a norm counts as at most 10 standard deviations above the mean. The mean is a plain
+        mean until the weight of a new norm would be less than in the moving average.
         """
         finite = norms.isfinite()
         limit = torch.where(self.seen >= config.settle, self.mean + _MAX_DEVIATIONS * self.deviation(), torch.inf)
@@ -90,6 +91,7 @@ class OuterOptimizer:
     """
 
     def __init__(self, optimizer: FlatOptimizer, config: OuterConfig, island: int) -> None:
+        """Start at the anchor of the inner optimizer's parameters; `island` is this rank's island, from 0."""
         self._optimizer, self._config, self._island = optimizer, config, island
         state = optimizer.tensors()
         self._master, self._average = state["master"], state["average"]
@@ -145,6 +147,7 @@ class OuterOptimizer:
         self._optimizer.restored()
 
     def _of_lines(self, of_modules: Tensor) -> Tensor:
+        """Return the value of its module for each line of the flat buffers, as a column."""
         return of_modules[self._module_of_line, None]
 
     def tensors(self) -> dict[str, Tensor]:
@@ -161,7 +164,7 @@ class OuterOptimizer:
         }
 
     def restored(self) -> None:
-        """Set the anchor to the inner optimizer's parameters, after the states of both have been overwritten."""
+        """Set the anchor to the inner optimizer's master parameters, after the states of both have been overwritten."""
         self._anchor.copy_(self._master)
 
 
@@ -173,7 +176,7 @@ def _lines_of_modules(optimizer: FlatOptimizer) -> list[int]:
 
 
 def module_of(name: str) -> str:
-    """Return the module of a parameter: its block, such as "evoformer.blocks.3", or the first part of its name."""
+    """Return the module of a parameter name: its block, such as "evoformer.blocks.3", or the name's first part."""
     parts = name.split(".")
     last = next((index for index, part in enumerate(parts) if part.isdecimal()), 0)
     return ".".join(parts[: last + 1])

@@ -31,7 +31,7 @@ class Trained(Protocol):
         """Free the memory of parameters that `apply` computed; the next call of `apply` computes them again."""
 
     def state(self, numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the model's state dict for other values, such as `FlatOptimizer.averaged()`."""
+        """Return the model's state dict for other trainable values by name, such as `FlatOptimizer.averaged()`."""
 
 
 class AllParameters:
@@ -51,5 +51,5 @@ class AllParameters:
         """Do nothing: `apply` allocates no memory."""
 
     def state(self, numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the parameters unchanged."""
+        """Return the parameters `numbers` unchanged, in a new dict."""
         return dict(numbers)
