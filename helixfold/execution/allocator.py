@@ -20,9 +20,9 @@ _KEEP = {"trim_threshold": -1, "mmap_max": 65536}
 # Everything above 64 KiB is mapped separately and unmapped when it is freed: the process is as large as its tensors.
 _RETURN = {"trim_threshold": 2**16, "top_pad": 0, "mmap_threshold": 2**16, "mmap_max": 2**20}
 
-# glibc's mmap_threshold for the executors `Whole` and `Slabs`: freed blocks of up to this size stay in the process.
-# `Whole` allocates and frees tensors of a stream's size all the time. With `Slabs` temporaries are small and the large
-# blocks are streams, whose memory is returned.
+# Bytes, glibc's mmap_threshold for the executors `Whole` and `Slabs`: freed blocks of up to this size stay in the
+# process. `Whole` allocates and frees tensors of a stream's size all the time. With `Slabs` temporaries are small and
+# the large blocks are streams, whose memory is returned.
 WHOLE_MMAP_THRESHOLD, SLABS_MMAP_THRESHOLD = 512 * 2**20, 32 * 2**20
 # glibc's top_pad: bytes by which a heap grows beyond a request. A block that fits into them is never mapped separately.
 TOP_PAD = 64 * 2**20
@@ -62,7 +62,10 @@ def keeping_freed_memory(
 
 
 def keep_freed_memory() -> None:
-    """Keep freed memory in the process until it ends, for the workers of a data loader."""
+    """Keep freed memory in the process until it ends, for the workers of a data loader.
+
+    Nothing happens if `unsupported_reason` returns a reason.
+    """
     _settings.append({**_KEEP, "mmap_threshold": WHOLE_MMAP_THRESHOLD, "top_pad": TOP_PAD})
     _apply_last()
 
@@ -76,7 +79,7 @@ def returning_freed_memory() -> AbstractContextManager[None]:
 
 
 def return_free_memory() -> None:
-    """Return the memory that is free now to the system, without changing the settings."""
+    """Return the freed memory of the process to the system, without changing the settings; only with glibc."""
     if unsupported_reason() is None:
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -84,7 +87,8 @@ def return_free_memory() -> None:
 def keep_few_kernels() -> None:
     """Limit oneDNN's caches to 48 prepared matrix products instead of 1,024; each takes 0.5 MiB.
 
-    Call this before the first matrix product of the process. The network has few shapes while it folds one chain.
+    This sets environment variables, unless they are set. Call it before the first matrix product of the process. The
+    network has few shapes while it folds one chain.
     oneDNN reads the limit from environment variables only.
     """
     for name in _KERNEL_CACHES:

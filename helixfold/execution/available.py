@@ -21,8 +21,11 @@ _GROUP_FILES = {
     1: (("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file"),
     2: (("memory.max", "memory.high"), "memory.current", "inactive_file"),
 }
+# A character in a path of /proc/self/mounts, written as an octal number.
 _OCTAL = re.compile(r"\\([0-7]{3})")
+# Types of file systems whose files take memory instead of disk space.
 _IN_MEMORY = ("tmpfs", "ramfs")
+# Words in the messages of errors that mean a lack of memory, in lower case.
 _OUT_OF_MEMORY = (
     "out of memory",
     "can't allocate memory",
@@ -38,8 +41,9 @@ def available_memory(device: torch.device) -> int:
     """Return the bytes available for new tensors on a device.
 
     On a GPU this is its free memory plus the unused memory of PyTorch's allocator. On a CPU it is the minimum of what
-    the system, the control groups (containers, batch systems) and the limits of this process leave. On systems without
-    /proc it is the whole memory of the machine.
+    the system, the control groups (containers, batch systems) and the limits of this process leave, at least 0. The
+    freed memory of this process is returned to the system first. On systems without /proc it is the whole memory of the
+    machine.
     """
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -49,14 +53,20 @@ def available_memory(device: torch.device) -> int:
 
 
 def memory_limits() -> Iterator[tuple[str, int]]:
-    """Yield the name of each limit on this process's memory on a CPU, and the bytes left under it."""
+    """Yield the name of each limit on this process's memory on a CPU, and the bytes left under it, at times negative.
+
+    The limits are the free memory of the machine, control groups and `ulimit`.
+    """
     yield MACHINE, _system_memory()
     yield from _control_group_limits()
     yield from _process_limits()
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error means that CUDA, PyTorch's CPU allocator, NumPy or the system ran out of memory."""
+    """Return whether an error means that CUDA, PyTorch's CPU allocator, NumPy or the system ran out of memory.
+
+    The type, the error number, or for a RuntimeError the words of the message decide.
+    """
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     if isinstance(error, OSError):
@@ -92,6 +102,7 @@ def limit_memory(memory: int) -> Iterator[None]:
 
 
 def _system_memory() -> int:
+    """Return the bytes of memory that the system can provide; without /proc, all memory of the machine."""
     free = _bytes(_PROC / "meminfo", "MemAvailable")
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if free is None else free
 
@@ -111,6 +122,7 @@ def _control_group_limits() -> Iterator[tuple[str, int]]:
 
 
 def _process_limits() -> Iterator[tuple[str, int]]:
+    """Yield the name of each finite limit set by `ulimit`, and the bytes left under it."""
     for name, kind, field in (
         ("ulimit -v", resource.RLIMIT_AS, "VmSize"),
         ("ulimit -d", resource.RLIMIT_DATA, "VmData"),
@@ -127,6 +139,7 @@ def _bytes(file: Path, field: str) -> int | None:
 
 
 def _field(lines: Iterable[str], name: str) -> int | None:
+    """Return the number after the word `name` at the start of a line; None without such a line."""
     words = (line.split() for line in lines)
     return next((int(line[1]) for line in words if line[:1] == [name]), None)
 

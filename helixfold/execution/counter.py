@@ -29,14 +29,15 @@ _PRODUCTS = {"mm", "bmm", "addmm", "baddbmm"}
 class Counter(TorchDispatchMode):
     """Context manager that counts the memory and work of everything PyTorch computes inside it.
 
-    `live` is the bytes of tensors that were allocated inside and still exist, and `peak` its maximum during the current
-    stage. `peaks` has the peak of each finished stage, by the names passed to `begin`. `products` is the floating-point
-    operations of matrix products, `moved` the bytes of the tensors that operators read and wrote, and `launches` the
-    number of operators that compute something. `offloaded` is the live bytes that were allocated under
+    `live` is the bytes of memory of tensors that were allocated inside and still exist, and `peak` its maximum during
+    the current stage. `peaks` has the peak of each finished stage, by the names passed to `begin`. `products` is the
+    floating-point operations of matrix products, `moved` the bytes of the tensors that operators read and wrote, and
+    `launches` the number of operators that compute something. `offloaded` is the live bytes that were allocated under
     `counted_as_offloaded`, which `live` does not include, and `peak_offloaded` its maximum.
     """
 
     def __init__(self, stage: str = "") -> None:
+        """Start counting for `stage`, the name under which `begin` records its peak."""
         super().__init__()
         self.stage, self.peaks = stage, dict[str, int]()
         self.live = self.peak = self.offloaded = self.peak_offloaded = 0
@@ -55,6 +56,7 @@ class Counter(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        """Run or skip one PyTorch operator and count it; views are not counted."""
         kwargs = kwargs or {}
         if func.is_view:
             return func(*args, **kwargs)
@@ -86,6 +88,7 @@ class Counter(TorchDispatchMode):
         self.stage, self.peak = stage, self.live
 
     def _add(self, tensor: Tensor) -> None:
+        """Count the memory of a new tensor, unless another tensor shares it."""
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._allocations:
@@ -103,6 +106,7 @@ class Counter(TorchDispatchMode):
         self._allocations[key] = allocation
 
     def _remove(self, allocation: "_Allocation") -> None:
+        """Subtract the memory of a tensor that no longer exists."""
         del self._allocations[allocation.key]
         if allocation.is_offloaded:
             self.offloaded -= allocation.size
@@ -158,6 +162,7 @@ class _Operator:
 
 @cache
 def _operator(func: Any) -> _Operator:
+    """Return the properties of a PyTorch operator from its schema."""
     returns = func._schema.returns
     written = [
         argument.name if argument.kwarg_only else place
@@ -210,19 +215,23 @@ def _simple(operator: _Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def _product(left: Tensor, right: Tensor) -> _Layout:
+    """Return the layout of a matrix product, also of batches."""
     return _dense((*left.shape[:-1], *right.shape[left.ndim - 1 :]), left.dtype)
 
 
 def _layer_norm(x: Tensor, channels: Sequence[int], *_: Any) -> tuple[_Layout, ...]:
+    """Return the layouts of the normalised tensor, the means and the reciprocal deviations."""
     of_rows = _dense((*x.shape[: x.ndim - len(channels)], *[1] * len(channels)), torch.float32)
     return _dense(x.shape, x.dtype), of_rows, of_rows
 
 
 def _glu(x: Tensor, dim: int = -1) -> _Layout:
+    """Return the layout of a gated linear unit, which halves `dim`."""
     return _dense([size // 2 if each == dim % x.ndim else size for each, size in enumerate(x.shape)], x.dtype)
 
 
 def _joined(parts: Sequence[Tensor], dim: int = 0, *, stacks: bool = False) -> _Layout:
+    """Return the layout of parts joined along `dim`, or along a new dim if `stacks`."""
     shape = list(parts[0].shape)
     if stacks:
         shape.insert(dim % (len(shape) + 1), len(parts))
@@ -234,6 +243,7 @@ def _joined(parts: Sequence[Tensor], dim: int = 0, *, stacks: bool = False) -> _
 def _reduced(
     x: Tensor, dims: Sequence[int] | None = None, keeps: bool = False, *, dtype: torch.dtype | None = None
 ) -> _Layout | None:
+    """Return the layout of a reduction over `dims`, which are kept with size 1 if `keeps`."""
     if not dims or not x.is_floating_point():
         return None
     over = {dim % x.ndim for dim in dims}
@@ -242,24 +252,29 @@ def _reduced(
 
 
 def _reduced_to_one(x: Tensor, dim: int | None = None, keeps: bool = False, *, dtype: Any = None) -> _Layout | None:
+    """Return the layout of a reduction over one dim; None for a reduction over all."""
     return None if dim is None else _reduced(x, [dim], keeps, dtype=dtype)
 
 
 def _range(*bounds: float, dtype: torch.dtype | None = None, device: Any = None, **_: Any) -> _Layout | None:
+    """Return the layout of `torch.arange` on the meta device."""
     start, stop, step = bounds if len(bounds) == 3 else (*(0, *bounds)[-2:], 1)
     default = torch.int64 if all(isinstance(bound, int) for bound in bounds) else torch.get_default_dtype()
     return _on_meta(device, max(0, ceil((stop - start) / step)), dtype or default)
 
 
 def _spaced(_first: float, _last: float, steps: int, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
+    """Return the layout of `torch.linspace` with this number of steps on the meta device."""
     return _on_meta(device, steps, dtype or torch.get_default_dtype())
 
 
 def _on_meta(device: Any, size: int, dtype: torch.dtype) -> _Layout | None:
+    """Return the layout of a vector of this size if the device is meta, else None."""
     return None if device is None or torch.device(device).type != "meta" else _dense([size], dtype)
 
 
 def _padded(x: Tensor, sizes: Sequence[int], *_: Any) -> _Layout | None:
+    """Return the layout of a padded contiguous tensor; `sizes` are as for `torch.nn.functional.pad`."""
     if not x.is_contiguous():
         return None
     shape = list(x.shape)
@@ -269,6 +284,7 @@ def _padded(x: Tensor, sizes: Sequence[int], *_: Any) -> _Layout | None:
 
 
 def _looked_up(table: Tensor, indices: Sequence[Tensor | None]) -> _Layout | None:
+    """Return the layout of a table indexed by one tensor of integers in its first dim; None for other indices."""
     first, *others = indices
     if others or first is None or first.dtype != torch.int64:
         return None
@@ -303,6 +319,7 @@ _SIMPLE: dict[str, Callable[..., Any]] = {
 
 
 def _dense(shape: Sequence[int], dtype: torch.dtype) -> _Layout:
+    """Return the layout of a contiguous tensor."""
     return tuple(shape), tuple(prod(shape[dim + 1 :]) for dim in range(len(shape))), dtype
 
 
@@ -345,6 +362,7 @@ def _pointwise_strides(shape: Sequence[int], strides: Sequence[Sequence[int]]) -
     """
 
     def is_faster(one: int, other: int) -> bool | None:
+        """Return whether dim `one` has smaller strides than dim `other`; None if no operand decides."""
         for operand in strides:
             if operand[one] and operand[other]:
                 if operand[one] != operand[other]:
@@ -374,6 +392,7 @@ class _NotOnMetaError(Exception):
 
 
 def _signature(value: Any) -> Hashable:
+    """Return a hashable key of arguments; raise `_NotOnMetaError` for a tensor that is not on the meta device."""
     if isinstance(value, Tensor):
         if not value.is_meta:
             raise _NotOnMetaError
@@ -385,6 +404,7 @@ def _signature(value: Any) -> Hashable:
 
 
 def _empty(layout: _Layout | None) -> Tensor | None:
+    """Return an uninitialised meta tensor of this layout."""
     if layout is None:
         return None
     shape, stride, dtype = layout

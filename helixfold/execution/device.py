@@ -20,7 +20,8 @@ _ELEMENTS_OF_ONE_THREAD = 2**16
 def pick_device(name: str = "auto") -> torch.device:
     """Return the PyTorch device of a name; "auto" is the first of cuda, mps and cpu that is available.
 
-    A CUDA device becomes the current device, because Triton launches its kernels there. Raise `InputError` if the name
+    A CUDA device with an index becomes the current device, because Triton launches its kernels there, and its bfloat16
+    products are summed in float32. Raise `InputError` if the name
     is unknown or the device is not available.
     """
     try:
@@ -57,12 +58,14 @@ def limit_threads() -> None:
 
 
 def _available() -> str:
+    """Return the first of cuda, mps and cpu that is available."""
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def _prepare_cuda(device: torch.device) -> None:
+    """Make the device current, and let cuBLAS sum bfloat16 products in float32."""
     if device.index is not None:
         torch.cuda.set_device(device)
     # By default cuBLAS may round partial sums of bfloat16 products to bfloat16. The gradients of weights are sums over
@@ -73,7 +76,8 @@ def _prepare_cuda(device: torch.device) -> None:
 def threads_for(elements: int, device: torch.device) -> int:
     """Return the number of CPU threads for a network whose largest stream has `elements` elements.
 
-    Peptides use one thread: several would wait for each other longer than they compute, above all on busy processors.
+    It is PyTorch's current number, except that peptides use one thread on a CPU: several would wait for each other
+    longer than they compute, above all on busy processors.
     """
     threads = torch.get_num_threads()
     return 1 if device.type == "cpu" and elements <= _ELEMENTS_OF_ONE_THREAD else threads
@@ -81,7 +85,7 @@ def threads_for(elements: int, device: torch.device) -> int:
 
 @contextmanager
 def in_threads(count: int) -> Iterator[None]:
-    """Set the number of PyTorch's threads inside the context."""
+    """Set the number of PyTorch's threads inside the context, and restore it afterwards."""
     before = torch.get_num_threads()
     if count != before:
         torch.set_num_threads(count)
@@ -92,7 +96,8 @@ def in_threads(count: int) -> Iterator[None]:
             torch.set_num_threads(before)
 
 
-AUTO = "auto"
+AUTO = "auto"  # name of the device's own dtype
+# Dtypes of the trunk by the names that options accept.
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # The lowest compute capability whose matrix units multiply bfloat16.
 _BFLOAT16_FROM = (8, 0)

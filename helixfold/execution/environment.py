@@ -11,6 +11,7 @@ import torch
 
 import helixfold
 
+# Files of Linux with the version of NVIDIA's driver and the name of the processor.
 _DRIVER, _PROCESSOR = Path("/proc/driver/nvidia/version"), Path("/proc/cpuinfo")
 
 

@@ -21,7 +21,7 @@ from helixfold.ops.dispatch import add_recorded_backends, recorded_backends
 Result = TypeVar("Result")
 Inputs = TypeVar("Inputs")
 Value = TypeVar("Value")
-# Each graph has memory for its inputs and results; they share the rest.
+# Maximum number of graphs in a cache. Each has memory for its inputs and results; they share the rest.
 MAX_GRAPHS = 8
 
 
@@ -54,6 +54,7 @@ class GraphCapturer:
     """Capture of CUDA graphs on one device."""
 
     def __init__(self, device: torch.device) -> None:
+        """Create the stream and the memory pool for all graphs of a device."""
         self._device = device
         # One stream for all graphs, so that libraries have allocated their workspaces for it before the first capture.
         self._stream = torch.cuda.Stream(device)
@@ -113,7 +114,7 @@ class GraphCache:
 
     @property
     def has_failed(self) -> bool:
-        """Return whether a capture has failed."""
+        """Return whether a capture has ever failed, for any inputs."""
         return self._is_unsupported or bool(self._too_large)
 
     def run(self, name: Hashable, action: Callable[[Inputs], Result], inputs: Inputs) -> Result:
@@ -146,7 +147,10 @@ class GraphCache:
         return result
 
     def clear(self) -> bool:
-        """Drop all captured computations and free their memory; return whether any existed."""
+        """Drop all captured computations and free their memory; return whether any existed.
+
+        Computations are then run eagerly once more before they are captured again.
+        """
         had_any = len(self) > 0
         if had_any:
             self._capturer.clear()
@@ -178,6 +182,8 @@ class GraphCache:
 
 @dataclass(frozen=True, kw_only=True)
 class _Entry:
+    """A captured computation with the memory of its inputs."""
+
     inputs: Any  # in the memory that the graph reads
     graph: CapturedGraph[Any]
     backends: Mapping[str, Collection[str]]  # backends used during the capture, by operator
@@ -195,7 +201,7 @@ def signature(value: Any) -> Hashable:
     """Return a hashable key of the shapes, dtypes and devices of the tensors in a nested value.
 
     Two keys are equal only if everything else in the values, such as numbers and the types of dataclasses, is equal
-    too.
+    too. The elements of tensors do not matter. Raise TypeError for a value that is not hashable.
     """
     if isinstance(value, Tensor):
         return value.shape, value.dtype, value.device

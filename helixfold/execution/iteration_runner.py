@@ -14,7 +14,8 @@ from helixfold.model.update import Executor
 from helixfold.ops.device_properties import DeviceProperties, properties_of
 from helixfold.ops.dispatch import first_reason, is_intercepted
 
-# Up to this many residues of one chain every GPU waits for the host to launch kernels.
+# Up to this many residues of one chain, or the same number of pairs in a batch, every GPU waits for the host to launch
+# kernels.
 LAUNCH_BOUND_RESIDUES = 256
 # Longest chain whose iterations are captured, and elements of the MSA and pair streams that a multiprocessor of an H100
 # updates while the host launches an Evoformer block: measured, 12 million a millisecond on all 132, and 5.8 ms.
@@ -41,7 +42,11 @@ class IterationRunner:
         return 0 if self._graphs is None else self._graphs.replays
 
     def captures(self, run: Executor, samples: int, residues: int, msa_rows: int = 0) -> bool:
-        """Return whether iterations on batches of this size are captured; the rows count for single samples only."""
+        """Return whether iterations on batches of this size are captured, or replayed, instead of run eagerly.
+
+        The batch has `samples` samples of `residues` residues. The number of MSA rows matters for single samples only.
+        Return False without graphs, or if `run` is not a `Whole` executor.
+        """
         is_short = samples * residues**2 <= LAUNCH_BOUND_RESIDUES**2
         if samples == 1 and residues <= _MAX_CAPTURED_RESIDUES:
             is_short = is_short or residues * (_C_Z * residues + _C_M * msa_rows) <= self._max_elements
@@ -50,7 +55,7 @@ class IterationRunner:
     def __call__(
         self, model: AlphaFold, run: Executor, ensemble: Sequence[Batch], previous: Recycled | None, dtype: torch.dtype
     ) -> Folded:
-        """Run `model.fold` without gradients.
+        """Return the result of `model.fold`, run eagerly or as a CUDA graph.
 
         An iteration that is not captured may need all memory, so all graphs are dropped before it.
         """
@@ -87,10 +92,11 @@ class IterationRunner:
 
 
 def _size(batch: Batch) -> tuple[int, int, int]:
+    """Return the numbers of samples, residues and MSA rows of a batch."""
     return *batch.aatype.shape, batch.msa_feat.shape[1]
 
 
-# All iterations run eagerly.
+# Runner without graphs: all iterations run eagerly.
 EAGER = IterationRunner()
 
 
@@ -129,8 +135,9 @@ def launch_bound_elements(properties: DeviceProperties) -> int:
 
 
 def bucket_size(count: int) -> int:
-    """Round a number of residues or rows up to one of four sizes between powers of two; the minimum is 16.
+    """Round a number of residues or rows up: to a multiple of 16 up to 128, then to one of four sizes per power of two.
 
+    Sizes after 128 are 160, 192, 224, 256, 320 and so on. 0 stays 0.
     Fewer different sizes are then captured and estimated.
     """
     step = max(16, 1 << max(0, count.bit_length() - 3))

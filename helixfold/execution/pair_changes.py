@@ -10,6 +10,7 @@ from helixfold.execution.whole import Whole
 from helixfold.model.evoformer import EvoformerStack
 from helixfold.model.update import ContextInput, Stream, Update, as_tensor
 
+# Attributes of a block whose updates change the MSA stream, which is not recorded.
 _OF_MSA = ("row_attention", "column_attention", "msa_transition")
 
 
@@ -33,7 +34,11 @@ class Change:
 
 
 class PairChangeRecorder(Whole):
-    """`Whole` executor that records the changes in the last recycling iteration's run of `stack` in `changes`."""
+    """`Whole` executor that records in `changes` how each pair update of `stack` changed the pair stream.
+
+    `changes` is in the order of the updates and is emptied when the first block begins again, so in the end it has the
+    last recycling iteration.
+    """
 
     def __init__(self, stack: EvoformerStack) -> None:
         self.changes: list[Change] = []

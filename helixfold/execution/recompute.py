@@ -19,7 +19,7 @@ from helixfold.model.config import Config, ConfigError
 from helixfold.model.update import ContextInput, Executor, Stream, Update
 from helixfold.ops.recomputed import Intermediates, intermediates
 
-# Choices of what a part of the network saves for the backward pass; see `RecomputeConfig`.
+# What a part of the network recomputes in the backward pass, without and with "auto"; see `RecomputeConfig`.
 Keep = Literal["none", "operators", "inputs", "block"]
 Choice = Literal["auto", "none", "operators", "inputs", "block"]
 
@@ -86,6 +86,7 @@ class RecomputeConfig(Config):
 
     @property
     def is_settled(self) -> bool:
+        """Whether no part has the choice "auto"."""
         return all(getattr(self, field.name) != "auto" for field in fields(self))
 
     def __str__(self) -> str:
@@ -131,7 +132,10 @@ class WithRecomputingOperators(MethodReplacement):
 
 
 class Recomputed(MethodReplacement):
-    """Replacement of a method that saves only its arguments and dropout masks and runs again in the backward pass."""
+    """Replacement of a method that saves only its arguments and dropout masks and runs again in the backward pass.
+
+    Without gradients, the method runs as usual.
+    """
 
     # How operators treat intermediate results in the first and in the second run.
     in_runs: tuple[Intermediates, Intermediates] = ("recomputed", "recomputed")
@@ -215,6 +219,7 @@ def is_recomputing() -> bool:
 
 @contextmanager
 def _running(run: _Run, operators: Intermediates) -> Iterator[None]:
+    """Make `run` the current run, and let operators treat intermediate results as `operators` inside."""
     token = _run.set(run)
     try:
         with intermediates(operators):

@@ -49,7 +49,7 @@ class Slabs(Executor):
     The context is computed slab by slab, too. A slab has `rows` rows. By default their number follows from the measured
     memory of a few rows and from `budget`, the bytes for temporaries of a slab (by default a share of the stream). All
     contexts use the same buffer, so use an executor in one thread only. Raise `ConfigError` unless `budget` and `rows`
-    are at least 1.
+    are at least 1, and ValueError for an update in training mode with gradients.
     """
 
     def __init__(self, budget: int | None = None, rows: int | None = None) -> None:
@@ -70,6 +70,7 @@ class Slabs(Executor):
     def _carry_out(
         self, update: Update, stream: Stream, mask: Tensor, context_from: ContextInput | None
     ) -> LocalStream:
+        """Compute the context and apply the update to all slabs."""
         context_input = context_from or (stream, mask)
         dropout_mask = update.dropout_mask(stream.shape, dtype=stream.dtype, device=stream.device)
         context = self.context(update, *context_input)
@@ -86,7 +87,7 @@ class Slabs(Executor):
         context: Context,
         dropout_mask: Tensor | None,
     ) -> LocalStream:
-        """Add the update to the stream in place and return the stream.
+        """Add the update's change times the dropout mask to the stream in place, and return the stream.
 
         `context_input` is read only by updates that use its rows; these are then the rows of the stream.
         """
@@ -155,7 +156,7 @@ class Slabs(Executor):
         return room
 
     def begin(self) -> None:
-        """Free the context buffer; contexts of a new stream may be smaller."""
+        """Free the context buffer before a new stream is made; contexts of this stream may be smaller."""
         self._buffer = None
 
     def settle(self, stream: Stream) -> None:
@@ -186,7 +187,11 @@ class Slabs(Executor):
         return whole
 
     def rows_at_once(self, stream: Stream, row_bytes: Callable[[], int], min_elements: int = MIN_ELEMENTS) -> int:
-        """Return the number of rows of a slab, if each row needs `row_bytes()` bytes of temporaries."""
+        """Return the number of rows of a slab, at least 1, if each row needs `row_bytes()` bytes of temporaries.
+
+        It is `rows` if that is set. Otherwise it follows from `budget`, or from the share of the stream but at least
+        `min_elements` elements.
+        """
         if self.rows is not None:
             return self.rows
         if not size_of(stream):
@@ -326,6 +331,7 @@ def map_row_bytes(
 def _update_row_bytes(
     method: str, update: Update, slab: Tensor, run: Callable[[Update, int], object], like: "list[_Like]"
 ) -> int:
+    """Return the measured bytes per row of `run(update, rows)` on meta tensors, cached by the layouts `like`."""
     properties = properties_of(slab.device)
     length = slab.shape[1]
     if update not in _shapes:
@@ -390,8 +396,10 @@ class _Like:
 
     @classmethod
     def of(cls, tensor: Tensor) -> "_Like":
+        """Return the layout of a tensor."""
         return cls(tuple(tensor.shape), tensor.stride(), tensor.dtype)
 
     def make(self, rows: int | None = None) -> Tensor:
+        """Return a meta tensor of this layout, with `rows` rows if passed."""
         shape = self.shape if rows is None else (self.shape[0], rows, *self.shape[2:])
         return torch.empty_strided(shape, self.stride, dtype=self.dtype, device="meta")

@@ -16,7 +16,8 @@ from helixfold.model.config import ConfigError
 from helixfold.model.update import Stream, as_tensor
 from helixfold.ops.device_properties import is_simulated, properties_of
 
-# While one slab is computed, the previous one is written back, and the next one is read into its buffer.
+# Number of staging buffers of a stream. While one slab is computed, the previous one is written back, and the next one
+# is read into its buffer.
 SLOTS = 2
 # Smaller streams, and streams with fewer channels (logits, errors), stay on the device, because they are read whole.
 MIN_BYTES = 16 * 2**20
@@ -31,6 +32,7 @@ class Lane:
     """
 
     def __init__(self, stream: SpilledStream, size: int) -> None:
+        """Allocate staging buffers for slabs of `size` rows."""
         tensor, home, device = stream.tensor, stream.home, stream.device
         # Earlier reads of the whole stream may have left pages in memory.
         home.release()
@@ -53,6 +55,10 @@ class Lane:
         return dense.permute([self._order.index(each) for each in range(dense.ndim)])
 
     def fetch(self, slot: int, part: slice) -> None:
+        """Read a slab of the stream into a staging buffer, and start copying it to the device if it is another.
+
+        Do nothing if nothing has been written to the stream yet.
+        """
         if not self._fetches:
             return
         slab = self._at_home(part)
@@ -78,6 +84,7 @@ class Lane:
             self._home.store(slab, _shaped(self._near[slot], slab))
 
     def _at_home(self, part: slice) -> Tensor:
+        """Return the slab in the memory of the stream, with dims in memory order."""
         return self._tensor[:, part].permute(self._order)
 
 
@@ -96,11 +103,13 @@ def visited(
     fetched, computed = ([module.Event() for _ in range(SLOTS)] for _ in range(2))
 
     def wait_for_copies() -> None:
+        """Wait until all copies that were submitted to the copying stream are finished."""
         event = module.Event()
         event.record(copying)
         event.synchronize()
 
     def turn_over(slot: int, old: slice | None, new: slice | None) -> None:
+        """Write the computed slab `old` of a slot back, and read the slab `new` into it; None: do not."""
         with module.stream(copying):
             computed[slot].wait(copying)
             if old is not None:
@@ -136,6 +145,7 @@ def visited(
 
 
 def _shaped(buffer: Tensor, like: Tensor) -> Tensor:
+    """Return the first elements of a buffer in the shape of `like`."""
     return buffer[: like.numel()].view(like.shape)
 
 
@@ -201,6 +211,7 @@ class Spilled(Slabs):
             yield part, slabs, None if changed is None else slab(changed, slot, part)
 
     def _stream(self, shape: Sequence[int], dtype: torch.dtype) -> SpilledStream:
+        """Return uninitialised memory for a stream in a file, in host memory, or in a simulation."""
         if is_simulated():
             with counted_as_offloaded():
                 tensor = torch.empty(shape, dtype=dtype, device="meta")

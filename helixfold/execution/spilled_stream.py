@@ -181,4 +181,5 @@ def _transfer_all(transfer: Callable[[memoryview], int | None], memory: memoryvi
 
 
 def _array(tensor: Tensor) -> "np.ndarray":
+    """Return a NumPy view of a tensor as integers of its element size."""
     return tensor.view(_INTEGERS[tensor.element_size()]).numpy()

@@ -36,6 +36,7 @@ class Stages:
         *,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        """Start with the finished stages `earlier`; memory is measured on `device`."""
         self.device = torch.device(device)
         self.finished = list(earlier)
         self._report, self._clock = report, clock
@@ -43,6 +44,7 @@ class Stages:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
+        """Record and report the time and peak memory of the code inside as stage `name`, also if it raises an error."""
         reset_peak_memory(self.device)
         start = self._running[name] = self._clock()
         try:
