@@ -41,6 +41,7 @@ class Deadline:
     """Time limit for the relaxation of one structure, which starts when the object is created."""
 
     def __init__(self, seconds: float) -> None:
+        """Start the time limit of `seconds` seconds."""
         self._started, self._seconds = time.monotonic(), seconds
 
     def elapsed(self) -> float:
@@ -69,6 +70,7 @@ class Simulation:
         disentangling: Bool[np.ndarray, "r"] | None = None,
         cutoff: float | None = None,
     ) -> None:
+        """Set up the forces and start at the positions of `atoms`."""
         # Differs from AlphaFold: bonds to hydrogens are not constrained. OpenMM's minimiser replaces constraints by
         # springs and restarts several times with stiffer ones. Without constraints minimisation is four times as fast,
         # and heavy atoms end within 0.03 A of the same positions.
@@ -92,7 +94,10 @@ class Simulation:
         self._context.setPositions(atoms.positions)
 
     def energy(self) -> float:
-        """Return the energy of the force field without restraints, in kcal/mol."""
+        """Return the energy of the force field at the current positions without restraints, in kcal/mol.
+
+        The positions are those after the last minimisation, or the initial ones.
+        """
         state = self._context.getState(energy=True, groups={0})
         return float(state.getPotentialEnergy().value_in_unit(unit.kilocalorie_per_mole))
 
@@ -101,7 +106,7 @@ class Simulation:
     ) -> Float[np.ndarray, "n 3"]:
         """Minimise the energy from positions `start` (nanometers), without the springs of `freed` residues.
 
-        Return the new positions. Raise `RelaxationError` after the deadline or if they are not finite.
+        Return the new positions (nanometers). Raise `RelaxationError` after the deadline or if they are not finite.
         """
         for index, atom in enumerate(self._restrained):
             stiffness = 0.0 if freed[self._residue[atom]] else self._stiffness
@@ -174,6 +179,7 @@ class _Reporter(openmm.MinimizationReporter):  # type: ignore[misc]
         self.error: BaseException | None = None
 
     def report(self, *_: object) -> bool:
+        """Return whether the minimisation must end, and store the reason in `error`."""
         # Exceptions must not pass through OpenMM's C++ code.
         try:
             self._deadline.check()
@@ -182,7 +188,8 @@ class _Reporter(openmm.MinimizationReporter):  # type: ignore[misc]
         return self.error is not None
 
 
-# As in AlphaFold. Chains may remain caught in each other and in rings, so further rounds begin with soft atoms.
+# Rounds without soft atoms, as in AlphaFold. Chains may remain caught in each other and in rings, so further rounds
+# begin with soft atoms.
 _HARD_ROUNDS = 3
 _SHAKING = 0.04  # nm along each axis, standard deviation
 _CUTOFF = 0.8  # nm, of interactions after the first soft round; the last minimisation has no cutoff
@@ -193,7 +200,8 @@ _PLATFORMS = {"cuda": ("CUDA", "HIP", "OpenCL", "CPU"), "mps": ("OpenCL", "CPU")
 def platforms(device: torch.device, threads: int | None = None) -> list[openmm.Platform]:
     """Return OpenMM's working platforms for a device, the fastest first and the CPU last.
 
-    The CPU uses `threads`, by default as many as PyTorch. GPUs are deterministic; the CPU is with one thread.
+    The CPU uses `threads`, by default as many as PyTorch. GPUs are deterministic; the CPU is with one thread. These
+    settings become defaults of OpenMM's platforms in this process.
     """
     installed = {openmm.Platform.getPlatform(index).getName() for index in range(openmm.Platform.getNumPlatforms())}
     working = []
@@ -226,7 +234,7 @@ def _works(platform: openmm.Platform) -> bool:
 def relaxed(
     protein: Protein, pieces: Pieces, options: RelaxOptions, device: torch.device, threads: int | None = None
 ) -> Relaxed:
-    """Relax a protein that has passed `flaws.check`; see `relaxation.relax`."""
+    """Relax a protein that has passed `flaws.check` on the first platform that works; see `relaxation.relax`."""
     deadline = Deadline(options.max_seconds)
     remaining = platforms(device, threads)
     while True:
@@ -242,6 +250,7 @@ def relaxed(
 def _relaxed_on(
     current: openmm.Platform, protein: Protein, pieces: Pieces, options: RelaxOptions, deadline: Deadline
 ) -> Relaxed:
+    """Relax a protein on one platform, round by round, until no residue is wrong or rounds are used up."""
     try:
         atoms = completed(protein, pieces, current)
         simulation = Simulation(atoms, current)
@@ -302,6 +311,7 @@ def _relaxed_on(
 
 
 def _root_mean_square(values: Float[np.ndarray, " n"]) -> float:
+    """Return the root mean square, or 0 without values."""
     return float(np.sqrt(np.square(values).mean())) if len(values) else 0.0
 
 

@@ -17,9 +17,10 @@ from helixfold.relax.pieces import Pieces
 ANGSTROM_PER_NANOMETER = 10.0
 _HYDROGEN = -1  # the `kind` of hydrogens
 _CA = ATOM_ORDER["CA"]
+# Names of atoms that stay when a side chain is turned.
 _OF_BACKBONE = ("N", "CA", "C", "O", "OXT", "H", "H1", "H2", "H3")
 _AT_START = ("H2", "H3")  # hydrogens of the first residue of a chain only
-_SEED = 0
+_SEED = 0  # of the places of added atoms
 # PDBFixer needs a file at first; its contents are replaced.
 _ANY_FILE = "ATOM      1  N   GLY A   1       0.000   0.000   0.000  1.00  0.00           N  \n"
 
@@ -37,7 +38,7 @@ class Atoms:
 
 
 def completed(protein: Protein, pieces: Pieces, platform: Platform) -> Atoms:
-    """Return the atoms of all pieces, adding missing heavy atoms and the hydrogens at pH 7 without strain.
+    """Return the atoms of all pieces, with added missing heavy atoms and the hydrogens at pH 7, for OpenMM.
 
     Predicted atoms are not moved. Cysteines whose sulphur atoms are within 3 Angstrom form a disulphide bridge.
     """
@@ -83,7 +84,10 @@ def moved(protein: Protein, pieces: Pieces, atoms: Atoms, positions: Float[np.nd
 
 
 def hydrogens(protein: Protein, pieces: Pieces, atoms: Atoms, positions: Float[np.ndarray, "n 3"]) -> Hydrogens:
-    """Return the hydrogens among `atoms`, at `positions` (nanometers)."""
+    """Return the hydrogens among `atoms` at `positions` (nanometers), in Angstrom and in the order of residues.
+
+    Terminal hydrogens at chain breaks, and hydrogens of unknown residues, are left out.
+    """
     indices = np.flatnonzero(_result_mask(pieces, protein, atoms) & (atoms.kind == _HYDROGEN))
     indices = indices[np.argsort(atoms.residue[indices], kind="stable")]
     return Hydrogens(
@@ -98,7 +102,8 @@ def with_side_chains_turned(
 ) -> Float[np.ndarray, "n 3"]:
     """Exchange C-beta and H-alpha of some residues, to convert between D- and L-amino acids.
 
-    Side chains are rotated as a whole, so that they keep their own handedness.
+    Each side chain is rotated as a whole by 180 degrees around the axis between the two bonds, so that it keeps its own
+    handedness. Positions may have any unit.
     """
     result, names = positions.copy(), np.array(atoms.names)
     for residue in np.flatnonzero(residues):
@@ -152,6 +157,7 @@ def _remove_hydrogens_of_ends(fixer: pdbfixer.PDBFixer, pieces: Pieces) -> None:
 
 
 def _located(fixer: pdbfixer.PDBFixer, protein: Protein, pieces: Pieces) -> Atoms:
+    """Return the atoms of PDBFixer with their residues and kinds in the protein's arrays."""
     order = np.concatenate(pieces.residues)
     atoms = list(fixer.topology.atoms())
     residue = order[[atom.residue.index for atom in atoms]]

@@ -13,15 +13,16 @@ from helixfold.losses.violations import violations
 from helixfold.relax.pieces import Pieces
 from helixfold.relax.problem import RelaxationError
 
+# Indices of atoms in the atom37 order; the list has the C-alpha and its three neighbours.
 _AROUND_ALPHA = _N, _CA, _C, _CB = [ATOM_ORDER[name] for name in ("N", "CA", "C", "CB")]
-_N14 = 0
+_N14 = 0  # index of N in the atom14 order
 _PROLINE = RESTYPES.index("P")
 # In a folded structure most residues neither overlap nor are far from their neighbours in the chain.
 _TOO_CLOSE, _TOO_FAR = 1.5, 8.0  # Angstrom between two CA; neighbours in the chain are 3.8 apart
 _PEPTIDE_BOND, _MAX_DEVIATION = 1.33, 1.0  # Angstrom; length, and maximum deviation
 _CROWDED = 3.0  # Angstrom between two CA
 _AT_ONCE = 1024  # residues whose distances to all others are computed at once
-_MAX_FLAWED = 0.5  # fraction of residues
+_MAX_FLAWED = 0.5  # maximum fraction of overlapping or distant residues of a structure that can be relaxed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +84,9 @@ def misplaced(
 ) -> Bool[np.ndarray, "r"]:
     """Return a mask of residues at impossible positions, such as residues that a network puts in one place.
 
-    Their peptide bonds are more than 1 Angstrom too long or too short, or their C-alpha is within 3 Angstrom of another
-    one that is not a neighbour and has a higher `confidence` (pLDDT, from the B-factors).
+    Both residues of a peptide bond are misplaced if it is more than 1 Angstrom too long or too short. Of two residues
+    whose C-alphas are within 3 Angstrom, and which are not bonded, the one with the lower `confidence` (pLDDT, from the
+    B-factors) is misplaced.
     """
     result = np.zeros(len(pieces.aatype), bool)
     for piece in pieces.residues:
@@ -104,7 +106,10 @@ def misplaced(
 
 
 def mirrored(positions: Float[np.ndarray, "r 37 3"], pieces: Pieces) -> Bool[np.ndarray, "r"]:
-    """Return a mask of the modelled residues that are D-amino acids, because minimisation may invert a C-alpha."""
+    """Return a mask of the modelled residues that are D-amino acids, because minimisation may invert a C-alpha.
+
+    Residues without a C-beta, such as glycines, are never in it.
+    """
     nitrogen, alpha, carbon, beta = (positions[:, atom] for atom in _AROUND_ALPHA)
     volume = einsum(np.cross(nitrogen - alpha, carbon - alpha), beta - alpha, "r x, r x -> r")
     return np.asarray(pieces.atoms[:, _AROUND_ALPHA].all(-1) & (volume < 0))

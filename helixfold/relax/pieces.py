@@ -31,8 +31,8 @@ class Pieces:
     residues: tuple[Int[np.ndarray, " _"], ...]  # two or more array indices for each piece
     aatype: Int[np.ndarray, "r"]  # the modelled residue types, 0 to 19
     atoms: Bool[np.ndarray, "r 37"]  # the modelled atoms
-    ends: Bool[np.ndarray, "r"]  # the last residue of each chain, which may have OXT
-    starts: Bool[np.ndarray, "r"]  # the first residue of each chain
+    ends: Bool[np.ndarray, "r"]  # true for the last residue of each chain that is not a ring; it may have OXT
+    starts: Bool[np.ndarray, "r"]  # true for the first residue of each chain that is not a ring
     rings: tuple[int, ...] = ()  # indices of pieces that are cyclic chains, which have no ends
 
     @property
@@ -41,14 +41,17 @@ class Pieces:
         return np.asarray(self.atoms.any(-1))
 
     def numbering(self) -> Int[np.ndarray, "r"]:
-        """Return residue numbers that are consecutive for bonded residues, except at the ends of rings."""
+        """Return a number for each residue, which is one more than the previous one only if both are bonded.
+
+        The bond between the ends of a ring is not counted.
+        """
         bonded = np.zeros(len(self.aatype), bool)  # whether each residue is bonded to the previous one
         for piece in self.residues:
             bonded[piece[1:]] = True
         return np.cumsum(np.where(bonded, 1, 2))
 
     def neighbours(self, mask: Bool[np.ndarray, "r"], width: int) -> Bool[np.ndarray, "r"]:
-        """Extend a mask of residues by up to `width` residues on either side within their pieces."""
+        """Return a mask of residues extended by up to `width` residues on either side within their pieces."""
         wider = mask.copy()
         for index, piece in enumerate(self.residues):
             places = np.flatnonzero(mask[piece])[:, None] + np.arange(-width, width + 1)

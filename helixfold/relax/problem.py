@@ -2,6 +2,7 @@
 
 from data_pipeline.io.extras import are_installed
 
+# Packages that relaxation needs, by their import names.
 PACKAGES = ("openmm", "pdbfixer")
 
 
@@ -10,5 +11,5 @@ class RelaxationError(RuntimeError):
 
 
 def installed() -> bool:
-    """Return whether OpenMM and PDBFixer are installed."""
+    """Return whether OpenMM and PDBFixer are installed, without importing them."""
     return are_installed(*PACKAGES)

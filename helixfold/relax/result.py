@@ -19,7 +19,11 @@ class RelaxOptions(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Relaxed:
-    """A relaxed structure with statistics of its relaxation."""
+    """A relaxed structure with statistics of its relaxation.
+
+    `before` and `after` are the violations of the predicted and of the relaxed structure. Residue numbers are from
+    `Protein.residue_index`, without the chain.
+    """
 
     protein: Protein  # with the numbering, B-factors and unknown residues of the original
     hydrogens: Hydrogens
@@ -27,9 +31,9 @@ class Relaxed:
     after: Flaws
     flawed: tuple[int, ...]  # residue numbers with remaining violations
     left_out: tuple[int, ...]  # residue numbers that the force field cannot model, which were not relaxed
-    added: int  # number of missing heavy atoms
+    added: int  # number of missing heavy atoms that were added to the structure
     initial_energy: float  # kcal/mol, hydrogens included
-    final_energy: float
+    final_energy: float  # likewise, after the last minimisation
     rmsd: float  # Angstrom between old and new positions of the heavy atoms, without superposition
     rmsd_held: float  # the same for residues that were restrained in all rounds
     freed: tuple[int, ...]  # residue numbers whose restraints were removed
