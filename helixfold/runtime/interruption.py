@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
 
-INTERRUPTED, TERMINATED = 130, 143
+INTERRUPTED, TERMINATED = 130, 143  # exit codes after Ctrl-C and SIGTERM
+# Folder of the package, whose imports are a command's first ones.
 _COMMANDS = str(Path(__file__).parents[1])
 _IMPORT_SYSTEM = "<frozen importlib"  # prefix of the file names of its frames
 _SECONDS_BETWEEN_ATTEMPTS = 0.05
@@ -48,11 +49,12 @@ class Interruption:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def terminate(self, *_: object) -> None:
-        """Handle SIGTERM: exit as after any error."""
+        """Handle SIGTERM: raise SystemExit with code 143, so that the command ends as after any error."""
         self._is_ending = True
         sys.exit(TERMINATED)
 
     def _handle(self, _: int, frame: FrameType | None) -> None:
+        """Handle SIGINT: end the process, raise `KeyboardInterrupt`, or try again after the current import."""
         importing_file = self._importing_file(frame)
         if importing_file is not None and importing_file.startswith(_COMMANDS):
             print_interrupted()
@@ -91,11 +93,13 @@ class Interruption:
                 self._timer.cancel()
 
     def _start_timer(self, action: Callable[[], None]) -> None:
+        """Call `action` in another thread a moment later."""
         self._timer = threading.Timer(_SECONDS_BETWEEN_ATTEMPTS, action)
         self._timer.daemon = True
         self._timer.start()
 
     def _repeat(self) -> None:
+        """Send SIGINT to the main thread again, marked as repeated."""
         self._is_repeated = True
         _send(signal.SIGINT)
 

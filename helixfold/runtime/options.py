@@ -20,16 +20,19 @@ Progress = Literal["bars", "json"]
 # pair (r r c_z): the pair stream after the Evoformer. structure (r c): the single representation after the structure
 # module, from which pLDDT is read; AlphaFold calls it structure_module.
 RepresentationName = Literal["msa_first_row", "single", "pair", "structure"]
+# Format of the files of representations.
 RepresentationFormat = Literal["npz", "safetensors"]
+# Dtypes of files of parameters and of benchmarks, and of the trunk at inference.
 Dtype = Literal["float32", "bfloat16"]
 ComputeDtype = Literal["float32", "bfloat16", "float16"]
 DtypeOrAuto = Literal["auto", "float32", "bfloat16", "float16"]
+# How updates are carried out: on the whole stream, by slabs, or by slabs of streams outside the device's memory.
 Executor = Literal["auto", "whole", "slabs", "spilled"]
 Item = TypeVar("Item")
 Options = TypeVar("Options")
 # The options that most users need come first in the help of a command.
 MOST_USED = Group.create_ordered("Most used options", sort_key=-1)
-MAX_PROCESSES = 1024  # or threads, of one command on one machine
+MAX_PROCESSES = 1024  # maximum processes, or threads, of one command on one machine
 
 
 def integer(word: str) -> int:
@@ -47,7 +50,10 @@ def positive(word: str) -> int:
 
 
 def whole_number(minimum: int, maximum: int) -> Callable[[str], int]:
-    """Return a function that parses an integer within bounds and raises ValueError for anything else."""
+    """Return a function that parses an integer from `minimum` to `maximum`, both included.
+
+    The function raises ValueError for anything else.
+    """
 
     def read(word: str) -> int:
         if not re.fullmatch(r"[+-]?[0-9]{1,50}", word) or not minimum <= int(word) <= maximum:
@@ -66,8 +72,9 @@ def number(word: str) -> float:
 
 
 def memory_size(word: str) -> int:
-    """Parse a size such as 8GiB, 6000MB or 16G, in bytes; units without a B are binary.
+    """Parse a size such as 8GiB, 6000MB or 16G, and return it in bytes; units without a B are binary.
 
+    A unit is required, and 0 is not a size.
     Raise ValueError for anything else.
     """
     size = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]+)?) ?([KMGT])(i?B|)", word, re.IGNORECASE)
@@ -86,7 +93,10 @@ def calendar_date(word: str) -> date:
 
 
 def part_of_all(word: str) -> tuple[int, int]:
-    """Parse a part such as 0/10: the index of the part and the number of parts. Raise ValueError for anything else."""
+    """Parse a part such as 0/10: the index of the part, from 0, and the number of parts.
+
+    Raise ValueError for anything else. `part_of` checks that the index is less than the number.
+    """
     match = re.fullmatch(r"([0-9]+)/([0-9]+)", word)
     if match is None:
         raise ValueError(f"must be a part such as 0/10, got {word!r}")
@@ -209,12 +219,15 @@ def _aliased(notes: Sequence[Any]) -> list[Parameter]:
 
 
 def values_of(options: Any, group: type) -> dict[str, Any]:
-    """Return the values of those options that are also fields of the dataclass `group`, by name."""
+    """Return the values of the attributes of `options` that are also fields of the dataclass `group`, by name."""
     return {field.name: getattr(options, field.name) for field in fields(group) if hasattr(options, field.name)}
 
 
 def changed_options(options: Any, *groups: type) -> list[str]:
-    """Return the command-line names of options that differ from their defaults, in `groups` or in all groups."""
+    """Return the command-line names, such as --max-rounds, of options that differ from their defaults.
+
+    Only options of the dataclasses `groups` are compared, or all without groups.
+    """
     defaults = type(options)()
     names = [field.name for group in groups or (type(options),) for field in fields(group)]
     different = [name for name in names if getattr(options, name) != getattr(defaults, name)]

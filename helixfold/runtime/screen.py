@@ -18,7 +18,8 @@ from data_pipeline.io.files import os_errors_as_input_errors
 def logged_screen(path: Path | None) -> Iterator[None]:
     """Append every line that is printed inside to a log file, with the time; do nothing if `path` is None.
 
-    Raise `InputError` if the file cannot be written.
+    Lines are still printed. Progress bars are not logged, but an `InputError` or `SearchError` that ends the context
+    is. Folders of the file are created. Raise `InputError` if the file cannot be written.
     """
     if path is None:
         yield
@@ -71,6 +72,7 @@ class _Copied:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
+        """Write to the stream, and copy each line that is now complete to the log."""
         *lines, self._line = (self._line + text).split("\n")
         for line in lines:
             *before, printed = line.split("\r")
@@ -81,14 +83,17 @@ class _Copied:
 
 
 def hides_bars(progress: bool | None) -> bool | None:
-    """Return tqdm's argument `disable`; with None, bars are shown on a terminal and in notebooks."""
+    """Return tqdm's argument `disable`; bars are shown if `progress` is True and hidden if it is False.
+
+    With None, they are shown on a terminal and in notebooks.
+    """
     if progress is None:
         return False if "ipykernel" in sys.modules else None
     return not progress
 
 
 def print_warning(text: str, *, is_json: bool) -> None:
-    """Print a warning on stderr; with `is_json`, also as a JSON object."""
+    """Print a warning on stderr, also with --quiet; with `is_json`, print it a second time as a JSON object."""
     print(f"helixfold: warning: {text}", file=sys.stderr)  # also with --quiet
     if is_json:
         print(json.dumps({"warning": text}), file=sys.stderr, flush=True)
@@ -117,11 +122,12 @@ def remaining_seconds(
 
 
 def _terms(lengths: Sequence[int]) -> np.ndarray:
+    """Return N^2 and N^3 for each number of residues N."""
     return np.array([(residues**2, residues**3) for residues in lengths], dtype=np.float64)
 
 
 def format_duration(seconds: float) -> str:
-    """Format a duration with a suitable unit, such as 40 s, 12 min, 3.5 h or 2 d."""
+    """Format a duration with a suitable unit, such as 40 s, 12 min, 3.5 h or 2.1 d."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     if seconds < 100 * 60:

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import Any, Literal, TextIO, cast
 
-OUTPUT_NAME = "standard output"
+OUTPUT_NAME = "standard output"  # the file name of errors of writing to stdout
 Verbosity = Literal["quiet", "normal", "verbose"]
-VERBOSITY = "HELIXFOLD_VERBOSITY"  # inherited by the processes of a command
+VERBOSITY = "HELIXFOLD_VERBOSITY"  # environment variable, inherited by the processes of a command
 
 
 @contextmanager
@@ -85,6 +85,7 @@ class _GuardedStream:
 
 
 def _guard(stream: TextIO, name: str | None = None) -> TextIO:
+    """Return a `_GuardedStream` of a stream, typed as text stream."""
     return cast(TextIO, _GuardedStream(stream, name))
 
 
@@ -118,7 +119,7 @@ def _write_or_drop(stream: TextIO) -> None:
 
 
 def set_verbosity(verbosity: Verbosity) -> None:
-    """Set the verbosity of this process and its child processes, until `restored_verbosity` ends."""
+    """Set the verbosity of this process and its child processes in the environment, until `restored_verbosity` ends."""
     os.environ[VERBOSITY] = verbosity
     _print_details()
 
@@ -135,7 +136,7 @@ def is_verbose() -> bool:
 
 @contextmanager
 def restored_verbosity() -> Iterator[None]:
-    """Restore the verbosity at the end of the context."""
+    """Restore the verbosity at the end of the context to its value at the beginning."""
     earlier = os.environ.get(VERBOSITY)
     _print_details()
     try:
@@ -154,13 +155,13 @@ def print_summary(text: object) -> None:
 
 
 def print_note(text: str) -> None:
-    """Print a line on stderr, above the bars; nothing with --quiet."""
+    """Print a line on stderr after the name of the program, above the bars; nothing with --quiet."""
     if not is_quiet():
         _write_above_bars(f"helixfold: {text}", sys.stderr)
 
 
 def print_detail(text: str) -> None:
-    """Print a line on stderr with --verbose only."""
+    """Print a line on stderr after the name of the program, above the bars, with --verbose only."""
     if is_verbose():
         _write_above_bars(f"helixfold: {text}", sys.stderr)
 
