@@ -16,7 +16,12 @@ _KIB, _GIB = 2**10, 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceProperties:
-    """Hardware properties of a device, a GPU or CPU."""
+    """Hardware properties of a device, a GPU or CPU.
+
+    `kind` is PyTorch's type of the device, or "rocm" for an AMD GPU. `capability` is the compute capability of an
+    NVIDIA GPU, else None. `shared_memory` is the maximum bytes per thread block, `memory` the total bytes of the
+    device. `multiprocessors` of a CPU are the processors that this process may use.
+    """
 
     name: str
     kind: str  # PyTorch's device type, except that AMD GPUs are "rocm" (PyTorch calls them "cuda")

@@ -66,6 +66,7 @@ class Op(Generic[P, R]):
         self.backends = (*backends, Backend(name="reference", run=reference))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Compute the operator with `run`, or pass the call to the function of `intercepted`."""
         if _interceptor is not None:
             result: R = _interceptor(self, args, kwargs)
             return result
@@ -264,8 +265,8 @@ def unsupported_float64_or_empty(
 def unsupported_wide_products(properties: DeviceProperties, x: Tensor) -> str | None:
     """Return why a kernel dominated by matrix products does not support this input, or None.
 
-    It does not support float64, nor float32 except on a CPU.
-    Exact float32 products do not use the matrix units of a GPU, and without them cuBLAS is faster.
+    It does not support float64, nor float32 except on a CPU. Exact float32 products do not use the matrix units of a
+    GPU, and without them cuBLAS is faster.
     """
     return first_reason(
         (x.dtype == torch.float32 and properties.kind != "cpu", "products in float32 are left to cuBLAS"),

@@ -99,8 +99,8 @@ def outer_product_operands(
 ) -> tuple[Float[Tensor, "b r s c"], Float[Tensor, "b s r d"]]:
     """Return both operands of `outer_product_mean`, computed from the same MSA columns.
 
-    The dims of the left operand are residues, sequences; the dims of the right one are sequences, residues.
-    AlphaFold 2, Suppl. Alg. 10 lines 1 and 2.
+    The dims of the left operand are residues, sequences; the dims of the right one are sequences, residues. AlphaFold
+    2, Suppl. Alg. 10 lines 1 and 2.
     """
     right_operand = outer_product_operand(columns, mask, norm, right)
     return outer_product_operand(columns, mask, norm, left), right_operand.transpose(1, 2)
@@ -138,8 +138,8 @@ def outer_product_mean(
     """Return a linear map of the outer products of columns i and j, averaged over sequences.
 
     `left` and `right` must be zero where they are masked. The mean is over sequences in which both masks are 1. The
-    whole result of the map, bias included, is divided by their count plus `COUNT_FLOOR`.
-    AlphaFold 2, Suppl. Alg. 10 lines 3 and 4.
+    whole result of the map, bias included, is divided by their count plus `COUNT_FLOOR`. AlphaFold 2, Suppl. Alg. 10
+    lines 3 and 4.
     """
     c, d = left.shape[-1], right.shape[-1]
     # One matrix product with rows (i c) and columns (j d) sums over sequences.

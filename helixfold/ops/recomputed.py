@@ -45,9 +45,9 @@ class SavedIntermediates:
     def buffer(self, *shape: int, like: Tensor) -> Tensor | None:
         """Return an empty tensor for a result to be saved, with the dtype and device of `like`, or None.
 
-        None is returned if nothing or, with "replaced", only a stand-in is saved. The caller then needs no buffer.
-        One large tensor, into which blocks are copied, takes less memory than one tensor per block, because the
-        allocator holds unused memory between the latter.
+        None is returned if nothing or, with "replaced", only a stand-in is saved. The caller then needs no buffer. One
+        large tensor, into which blocks are copied, takes less memory than one tensor per block, because the allocator
+        holds unused memory between the latter.
         """
         if self._mode == "recomputed":
             return None

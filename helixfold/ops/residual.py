@@ -33,7 +33,7 @@ class Residual(NamedTuple):
         return self.dropout_mask, self.in_place
 
     def plus(self, change: Tensor) -> Tensor:
-        """Return the stream plus the product of the change and the dropout mask."""
+        """Return the stream plus the product of change and dropout mask, overwriting the stream if `in_place`."""
         stream, dropout_mask, in_place = self
         if in_place:
             return stream.add_(change if dropout_mask is None else change * dropout_mask)

@@ -29,6 +29,7 @@ class _SummedInFloat32(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """Return the layer norm in the dtype of `x`, and save the statistics of positions in float32."""
         # With float32 parameters, the kernel computes float32 statistics.
         normed, mean, scale = torch.native_layer_norm(x, weight.shape, weight.float(), bias.float(), EPS)
         ctx.save_for_backward(x, weight, bias, mean, scale)
@@ -36,6 +37,7 @@ class _SummedInFloat32(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the gradients of input, scale and offset, computed chunk by chunk."""
         x, weight, bias, mean, scale = ctx.saved_tensors
         channels, norm = len(weight), Affine(weight.float(), bias.float())
         grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)

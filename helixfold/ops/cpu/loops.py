@@ -38,8 +38,8 @@ def compiled(name: str, *tensors: Tensor | None, one_dtype: bool = False) -> Any
 def numba_bytes(*elements: int) -> int:
     """Return an estimate of the bytes that Numba takes in a process, or 0 if it is not used.
 
-    It is used if it is installed and any of these numbers of elements enables compiled loops (`loops_if_large`).
-    Numba is not imported to find out.
+    It is used if it is installed and any of these numbers of elements enables compiled loops (`loops_if_large`). Numba
+    is not imported to find out.
     """
     with loops_if_large(*elements):
         return _NUMBA_BYTES * (loops_may_compute() and find_spec("numba") is not None)

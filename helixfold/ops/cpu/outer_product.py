@@ -120,6 +120,7 @@ class _OuterProducts:
     def __init__(
         self, left: Tensor, right: Tensor, i: int, j: int, *, dtype: torch.dtype, storage: Tensor | None
     ) -> None:
+        """Choose the size of tiles for `i` rows and `j` columns of edges, and allocate their memory."""
         self.left, self.right, self.i, self.j, self.storage = left, right, i, j, storage
         self.c, self.d = len(left) // i, len(right) // j
         self.rows = min(i, _TILE_ROWS)

@@ -169,6 +169,7 @@ class _Operand(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, pair: Tensor, mask: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """Return the operand [b c j k] of a pair; weight and bias include the norm and have values, then gates."""
         b, j, k, _ = pair.shape
         operand = pair.new_empty(b, len(weight) // 2, j, k)
         # The operand exists until its use anyway. If it is saved, only the gate must be recomputed.
@@ -183,6 +184,7 @@ class _Operand(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of pair, weight and bias, given the gradient of the operand."""
         pair, mask, weight, bias, operand = ctx.saved_tensors
         needs_pair, _, needs_weight, needs_bias = ctx.needs_input_grad
         grad_map = MapGradient(needs_weight=needs_weight, needs_bias=needs_bias)

@@ -20,7 +20,10 @@ _CPU_BLOCK, _LARGE_BLOCK = 2**16, 2**26
 
 @dataclass(frozen=True, kw_only=True)
 class ChainPairs:
-    """Selection of pairs of a frame and a point of a complex: pairs within a chain, or pairs between chains."""
+    """Selection of pairs of a frame and a point of a complex: pairs within a chain, or pairs between chains.
+
+    `frames` and `points` are the index of the chain of each frame and point.
+    """
 
     frames: Int[Tensor, "n f"]  # the index of each frame's chain
     points: Int[Tensor, "n p"]  # the index of each point's chain

@@ -43,6 +43,7 @@ def compiled_launches(capability: int) -> Iterator[list[CompiledKernel]]:
     launched: list[CompiledKernel] = []
 
     def compile_(kernel: Kernel, grid: tuple[int, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Compile the kernel of a launch without running it, and append it to the list."""
         compiled = kernel.jitted.run(*args, grid=grid, warmup=True, **kwargs)
         if compiled not in _compiled_kernels:
             _compiled_kernels[compiled] = CompiledKernel(

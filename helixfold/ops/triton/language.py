@@ -93,6 +93,7 @@ class Kernel:
         return partial(self._launch, grid)
 
     def _launch(self, grid: tuple[int, ...], *args: Any, **kwargs: Any) -> None:
+        """Launch the kernel with `grid` programs, or record a launch on meta tensors."""
         if _watch is not None:
             _watch(self, grid, args, kwargs)
         if next(_tensors(args)).is_meta:
@@ -228,8 +229,8 @@ def exchanged(x, i: tl.constexpr, j: tl.constexpr, k: tl.constexpr, m: tl.conste
 def multiplies_from_shared_memory(device: torch.device) -> bool:
     """Return whether matrix instructions read operands from shared memory, as in compute capability 9 to 11.
 
-    For devices without a compute capability, such as CPUs with Triton's interpreter, return True.
-    Other GPUs read operands from registers, which then hold smaller tiles.
+    For devices without a compute capability, such as CPUs with Triton's interpreter, return True. Other GPUs read
+    operands from registers, which then hold smaller tiles.
     """
     capability = properties_of(device).capability
     return capability is None or (9, 0) <= capability < (12, 0)

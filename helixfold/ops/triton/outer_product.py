@@ -155,6 +155,7 @@ class _OuterProductMean(torch.autograd.Function):
         stream: Tensor | None,
         in_place: bool,
     ) -> Tensor:
+        """Return the mapped means of outer products, plus `stream` if passed, in its memory if `in_place`."""
         b, size_i, sequences, c = left.shape
         size_j, d, c_z = right.shape[2], right.shape[3], len(weight)
         left_rows, right_rows = _rows(left), _rows(right.transpose(1, 2))

@@ -149,6 +149,7 @@ class _SelfAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of the stream, the bias and all parameters, in the order of the arguments."""
         x, bias_weight, scale, offset, qkv_weight, gate_weight, _, out_weight, _, *saved = ctx.saved_tensors
         dropout_mask, normed, qkv, gate, mask_bias, has_keys, bias, attended, logsum = saved
         (b, n, k, _), width = x.shape, len(gate_weight)

@@ -114,6 +114,7 @@ class _Multiplication(torch.autograd.Function):
         adding: Adding,
         *parameters: Tensor,
     ) -> Tensor:
+        """Return the change of the pair, or the sum of both with `adding`."""
         norm_in, norm_out, out, sides = _grouped(parameters)
         left, *others = operands(pair, mask, norm_in, *sides)
         right = others[0] if right is None else right

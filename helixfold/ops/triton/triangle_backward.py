@@ -244,6 +244,7 @@ class Gradients:
     """
 
     def __init__(self, pair: Tensor, c: int, sides: int, *, has_change: bool, learns: bool) -> None:
+        """Allocate memory for `sides` operands of `c` channels; `learns` is whether any parameter needs a gradient."""
         samples, rows, columns, self.c_z = pair.shape
         self.pair, self.c, self.has_change = pair, c, has_change
         positions = samples * rows * columns

@@ -61,7 +61,7 @@ def write_pairs(
             return builder.inttoptr(address, kind.as_pointer())
 
         def of_row(base: Any, row: int) -> Any:
-            """Return a vector with every element equal to the number of a row."""
+            """Return a vector with every element equal to number `row` of the float32 numbers at `base`."""
             one = builder.load(place(base, ir.Constant(_INT64, row), 4, _FLOAT), typ=_FLOAT, align=4)
             vector = builder.insert_element(ir.Constant(_FLOATS, ir.Undefined), one, ir.Constant(_INT32, 0))
             return builder.shuffle_vector(vector, vector, ir.Constant(_UNITS, [0] * TILE))
@@ -86,6 +86,7 @@ def write_pairs(
     return types.none(*[types.int64] * 9), generate
 
 
+# Initial maximum of logits as integers (`ordered`).
 _MIN_INT32 = np.int32(-(2**31))
 # Queries whose logits are computed together and stay in the L1 cache.
 _QUERIES = 16
@@ -352,7 +353,10 @@ def _backward(size: int, bias_size: int, mask_size: int) -> Rows:
 
 
 def computes(*heads: Tensor | None) -> bool:
-    """Return whether the loops support these heads [n, h, q, c], whose units must be aligned to four bytes."""
+    """Return whether the loops support these heads [n, h, q, c]; None is ignored.
+
+    Elements must have a size in `SIZES`, channels must be a multiple of 8, and units must be aligned to four bytes.
+    """
     return all(
         x.itemsize in SIZES
         and x.shape[-1] % 8 == 0
@@ -366,7 +370,7 @@ def computes(*heads: Tensor | None) -> bool:
 def attend(
     query: Tensor, key: Tensor, value: Tensor, mask_bias: Tensor | None, bias: Tensor | None, out: Tensor
 ) -> None:
-    """Write the result of attention into `out` [n, h, q, c]."""
+    """Write the result of attention without a gate into `out` [n, h, q, c]."""
     n, h, q, d = query.shape
     k, c = value.shape[2:]
     heads = *_strided(query), *_strided(key), *_strided(value), *_strided(out)
@@ -385,9 +389,9 @@ def write_gradients(
     grad_heads: tuple[Tensor, Tensor, Tensor],
     grad_bias: Tensor | None,
 ) -> None:
-    """Write the gradients of query, key and value, and add the gradient of the bias.
+    """Write the gradients of query, key and value into `grad_heads`, and add the bias's gradient to `grad_bias`.
 
-    Unless `out` is None, also write the result of attention into it.
+    `gradient` is the gradient of the result. Unless `out` is None, also write the result of attention into it.
     """
     n, h, q, d = query.shape
     k, c = value.shape[2:]

@@ -8,6 +8,7 @@ from helixfold.ops.constants import EPS
 from helixfold.ops.cpu.compiled.elements import read, sigmoid, write
 from helixfold.ops.cpu.compiled.threads import Rows, arguments, loop, run
 
+# Added to the variance of channels.
 _EPS = np.float32(EPS)
 # Channels, and elements of channels-last tensors, that a thread computes at a time.
 _CHANNELS, _ELEMENTS = 4, 2**14
@@ -148,7 +149,7 @@ def _gated_change_gradient(size: int) -> Rows:
 
 
 def write_gated(both: Tensor, bias: Tensor, mask: Tensor, out: Tensor) -> None:
-    """Write gated and masked values into `out` [c, rows, columns] from `both` [2c, m]."""
+    """Write gated and masked values into `out` [c, rows, columns], from the values and gate logits `both` [2c, m]."""
     channels, positions = len(out), both.shape[1]
     inputs = both.data_ptr(), bias.data_ptr(), mask.data_ptr()
     address = loop(_gated, both.itemsize)
@@ -156,14 +157,14 @@ def write_gated(both: Tensor, bias: Tensor, mask: Tensor, out: Tensor) -> None:
 
 
 def write_gated_gradient(both: Tensor, bias: Tensor, mask: Tensor, gradient: Tensor) -> None:
-    """Overwrite `both` [2c, m] with its gradient."""
+    """Overwrite `both` [2c, m] with its gradient, given the gradient [c, rows, columns] of the gated values."""
     channels, positions = len(gradient), both.shape[1]
     inputs = both.data_ptr(), bias.data_ptr(), mask.data_ptr(), gradient.data_ptr(), gradient.stride(0)
     run(loop(_gated_gradient, both.itemsize), channels, _CHANNELS, *inputs, channels, positions)
 
 
 def gradient_by_result(logits: Tensor, bias: Tensor, mask: Tensor, gradient: Tensor, result: Tensor) -> Tensor:
-    """Return the gradient of `both` [2c, m], given the logits [c, m] and the gated values."""
+    """Return the gradient of `both` [2c, m], given the logits [c, m], the gated values and their gradient."""
     channels, positions = logits.shape
     out = logits.new_empty(2 * channels, positions)
     inputs = logits.data_ptr(), bias.data_ptr(), mask.data_ptr(), gradient.data_ptr(), gradient.stride(0)
@@ -173,7 +174,10 @@ def gradient_by_result(logits: Tensor, bias: Tensor, mask: Tensor, gradient: Ten
 
 
 def normalised(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the positions of `x` [c, rows, columns] normalised [c, m], and their means and scales [m]."""
+    """Return the positions of `x` [c, rows, columns] normalised [c, m], their means and their scales, both [m].
+
+    Scales are reciprocal standard deviations.
+    """
     channels, positions = len(x), x[0].numel()
     out = x.new_empty(channels, positions)
     mean, scale = torch.empty(2, positions)
@@ -200,6 +204,9 @@ def write_gated_change(change: Tensor, mapped: Tensor) -> None:
 
 
 def write_gated_change_gradient(logits: Tensor, mapped: Tensor, gradient: Tensor) -> None:
-    """Overwrite logits and mapped values, both contiguous, with their gradients."""
+    """Overwrite logits and mapped values, both contiguous, with their gradients.
+
+    `gradient` is the gradient of the result of `write_gated_change`.
+    """
     inputs = logits.data_ptr(), mapped.data_ptr(), gradient.data_ptr()
     run(loop(_gated_change_gradient, mapped.itemsize), mapped.numel(), _ELEMENTS, *inputs)

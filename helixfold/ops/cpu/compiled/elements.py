@@ -12,8 +12,9 @@ from numba.extending import intrinsic
 
 from helixfold.ops.cpu.compiled.threads import OPTIONS
 
-# LLVM's names of the instruction sets of this processor; empty if Numba compiles for another processor.
+# Whether Numba compiles for this processor.
 _IS_FOR_HOST = not (numba.config.CPU_NAME or numba.config.CPU_FEATURES)
+# LLVM's names of the instruction sets of this processor; empty if Numba compiles for another processor.
 FEATURES = frozenset(name for name, present in get_host_cpu_features().items() if present and _IS_FOR_HOST)
 # Rows and columns of a tile that is transposed in registers.
 TILE = 16
@@ -23,6 +24,7 @@ _LOG2_E = np.float32(1.4426950408889634)
 _LN2, _LN2_REST = np.float32(0.693359375), np.float32(-2.1219444005469057e-4)
 # exp of this is the smallest normal float32.
 _MIN_EXPONENT = np.float32(-87.33654)
+# Maximum argument of `exp`, beyond which its result would overflow.
 _MAX_EXPONENT = np.float32(88)
 
 
@@ -252,7 +254,10 @@ _transpose_16_bits, _transpose_32_bits = _transposed_tile(_INT16, 2), _transpose
 
 @njit(**OPTIONS)
 def transpose(source, stride, rows, columns, target, target_stride, size):
-    """Write the transpose of a matrix; strides are the distances of rows in elements."""
+    """Write the transpose of a matrix [rows, columns] of elements of `size` bytes to `target`.
+
+    Strides are the distances between rows in elements.
+    """
     whole_rows, whole_columns = rows // TILE * TILE, columns // TILE * TILE
     for row in range(0, whole_rows, TILE):
         for column in range(0, whole_columns, TILE):

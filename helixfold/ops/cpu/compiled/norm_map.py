@@ -14,7 +14,9 @@ from helixfold.ops.cpu.compiled.elements import read, write
 from helixfold.ops.cpu.compiled.threads import OPTIONS, Rows, arguments, loop, run
 from helixfold.ops.weights import Affine
 
+# Added to the variance of channels.
 _EPS = np.float32(EPS)
+# Maximum outputs of a map for which these loops are faster than matrix products.
 MAX_OUTPUTS = 16
 # Positions that a thread computes at a time, and the maximum number of partial sums of the gradients of the weights.
 _POSITIONS = 256
@@ -125,7 +127,10 @@ def write_gradient(
 
 
 def positions_of(x: Tensor) -> tuple[int, int, int, int]:
-    """Return the strides of rows and columns, the number of columns and the number of positions."""
+    """Return the strides of rows and columns in elements, the number of columns and the number of positions.
+
+    A matrix [m, c] counts as one row with m columns.
+    """
     if x.ndim == 2:
         return 0, x.stride(0), len(x), len(x)
     return x.stride(0), x.stride(1), x.shape[1], len(x) * x.shape[1]

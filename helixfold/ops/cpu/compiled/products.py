@@ -7,6 +7,7 @@ from helixfold.ops.cpu.compiled.elements import copy, transpose
 from helixfold.ops.cpu.compiled.register_products import SIZES, product
 from helixfold.ops.cpu.compiled.threads import Rows, arguments, loop, run
 
+# Whether these loops are used for float32 products on this processor.
 MULTIPLIES = 4 in SIZES
 # Rows, columns and terms of a part of a product. The part of the right matrix stays in the L1 cache.
 _ROWS, _COLUMNS, _TERMS = 128, 64, 128

@@ -6,6 +6,7 @@ from torch import Tensor
 from helixfold.ops.cpu.compiled.elements import exp, larger, ordered, read, unordered, write
 from helixfold.ops.cpu.compiled.threads import Rows, arguments, loop, run
 
+# Initial maximum of logits as integers (`ordered`).
 _MIN_INT32 = np.int32(-(2**31))
 # Logits that a thread computes at a time.
 _LOGITS = 2**15

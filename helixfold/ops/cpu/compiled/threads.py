@@ -16,7 +16,8 @@ from numba.extending import intrinsic
 
 from data_pipeline.io.user_cache import user_cache
 
-# Terms may be added in any order, and a product and a sum may be one instruction. NaN and infinity are respected.
+# LLVM's flags for floating-point numbers: terms may be added in any order, and a product and a sum may be one
+# instruction. NaN and infinity are respected.
 FAST = {"reassoc", "contract", "nsz", "arcp"}
 # Options of all compiled functions. A function without options would get the options of the first function that
 # compiles it. With Python's errors of division, which cannot occur here, a loop would not be vectorised.
@@ -86,6 +87,7 @@ def _thread(call):
 
 # The OpenMP library that PyTorch is linked with, if it is GNU OpenMP.
 _LIBRARY = ctypes.CDLL(torch._C.__file__)
+# Whether loops can run in the threads of PyTorch's operators.
 ARE_SHARED = hasattr(_LIBRARY, "GOMP_parallel")
 
 

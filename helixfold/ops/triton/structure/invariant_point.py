@@ -156,6 +156,7 @@ class _PointAttention(torch.autograd.Function):
         pair: Tensor,
         *parameters: Tensor,
     ) -> Tensor:
+        """Return the features of the query residues from `first`, and save logits if gradients are needed."""
         projected, rotation, translation, mask = (
             each.contiguous() for each in (projected, rotation, translation, mask)
         )
