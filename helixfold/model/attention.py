@@ -34,5 +34,6 @@ class SelfAttention(nn.Module):
         *,
         residual: Residual | None = None,
     ) -> Float[Tensor, "b n k c"]:
+        """Return the change of rows, or with `residual` its stream plus dropout mask times change."""
         weights = SelfAttentionWeights(norm, self.qkv.affine, self.gate.affine, self.out.affine)
         return added(residual, self_attention, x, mask, bias, weights, heads=self.heads)

@@ -100,7 +100,9 @@ class TemplateConfig(Config):
 class StructureConfig(Config):
     """Settings of the structure module (AlphaFold 2, Suppl. Alg. 20 to 24).
 
-    `position_scale` is the unit of translations in Angstrom: 10 in AlphaFold 2, 20 in AlphaFold-Multimer.
+    `layers` is the number of iterations, which share their parameters. `c` is the channels of the single representation
+    inside, and `c_angles` and `angle_blocks` are the channels and blocks of the torsion predictor. `position_scale` is
+    the unit of translations in Angstrom: 10 in AlphaFold 2, 20 in AlphaFold-Multimer.
     """
 
     layers: Blocks = 8  # iterations of the structure module
@@ -119,8 +121,9 @@ class StructureConfig(Config):
 class HeadsConfig(Config):
     """Settings of the output heads (AlphaFold 2, Suppl. Sec. 1.9).
 
-    Only the `_ptm` and `_multimer` models have `aligned_error`. `masked_msa_letters` is the number of classes of the
-    masked-MSA head: 20 residue types, unknown and gap, and in AlphaFold 2 also the mask.
+    `c_lddt` is the hidden channels of the pLDDT head. With `aligned_error`, PAE and pTM are predicted. Only the `_ptm`
+    and `_multimer` models have `aligned_error`. `masked_msa_letters` is the number of classes of the masked-MSA head:
+    20 residue types, unknown and gap, and in AlphaFold 2 also the mask.
     """
 
     distogram_bins: Channels = 64  # bins of the distogram

@@ -43,6 +43,7 @@ class EvoformerBlock(nn.Module):
         msa_mask: Float[Tensor, "b s r"],
         pair_mask: Float[Tensor, "b r r"],
     ) -> Streams:
+        """Return the MSA and pair streams after the block, which the executor `run` carries out."""
         if self.outer_product == "first":
             pair = run(self.outer_product_mean, pair, pair_mask, context_from=(msa, msa_mask))
         msa = self.msa_half(run, msa, pair, msa_mask, pair_mask)
@@ -101,6 +102,7 @@ class EvoformerStack(nn.Module):
         msa_mask: Float[Tensor, "b s r"],
         pair_mask: Float[Tensor, "b r r"],
     ) -> Streams:
+        """Return the MSA and pair streams after all blocks."""
         for block in self.blocks:
             msa, pair = block(run, msa, pair, msa_mask, pair_mask)
         return msa, pair

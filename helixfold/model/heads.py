@@ -90,6 +90,7 @@ class Heads(nn.Module):
         pair, msa = folded.representations.pair, folded.representations.msa
 
         def logits(head: LinearHead, stream: Stream) -> Tensor:
+            """Return the logits of a head at all positions of a stream."""
             return run.gather(run.map_rows(lambda _, rows: head(rows), stream))
 
         distances = run.map_rows(lambda _, *edges: self.distogram(*edges), pair, transposed(pair, "columns"))

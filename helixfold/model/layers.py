@@ -113,6 +113,7 @@ class Transition(Update):
         *,
         residual: Residual | None = None,
     ) -> Float[Tensor, "b i j c"]:
+        """Return the change of a slab, or with `residual` its stream plus dropout mask times change."""
         # As in DeepMind's program, the mask is not used: values at padding never reach real residues.
         weights = TransitionWeights(self.norm.affine, self.linear_1.affine, self.linear_2.affine)
         return added(residual, transition, slab, weights)

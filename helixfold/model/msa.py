@@ -30,6 +30,7 @@ class MSARowAttention(Update):
     def context(
         self, pair: Float[Tensor, "b i j c_z"], pair_mask: Float[Tensor, "b i j"]
     ) -> tuple[Float[Tensor, "b h i j"]]:
+        """Return the bias of the logits of each head from rows of the pair stream."""
         bias = norm_linear(pair, self.pair_norm.affine, self.pair_bias.affine)
         return (rearrange(bias, "b i j h -> b h i j").contiguous(),)
 
@@ -41,6 +42,7 @@ class MSARowAttention(Update):
         *,
         residual: Residual | None = None,
     ) -> Float[Tensor, "b s r c_m"]:
+        """Return the change of MSA rows, or with `residual` its stream plus dropout mask times change."""
         return self.attention(msa, mask, self.norm.affine, *context, residual=residual)
 
 
@@ -63,6 +65,7 @@ class MSAColumnAttention(Update):
         *,
         residual: Residual | None = None,
     ) -> Float[Tensor, "b r s c_m"]:
+        """Return the change of MSA columns, or with `residual` its stream plus dropout mask times change."""
         return self.attention(columns, mask, self.norm.affine, residual=residual)
 
 
@@ -87,6 +90,7 @@ class MSAGlobalColumnAttention(Update):
     def forward(
         self, columns: Float[Tensor, "b r s c_m"], mask: Float[Tensor, "b r s"], context: tuple[()]
     ) -> Float[Tensor, "b r s c_m"]:
+        """Return the change of MSA columns."""
         return global_attention(
             columns,
             mask,

@@ -133,8 +133,9 @@ class MultimerTemplatePairBlock(TemplatePairBlock):
 class MultimerTemplatePairEmbedder(nn.Module):
     """Embedding of templates as pair representations that start from the pair stream (AlphaFold-Multimer).
 
-    Each feature has its own map. Distances and directions count within a chain only, because a template is for one
-    chain, unless the batch says that it spans chains.
+    Each feature has its own map, such as `row_type` for the residue type of i in edge ij and `query` for the normalised
+    pair stream. Distances and directions count within a chain only, because a template is for one chain, unless the
+    batch says that it spans chains.
     """
 
     def __init__(self, config: TemplateConfig, c_z: int) -> None:

@@ -33,6 +33,7 @@ class OuterProductMean(Update):
     def context(
         self, columns: Float[Tensor, "b j s c_m"], mask: Float[Tensor, "b j s"]
     ) -> tuple[Float[Tensor, "b s j c"], Float[Tensor, "b s j"]]:
+        """Return the right projections of MSA columns and their mask, with sequences first."""
         right = outer_product_operand(columns, mask, self.norm.affine, self.right.affine)
         return _sequences_last(rearrange(right, "b j s c -> b s j c")), rearrange(mask, "b j s -> b s j")
 
@@ -46,6 +47,7 @@ class OuterProductMean(Update):
         *,
         residual: Residual | None = None,
     ) -> Float[Tensor, "b i j c_z"]:
+        """Return the change of rows of the pair from MSA `columns`, or with `residual` the sum of both."""
         norm, left_map, right_map = self.norm.affine, self.left.affine, self.right.affine
         if context is None:
             left, right = outer_product_operands(columns, mask, norm, left_map, right_map)

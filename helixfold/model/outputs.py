@@ -57,8 +57,11 @@ class Representations:
 class PredictedStructure:
     """Result of the structure module. Lengths are in Angstrom; dim `l` is its iterations.
 
-    `single` is its single representation after the last iteration. Torsions are pre-omega, phi, psi and chi1 to chi4.
-    The masks are 1 for atoms of the residue's type in real residues. `positions` are 0 where `mask` is.
+    `single` is its single representation after the last iteration. `frames` are backbone frames: unit quaternions (w,
+    x, y, z), then translations. `rigid_groups` are rotation matrices with translations as the last column. Torsions are
+    sine and cosine of pre-omega, phi, psi and chi1 to chi4. `from_template` is 1 for residues that started from a
+    template's backbone. The masks are 1 for atoms of the residue's type in real residues. `positions` are 0 where
+    `mask` is.
     """
 
     single: Float[Tensor, "b r c"]

@@ -81,6 +81,7 @@ class PointAttention(nn.Module):
         pair_bias = Affine(pair_weight * self.pair_bias.weight, pair_weight * self.pair_bias.bias)
 
         def joined(of: Callable[[Linear], Tensor]) -> Tensor:
+            """Return the weights or biases of all projections in one array, in the order that attention reads."""
             query, key_value, *points = self.projections(of)
             by_axis = torch.cat([each.unflatten(0, (3, -1)) for each in points], 1)
             return torch.cat([scalar_weight * query, key_value, by_axis.flatten(0, 1)])
@@ -136,4 +137,5 @@ def initial_point_weights(heads: int) -> nn.Parameter:
 
 
 def _bias(linear: Linear) -> Tensor:
+    """Return the bias of a linear map, or zeros if it has none."""
     return linear.weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias

@@ -51,8 +51,8 @@ _DISTANCE = Bound("be a distance in Angstrom", lambda value: 0 <= value < math.i
 class Preset(Config):
     """Settings of a named network, its input samples and its recycling.
 
-    `num_recycles` is the number of recycling iterations after the first. Recycling ends
-    earlier once distances between C-alpha atoms change by less than `recycle_tolerance` Angstrom; 0 disables this.
+    `num_recycles` is the number of recycling iterations after the first. Recycling ends earlier once distances between
+    C-alpha atoms change by less than `recycle_tolerance` Angstrom; 0 disables this.
     """
 
     name: str
@@ -75,6 +75,7 @@ class Preset(Config):
 
 
 def _alphafold(name: str) -> Preset:
+    """Return the settings of one of DeepMind's models for monomers, such as "model_1" or "model_1_ptm"."""
     templates, extra_rows = _MONOMERS[name.removesuffix("_ptm")]
     template = TemplateConfig() if templates else None
     slots = template.max_templates if template else 0

@@ -77,6 +77,7 @@ def initial_frames(batch: Batch, unit: float) -> BackboneFrames:
     like = BackboneFrames.identity(centred)
 
     def placed(values: Float[Tensor, "b r c"], otherwise: Float[Tensor, "b r c"]) -> Float[Tensor, "b r c"]:
+        """Return the values of the nearest residue in the template, or `otherwise` without a template."""
         nearest_values = values.gather(1, repeat(nearest, "b r -> b r c", c=values.shape[-1]))
         return torch.where(has_template, nearest_values, otherwise)
 

@@ -49,6 +49,7 @@ class TemplatePairBlock(nn.Module):
     def forward(
         self, run: Executor, pair: Float[Stream, "b r r c_t"], mask: Float[Tensor, "b r r"]
     ) -> Float[Stream, "b r r c_t"]:
+        """Return the template's pair stream after all updates of the block."""
         for update in self.updates():
             pair = run(update, pair, mask)
         return pair
@@ -149,6 +150,7 @@ class TemplatePointwiseAttention(nn.Module):
     def _logits(
         self, _: slice, pair: Tensor, templates: Tensor, norm: Affine, present: Float[Tensor, "b n"]
     ) -> Float[Tensor, "b i j n_h"]:
+        """Return the logits of each edge for some templates and all heads; `present` is 0 for absent templates."""
         query, key = self.query(pair), norm_linear(templates, norm, self.key.affine)
         keys = rearrange(to_float32(key), "(b n) i j c -> b n i j c", n=present.shape[1])
         products = (to_float32(query)[:, None] * keys).unflatten(-1, (self.heads, -1))
@@ -156,6 +158,7 @@ class TemplatePointwiseAttention(nn.Module):
         return rearrange(logits, "b n i j h -> b i j (n h)")
 
     def _log_sum(self, logits: Float[Tensor, "b i j n_h"]) -> Float[Tensor, "b i j h"]:
+        """Return the logarithm of the sum of the exponential logits of some templates, for each head."""
         return logits if logits.shape[-1] == self.heads else logits.unflatten(-1, (-1, self.heads)).logsumexp(-2)
 
     def _values(self, _: slice, templates: Tensor, logits: Tensor, norm: Affine) -> Float[Tensor, "b i j c"]:
@@ -170,6 +173,7 @@ class TemplatePointwiseAttention(nn.Module):
     def _updated_mean(
         self, rows: slice, mean: Tensor, templates: Tensor, log_sum: Tensor, logits: Tensor, *, norm: Affine
     ) -> Float[Tensor, "b i j c"]:
+        """Return the mean of values with further templates; `log_sum` is of the earlier templates only."""
         weight = torch.sigmoid(self._log_sum(logits) - log_sum)[..., None]
         before, value = (
             to_float32(x).unflatten(-1, (self.heads, -1)) for x in (mean, self._values(rows, templates, logits, norm))

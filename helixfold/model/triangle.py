@@ -43,6 +43,7 @@ class TriangleMultiplication(Update):
     def context(
         self, pair: Float[Tensor, "b j k c_z"], mask: Float[Tensor, "b j k"]
     ) -> tuple[Float[Tensor, "b c j k"]]:
+        """Return the right operand from rows of the pair stream, with channels first."""
         weights = TriangleOperandWeights(self.norm_in.affine, self.right.affine, self.right_gate.affine)
         return (triangle_operand(pair, mask, weights),)
 
@@ -54,6 +55,7 @@ class TriangleMultiplication(Update):
         *,
         residual: Residual | None = None,
     ) -> Float[Tensor, "b i j c_z"]:
+        """Return the change of rows of the pair, or with `residual` its stream plus dropout mask times change."""
         norm_in, left, left_gate = self.norm_in.affine, self.left.affine, self.left_gate.affine
         weights = TriangleWeights(norm_in, left, left_gate, self.norm_out.affine, self.out.affine, self.gate.affine)
         if context is None:
@@ -105,6 +107,7 @@ class TriangleAttention(Update):
     def context(
         self, pair: Float[Tensor, "b j k c_z"], mask: Float[Tensor, "b j k"]
     ) -> tuple[Float[Tensor, "b h j k"]]:
+        """Return the bias of the logits of each head from rows of the pair stream."""
         bias = norm_linear(pair, self.norm.affine, self.pair_bias.affine)
         return (rearrange(bias, "b j k h -> b h j k").contiguous(),)
 
@@ -116,5 +119,6 @@ class TriangleAttention(Update):
         *,
         residual: Residual | None = None,
     ) -> Float[Tensor, "b i k c_z"]:
+        """Return the change of rows of the pair, or with `residual` its stream plus dropout mask times change."""
         bias = self.pair_bias.affine if context is None else context[0]
         return self.attention(pair, mask, self.norm.affine, bias, residual=residual)

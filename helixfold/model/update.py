@@ -25,9 +25,9 @@ Side = Literal["left", "right"]
 class Factored(Protocol):
     """An update computed from the products of two operands, each as large as the stream.
 
-    The products of edge ij are the sums of left ik times right jk over k, separately for each channel.
-    An executor with memory for only a few channels of an operand can multiply a few channels at a time and pass the
-    products of all channels to `change`.
+    The products of edge ij are the sums of left ik times right jk over k, separately for each channel. An executor with
+    memory for only a few channels of an operand can multiply a few channels at a time and pass the products of all
+    channels to `change`.
     """
 
     @property
@@ -53,6 +53,11 @@ class Update(nn.Module):
 
     `forward` returns the change, or the sum of a stream and the change if the stream is passed as `residual`. If one
     kernel computes both, the change is never in memory. Executors pass a residual to updates that support it.
+
+    `axis` is the stream's axis along which `forward` is independent; if `elementwise`, it is along both. `context` may
+    be computed in parts along `context_axis` of its input, which are joined along dim `context_dim` of every tensor.
+    Other attributes are whether `forward` computes the context of a whole stream itself, whether it also receives the
+    slab's rows of the context's input, whether it takes a residual, and along which axis dropout is equal.
     """
 
     axis: Axis = "rows"  # the stream's axis along which `forward` is independent

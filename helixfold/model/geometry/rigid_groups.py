@@ -21,7 +21,8 @@ _PSI_ATOMS = [residues.ATOM_ORDER[name] for name in ("CA", "C", "O")]
 class RigidGroups:
     """Frames of the backbone, pre-omega, phi, psi and chi1 to chi4 groups, in Angstrom; arbitrary where the mask is 0.
 
-    `alternative` has the chi groups with ambiguously named atoms rotated by 180 degrees.
+    `alternative` has the chi groups with ambiguously named atoms rotated by 180 degrees. `mask` is 1 where the residue
+    has the group and its three atoms are observed.
     """
 
     frames: Rigid  # *batch r 8
