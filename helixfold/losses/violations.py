@@ -35,7 +35,12 @@ _COUNT_FLOOR = 1e-6  # added to counts (DeepMind's program)
 
 @dataclass(frozen=True, kw_only=True)
 class Violations:
-    """Violations beyond the tolerances, in Angstrom (angles as cosines), and masks that are 1 at violations."""
+    """Violations beyond the tolerances, in Angstrom (angles as cosines), and masks that are 1 at violations.
+
+    `bond_c_n` and the angles are means over peptide bonds. `clashes` and `within` are sums for each atom: of its
+    overlaps with other residues, and of deviations of its distances within its residue, each counted twice. A broken
+    peptide bond counts for both residues in `connections_mask`. `residues_mask` is 1 for residues with any violation.
+    """
 
     bond_c_n: Float[Tensor, " b"]  # mean over bonds, Suppl. Eq. 44
     angle_ca_c_n: Float[Tensor, " b"]  # means over angles, Suppl. Eq. 45
@@ -81,8 +86,8 @@ def violations(
 ) -> Violations:
     """Return the violations of atoms (Angstrom); residues with consecutive `residue_index` count as bonded.
 
-    In a complex, `asym_id` is the index of each residue's chain, and bonds are within chains only. Bonds and angles
-    may deviate by `tolerance_factor` standard deviations, other atoms may overlap by `overlap_tolerance` Angstrom.
+    In a complex, `asym_id` is the index of each residue's chain, and bonds are within chains only. Bonds and angles may
+    deviate by `tolerance_factor` standard deviations, other atoms may overlap by `overlap_tolerance` Angstrom.
     """
     tolerances = tolerance_factor, overlap_tolerance
     deviations = _deviations(atoms, exists, aatype, _ResidueIndices(residue_index, asym_id), tolerances)

@@ -27,7 +27,11 @@ _ANY_FILE = "ATOM      1  N   GLY A   1       0.000   0.000   0.000  1.00  0.00 
 
 @dataclass(frozen=True, kw_only=True)
 class Atoms:
-    """OpenMM atoms and their indices in the protein's arrays."""
+    """OpenMM atoms and their indices in the protein's arrays.
+
+    Positions are in nanometers. `residue` is the index of each atom's residue in the protein's arrays, and `kind` the
+    index of its atom37 type, -1 for hydrogens. `is_predicted` is false for added atoms.
+    """
 
     topology: app.Topology
     positions: Float[np.ndarray, "n 3"]  # nanometers

@@ -27,7 +27,11 @@ _MAX_FLAWED = 0.5  # maximum fraction of overlapping or distant residues of a st
 
 @dataclass(frozen=True, kw_only=True)
 class Flaws:
-    """Numbers of residues with stereochemical violations, by AlphaFold's definitions (Suppl. Sec. 1.9.11)."""
+    """Numbers of residues with stereochemical violations, by AlphaFold's definitions (Suppl. Sec. 1.9.11).
+
+    They are residues with any violation, with wrong lengths or angles of peptide bonds, with overlaps with other
+    residues, and with wrong distances within the residue.
+    """
 
     residues: int  # with any violation
     bonds: int  # with wrong lengths or angles of peptide bonds

@@ -26,6 +26,10 @@ class Pieces:
 
     Unknown residues are modelled as alanine, or as glycine without a C-beta. Residues without N, CA or C, and residues
     without a bonded neighbour, are not modelled.
+
+    `residues` has the array indices of each piece, at least two. `atoms` is a mask of the modelled atoms. `starts` and
+    `ends` are masks of the first and last residues of chains that are not rings. `rings` has the indices of the pieces
+    that are cyclic chains.
     """
 
     residues: tuple[Int[np.ndarray, " _"], ...]  # two or more array indices for each piece

@@ -10,7 +10,7 @@ from helixfold.relax.flaws import Flaws
 
 @dataclass(frozen=True, kw_only=True)
 class RelaxOptions(Checked):
-    """Limits of the rounds and time of a relaxation."""
+    """Limits of a relaxation: the maximum rounds of minimisation, and the maximum seconds for each structure."""
 
     # Minimisations; each removes the restraints of residues that still have violations. AlphaFold runs three.
     max_rounds: Annotated[int, ABOVE_ZERO] = 8
@@ -22,7 +22,10 @@ class Relaxed:
     """A relaxed structure with statistics of its relaxation.
 
     `before` and `after` are the violations of the predicted and of the relaxed structure. Residue numbers are from
-    `Protein.residue_index`, without the chain.
+    `Protein.residue_index`, without the chain: `flawed` still have violations, `left_out` were not relaxed because the
+    force field cannot model them, and `freed` had no restraints in the end. `added` counts the missing heavy atoms that
+    were added. Energies are in kcal/mol, RMSDs in Angstrom without superposition; `rmsd_held` is for residues that were
+    restrained in all rounds.
     """
 
     protein: Protein  # with the numbering, B-factors and unknown residues of the original
