@@ -88,8 +88,7 @@ def keep_few_kernels() -> None:
     """Limit oneDNN's caches to 48 prepared matrix products instead of 1,024; each takes 0.5 MiB.
 
     This sets environment variables, unless they are set. Call it before the first matrix product of the process. The
-    network has few shapes while it folds one chain.
-    oneDNN reads the limit from environment variables only.
+    network has few shapes while it folds one chain. oneDNN reads the limit from environment variables only.
     """
     for name in _KERNEL_CACHES:
         os.environ.setdefault(name, str(_KERNELS))

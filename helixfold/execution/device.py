@@ -21,8 +21,7 @@ def pick_device(name: str = "auto") -> torch.device:
     """Return the PyTorch device of a name; "auto" is the first of cuda, mps and cpu that is available.
 
     A CUDA device with an index becomes the current device, because Triton launches its kernels there, and its bfloat16
-    products are summed in float32. Raise `InputError` if the name
-    is unknown or the device is not available.
+    products are summed in float32. Raise `InputError` if the name is unknown or the device is not available.
     """
     try:
         device = torch.device(_available() if name == "auto" else name)

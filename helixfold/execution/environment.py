@@ -48,7 +48,7 @@ def package_version(package: str) -> str | None:
 
 @cache
 def device_name(device: torch.device) -> str:
-    """Return the product name of a GPU or processor, or the platform's name for it."""
+    """Return the product name of a GPU (cuda), else of the processor, or the platform's name for the processor."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     lines = _PROCESSOR.read_text().splitlines() if _PROCESSOR.is_file() else []

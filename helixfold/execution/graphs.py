@@ -101,6 +101,7 @@ class GraphCache:
     def __init__(
         self, capturer: Capturer, *, max_count: int = MAX_GRAPHS, say: Callable[[str], object] = lambda _: None
     ) -> None:
+        """Start with an empty cache."""
         self._capturer, self._max_count, self._say = capturer, max_count, say
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
         self._eager_keys: OrderedDict[Hashable, None] = OrderedDict()  # keys of the last eager computations

@@ -33,6 +33,7 @@ class IterationRunner:
     """
 
     def __init__(self, graphs: GraphCache | None = None, max_elements: int = 0) -> None:
+        """Run eagerly without `graphs`; `max_elements` is the maximum size of the streams of a captured iteration."""
         self._graphs, self._max_elements = graphs, max_elements
         self._listeners: list[Callable[[], object]] = []
 
@@ -137,8 +138,8 @@ def launch_bound_elements(properties: DeviceProperties) -> int:
 def bucket_size(count: int) -> int:
     """Round a number of residues or rows up: to a multiple of 16 up to 128, then to one of four sizes per power of two.
 
-    Sizes after 128 are 160, 192, 224, 256, 320 and so on. 0 stays 0.
-    Fewer different sizes are then captured and estimated.
+    Sizes after 128 are 160, 192, 224, 256, 320 and so on. 0 stays 0. Fewer different sizes are then captured and
+    estimated.
     """
     step = max(16, 1 << max(0, count.bit_length() - 3))
     return -(-count // step) * step

@@ -16,7 +16,11 @@ _OF_MSA = ("row_attention", "column_attention", "msa_transition")
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """Size of the change that one update of one block made to the pair stream of the first sample."""
+    """Size of the change that one update of one block made to the pair stream of the first sample.
+
+    `block` is an index from 0, and `update` the update's attribute name in the block. `size` is the root mean square
+    over the channels, for each edge.
+    """
 
     block: int  # from 0
     update: str  # attribute name in the block: triangle_outgoing, ...
@@ -41,6 +45,7 @@ class PairChangeRecorder(Whole):
     """
 
     def __init__(self, stack: EvoformerStack) -> None:
+        """Record the pair updates of all blocks of `stack`."""
         self.changes: list[Change] = []
         self._places: dict[nn.Module, tuple[int, str]] = {
             update: (index, name)
@@ -53,6 +58,7 @@ class PairChangeRecorder(Whole):
     def __call__(
         self, update: Update, stream: Stream, mask: Tensor, context_from: ContextInput | None = None
     ) -> Tensor:
+        """Run an update as `Whole` does, and record its change if it is a pair update of the stack."""
         changed = super().__call__(update, stream, mask, context_from)
         if update in self._places:
             if update is self._first:

@@ -201,6 +201,7 @@ class _Recomputing(Executor):
     def __call__(
         self, update: Update, stream: Stream, mask: Tensor, context_from: ContextInput | None = None
     ) -> Stream:
+        """Run an update with the other executor, so that the backward pass runs it again."""
         changed: Stream = self.run(update, stream, mask, context_from)
         return changed
 

@@ -15,7 +15,7 @@ _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """Time and memory of one stage. `peak_memory` is in bytes, on the GPU if one is used, otherwise of the process."""
+    """Time and peak memory of one stage. `peak_memory` is in bytes: of tensors on a GPU, or of the whole process."""
 
     name: str
     seconds: float

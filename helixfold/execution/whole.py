@@ -16,6 +16,7 @@ class Whole(Executor):
     def __call__(
         self, update: Update, stream: Stream, mask: Tensor, context_from: ContextInput | None = None
     ) -> Tensor:
+        """Return the stream plus dropout mask times change; `context_from` is the input of the context."""
         dropout_mask = update.dropout_mask(stream.shape, dtype=stream.dtype, device=stream.device)
         context_input = context_from or (stream, mask)
         context = None if update.makes_own_context else self.context(update, *context_input)

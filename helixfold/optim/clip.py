@@ -86,7 +86,7 @@ def adagc_warm_up(
     """Return factors that clip the whole gradient to `clip_norm`, equal for all tensors, and the new averages.
 
     AdaGC, arXiv 2502.11034, Alg. 1, t < T_start: during warm-up the average of a tensor is its smallest clipped norm so
-    far. `norms` has one norm per tensor.
+    far. `norms` has one norm per tensor; a norm of 0 does not change an average.
     """
     scale = factor(torch.linalg.vector_norm(norms), clip_norm).expand(len(norms))
     return scale, torch.where(norms > 0, torch.minimum(averages, (norms * scale).float()), averages)
@@ -98,7 +98,7 @@ def adagc_adapt(
     """Return factors that clip each tensor by its own average, and the averages updated by the clipped norms.
 
     AdaGC clips each tensor relative to its own earlier norms (arXiv 2502.11034, Alg. 1). `norms` has one norm per
-    tensor.
+    tensor. A norm of 0 does not change an average, and the first other norm replaces an infinite one.
     """
     # Differs from AdaGC: a norm of zero does not enter the average. A tensor has a gradient of zero if the next layer
     # starts at zero, or in the template stack without templates. An average of zero would stop its training for good.

@@ -49,6 +49,9 @@ class OptimizerConfig(Config):
 
     `clipping` limits the norm of each example's gradient ("sample", AlphaFold) or of the mean over examples ("global",
     HelixFold) to `clip_norm`. "adagc" limits the norm of each tensor of the mean (`AdaGCConfig`).
+
+    `decay_after` is the step, from 0, from which the learning rate is multiplied by `decay_factor`; None: never.
+    `ema_decay` is the decay of the moving average of the parameters for each step.
     """
 
     method: Method = "adam"  # optimizer of hidden matrices

@@ -114,6 +114,7 @@ class Muon:
     """
 
     def __init__(self, layout: ParameterLayout, config: MuonConfig, like: Float32[Tensor, " n"]) -> None:
+        """Find the hidden matrices of a layout, and start with a momentum of zeros."""
         self.config = config
         self.momentum = torch.zeros_like(like)
         self._groups = _by_shape([slot for slot in layout.slots if is_hidden_matrix(slot)])

@@ -30,6 +30,7 @@ class Interruption:
     """
 
     def __init__(self, outermost: CodeType) -> None:
+        """Create the handler; `outermost` is the code of the function that handles the exception."""
         self._outermost = outermost
         self.is_requested = False
         self._is_ending = False  # after Ctrl-C or SIGTERM

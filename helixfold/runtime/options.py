@@ -74,8 +74,7 @@ def number(word: str) -> float:
 def memory_size(word: str) -> int:
     """Parse a size such as 8GiB, 6000MB or 16G, and return it in bytes; units without a B are binary.
 
-    A unit is required, and 0 is not a size.
-    Raise ValueError for anything else.
+    A unit is required, and 0 is not a size. Raise ValueError for anything else.
     """
     size = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]+)?) ?([KMGT])(i?B|)", word, re.IGNORECASE)
     if size is None or not float(size[1]):
@@ -198,6 +197,7 @@ def option_group(group: Group) -> Callable[[type[Options]], type[Options]]:
     """
 
     def decorate(options: type[Options]) -> type[Options]:
+        """Add the group and the names in other programs to the annotation of each option."""
         annotations = options.__annotations__
         for name, annotation in annotations.items():
             kind, *notes = get_args(annotation) if hasattr(annotation, "__metadata__") else (annotation,)
