@@ -33,8 +33,8 @@ Number = Annotated[float, Bound("be a number that is not negative", lambda value
 class LossConfig(Config):
     """Settings of the training loss: a weight for each term, then constants (AlphaFold 2, Suppl. Sec. 1.9).
 
-    A term of weight 0 is not computed. Clamps and units are in Angstrom: a larger error counts as the clamp, and errors
-    between chains are divided by `interface_unit`. Confidences and resolved atoms are learnt only from structures whose
+    A term of weight 0 is not computed. Clamps and units are in Angstrom: a larger error counts as the clamp, and FAPE
+    between chains is in units of `interface_unit`. Confidences and resolved atoms are learnt only from structures whose
     resolution is from `min_resolution` to `max_resolution` Angstrom. Bonds and angles may deviate by
     `violation_tolerance_factor` standard deviations, and atoms overlap by `clash_overlap_tolerance` Angstrom.
 

@@ -63,8 +63,8 @@ def violation_loss(
 ) -> Float[Tensor, " b"]:
     """Return the violation loss of the atoms of the last iteration (Suppl. Eq. 47).
 
-    It is the mean excess of peptide bonds and of their two angles, plus the clashes per atom. Tolerances are as in
-    `violations`.
+    It is the mean excess of peptide bonds and of their two angles, plus the sum of `clashes` and `within` per atom.
+    Tolerances are as in `violations`.
     """
     exists, tolerances = labels.atom14_atom_exists, (tolerance_factor, overlap_tolerance)
     asym_id = batch.asym_id if isinstance(batch, MultimerBatch) else None

@@ -84,9 +84,9 @@ class MultimerBatch(Batch):
     """Features of one recycling iteration of a complex for AlphaFold-Multimer, including the chain of each residue.
 
     Residues are numbered within each chain. `asym_id` is the index of a residue's chain in the complex, `entity_id` of
-    its sequence and `sym_id` of the chain among chains of the same sequence, all from 1; padding has 0. `t` is the
-    number of template slots. All slots are averaged, with or without a template (`template_mask`); AlphaFold-Multimer
-    always has four.
+    its sequence and `sym_id` of the chain among chains of the same sequence, all from 1; padding has 0. `target_feat`
+    lacks the channel of zeros. `t` is the number of template slots. All slots are averaged, with or without a template
+    (`template_mask`); AlphaFold-Multimer always has four.
     """
 
     target_feat: Float[Tensor, "b r 21"]

@@ -303,7 +303,7 @@ class FlatOptimizer:
 
     @property
     def gradient_sum(self) -> Tensor:
-        """Flat buffer with the sum of all clipped gradients collected since the last step.
+        """Flat buffer with the sum of all gradients collected since the last step, after clipping of samples if any.
 
         A gradient that `collect(last=True)` left out of the sum is added first.
         """
