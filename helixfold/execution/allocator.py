@@ -13,12 +13,17 @@ from contextlib import AbstractContextManager, contextmanager
 
 _PARAMETERS = {"trim_threshold": -1, "top_pad": -2, "mmap_threshold": -3, "mmap_max": -4}  # of malloc.h
 # glibc raises its thresholds as large blocks are freed, until a program sets one. These are the highest values.
-_DEFAULTS = {"trim_threshold": 64 * 2**20, "top_pad": 128 * 2**10, "mmap_threshold": 32 * 2**20, "mmap_max": 65536}
+_DEFAULT_SETTINGS = {
+    "trim_threshold": 64 * 2**20,
+    "top_pad": 128 * 2**10,
+    "mmap_threshold": 32 * 2**20,
+    "mmap_max": 65536,
+}
 # Freed memory stays in the heap, which is never trimmed. The largest blocks are still mapped separately, because a
 # freed block of the heap serves a new block of its size only after it has been joined with a neighbour.
-_KEEP = {"trim_threshold": -1, "mmap_max": 65536}
+_KEEP_SETTINGS = {"trim_threshold": -1, "mmap_max": 65536}
 # Everything above 64 KiB is mapped separately and unmapped when it is freed: the process is as large as its tensors.
-_RETURN = {"trim_threshold": 2**16, "top_pad": 0, "mmap_threshold": 2**16, "mmap_max": 2**20}
+_RETURN_SETTINGS = {"trim_threshold": 2**16, "top_pad": 0, "mmap_threshold": 2**16, "mmap_max": 2**20}
 
 # Bytes, glibc's mmap_threshold for the executors `Whole` and `Slabs`: freed blocks of up to this size stay in the
 # process. `Whole` allocates and frees tensors of a stream's size all the time. With `Slabs` temporaries are small and
@@ -33,7 +38,7 @@ TOP_PAD = 64 * 2**20
 _KERNEL_CACHES, _KERNELS = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"), 48
 
 # Nested settings; the last one is in force. malloc has one setting for all threads.
-_settings: list[dict[str, int]] = [_DEFAULTS]
+_settings: list[dict[str, int]] = [_DEFAULT_SETTINGS]
 
 
 def unsupported_reason() -> str | None:
@@ -58,7 +63,7 @@ def keeping_freed_memory(
     bytes by which every thread's heap grows. When the context ends, the memory is returned and the earlier setting
     restored. Nothing happens if `unsupported_reason` returns a reason.
     """
-    return _set({**_KEEP, "mmap_threshold": mmap_threshold, "top_pad": top_pad})
+    return _set({**_KEEP_SETTINGS, "mmap_threshold": mmap_threshold, "top_pad": top_pad})
 
 
 def keep_freed_memory() -> None:
@@ -66,7 +71,7 @@ def keep_freed_memory() -> None:
 
     Nothing happens if `unsupported_reason` returns a reason.
     """
-    _settings.append({**_KEEP, "mmap_threshold": WHOLE_MMAP_THRESHOLD, "top_pad": TOP_PAD})
+    _settings.append({**_KEEP_SETTINGS, "mmap_threshold": WHOLE_MMAP_THRESHOLD, "top_pad": TOP_PAD})
     _apply_last()
 
 
@@ -75,7 +80,7 @@ def returning_freed_memory() -> AbstractContextManager[None]:
 
     The size of the process is then the size of its tensors, so that it can be measured.
     """
-    return _set(_RETURN)
+    return _set(_RETURN_SETTINGS)
 
 
 def return_free_memory() -> None:

@@ -22,11 +22,11 @@ _GROUP_FILES = {
     2: (("memory.max", "memory.high"), "memory.current", "inactive_file"),
 }
 # A character in a path of /proc/self/mounts, written as an octal number.
-_OCTAL = re.compile(r"\\([0-7]{3})")
+_OCTAL_CHARACTER = re.compile(r"\\([0-7]{3})")
 # Types of file systems whose files take memory instead of disk space.
-_IN_MEMORY = ("tmpfs", "ramfs")
+_MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs")
 # Words in the messages of errors that mean a lack of memory, in lower case.
-_OUT_OF_MEMORY = (
+_OUT_OF_MEMORY_WORDS = (
     "out of memory",
     "can't allocate memory",
     "cannot allocate memory",
@@ -71,14 +71,14 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
-    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _OUT_OF_MEMORY)
+    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _OUT_OF_MEMORY_WORDS)
 
 
 def free_disk(directory: Path) -> int:
     """Return the free bytes on the disk of a directory, which need not exist yet; 0 if it is a memory file system."""
     directory = directory.absolute()
     existing = next(each for each in (directory, *directory.parents) if each.exists())
-    return 0 if _file_system(existing.resolve()) in _IN_MEMORY else shutil.disk_usage(existing).free
+    return 0 if _file_system(existing.resolve()) in _MEMORY_FILE_SYSTEMS else shutil.disk_usage(existing).free
 
 
 @contextmanager
@@ -156,7 +156,7 @@ def _file_system(directory: Path) -> str | None:
     """Return the type of the file system of a directory, such as "ext4"; None if it is unknown."""
     # Blanks in paths are written as octal numbers. If several mounts have the same path, the last one is in use.
     mounts = [
-        (Path(_OCTAL.sub(lambda match: chr(int(match[1], 8)), words[1])), words[2])
+        (Path(_OCTAL_CHARACTER.sub(lambda match: chr(int(match[1], 8)), words[1])), words[2])
         for words in map(str.split, _lines(_PROC / "self" / "mounts"))
     ]
     around = [mount for mount in mounts if directory.is_relative_to(mount[0])]

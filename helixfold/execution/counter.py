@@ -141,8 +141,33 @@ def counted_as_offloaded() -> Iterator[None]:
 _layouts: dict[Hashable, Any] = {}
 _Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 # Elementwise functions that return integers for integers, and functions that return booleans.
-_OF_INTEGERS = {"add", "sub", "rsub", "mul", "neg", "clamp", "where", "clone", "_to_copy", "bitwise_and", "bitwise_or"}
-_TRUTH = {"eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not", "isfinite", "isnan", "isinf"}
+_RETURN_INTEGERS = {
+    "add",
+    "sub",
+    "rsub",
+    "mul",
+    "neg",
+    "clamp",
+    "where",
+    "clone",
+    "_to_copy",
+    "bitwise_and",
+    "bitwise_or",
+}
+_RETURN_BOOLEANS = {
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "logical_and",
+    "logical_or",
+    "logical_not",
+    "isfinite",
+    "isnan",
+    "isinf",
+}
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -331,9 +356,9 @@ def _pointwise(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Lay
     if not dtypes or kwargs.keys() - {"dtype", "memory_format", "alpha", "value"}:
         return None
     dtype = kwargs.get("dtype") or reduce(torch.promote_types, dtypes)
-    if not dtype.is_floating_point and name not in _OF_INTEGERS | _TRUTH:
+    if not dtype.is_floating_point and name not in _RETURN_INTEGERS | _RETURN_BOOLEANS:
         return None
-    dtype = torch.bool if name in _TRUTH else dtype
+    dtype = torch.bool if name in _RETURN_BOOLEANS else dtype
     if kwargs.get("memory_format") == torch.contiguous_format or all(each.is_contiguous() for each in tensors):
         return _dense(shape, dtype)
     expanded = [each.expand(shape) for each in tensors]

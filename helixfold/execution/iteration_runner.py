@@ -19,7 +19,7 @@ from helixfold.ops.dispatch import first_reason, is_intercepted
 LAUNCH_BOUND_RESIDUES = 256
 # Longest chain whose iterations are captured, and elements of the MSA and pair streams that a multiprocessor of an H100
 # updates while the host launches an Evoformer block: measured, 12 million a millisecond on all 132, and 5.8 ms.
-_MAX_CAPTURED_RESIDUES, _ELEMENTS = 1024, 530_000
+_MAX_CAPTURED_RESIDUES, _ELEMENTS_PER_MULTIPROCESSOR = 1024, 530_000
 # Channels of the pair and MSA streams.
 _C_Z, _C_M = 128, 256
 
@@ -132,7 +132,7 @@ def launch_bound_elements(properties: DeviceProperties) -> int:
     """
     capability = properties.capability or (0, 0)
     rate = 1.0 if capability[0] in (9, 10) else 0.6 if capability == (8, 0) else 0.3
-    return int(rate * _ELEMENTS * properties.multiprocessors)
+    return int(rate * _ELEMENTS_PER_MULTIPROCESSOR * properties.multiprocessors)
 
 
 def bucket_size(count: int) -> int:

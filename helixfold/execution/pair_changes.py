@@ -11,7 +11,7 @@ from helixfold.model.evoformer import EvoformerStack
 from helixfold.model.update import ContextInput, Stream, Update, as_tensor
 
 # Attributes of a block whose updates change the MSA stream, which is not recorded.
-_OF_MSA = ("row_attention", "column_attention", "msa_transition")
+_MSA_UPDATES = ("row_attention", "column_attention", "msa_transition")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class PairChangeRecorder(Whole):
             update: (index, name)
             for index, block in enumerate(stack.blocks)
             for name, update in block.named_children()
-            if name not in _OF_MSA
+            if name not in _MSA_UPDATES
         }
         self._first = next(iter(self._places), None)
 

@@ -269,9 +269,9 @@ def size_of(stream: Stream) -> int:
 
 
 # Rows with which an update is measured. Operators that work on blocks of rows fill whole blocks at these sizes.
-_UPDATE_ROWS = (32, 64)
+_MEASURED_UPDATE_ROWS = (32, 64)
 # Rows with which other functions are measured: few, because they are really computed.
-_ROWS = (1, 3)
+_MEASURED_ROWS = (1, 3)
 
 
 _row_bytes: dict[Hashable, int] = {}
@@ -324,7 +324,9 @@ def map_row_bytes(
     inputs = [(type(each), each.shape) for each in streams]
     key = (_identity(make), like.shape, like.dtype, like.device.type, properties_of(like.device), *inputs)
     if key not in _row_bytes:
-        _row_bytes[key] = _measured(lambda count: make(slice(0, count), *slabs(count)), _ROWS, streams[0].shape[1])
+        _row_bytes[key] = _measured(
+            lambda count: make(slice(0, count), *slabs(count)), _MEASURED_ROWS, streams[0].shape[1]
+        )
     return _row_bytes[key]
 
 
@@ -339,7 +341,7 @@ def _update_row_bytes(
     key = (method, type(update), update.axis, _shapes[update], length, *like, properties, torch.get_num_threads())
     if key not in _row_bytes:
         with simulated_device(properties), torch.no_grad():
-            _row_bytes[key] = _measured(partial(run, _twin(update)), _UPDATE_ROWS, length)
+            _row_bytes[key] = _measured(partial(run, _twin(update)), _MEASURED_UPDATE_ROWS, length)
     return _row_bytes[key]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-_STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_STATUS_FILE, _RESET_FILE = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +98,8 @@ def peak_memory(device: torch.device) -> int:
     """Return the peak memory in bytes since the last reset: of allocations on a GPU, else of the resident set."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    if _STATUS.exists():
-        line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
+    if _STATUS_FILE.exists():
+        line = next(line for line in _STATUS_FILE.read_text().splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) * 1024
     # `ru_maxrss` is in KiB on Linux and in bytes on macOS, and cannot be reset.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
@@ -109,8 +109,8 @@ def reset_peak_memory(device: torch.device) -> None:
     """Reset the peak that `peak_memory` returns, if the system supports this."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    elif _RESET.exists():
+    elif _RESET_FILE.exists():
         try:
-            _RESET.write_text("5")
+            _RESET_FILE.write_text("5")
         except OSError:
             return  # containers may forbid it; the peak is then the peak of the whole run so far

@@ -18,11 +18,11 @@ ANGSTROM_PER_NANOMETER = 10.0
 _HYDROGEN = -1  # the `kind` of hydrogens
 _CA = ATOM_ORDER["CA"]
 # Names of atoms that stay when a side chain is turned.
-_OF_BACKBONE = ("N", "CA", "C", "O", "OXT", "H", "H1", "H2", "H3")
-_AT_START = ("H2", "H3")  # hydrogens of the first residue of a chain only
+_BACKBONE_NAMES = ("N", "CA", "C", "O", "OXT", "H", "H1", "H2", "H3")
+_START_HYDROGENS = ("H2", "H3")  # hydrogens of the first residue of a chain only
 _SEED = 0  # of the places of added atoms
 # PDBFixer needs a file at first; its contents are replaced.
-_ANY_FILE = "ATOM      1  N   GLY A   1       0.000   0.000   0.000  1.00  0.00           N  \n"
+_PLACEHOLDER_PDB = "ATOM      1  N   GLY A   1       0.000   0.000   0.000  1.00  0.00           N  \n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ def completed(protein: Protein, pieces: Pieces, platform: Platform) -> Atoms:
 
     Predicted atoms are not moved. Cysteines whose sulphur atoms are within 3 Angstrom form a disulphide bridge.
     """
-    fixer = pdbfixer.PDBFixer(pdbfile=io.StringIO(_ANY_FILE), platform=platform)
+    fixer = pdbfixer.PDBFixer(pdbfile=io.StringIO(_PLACEHOLDER_PDB), platform=platform)
     fixer.topology, fixer.positions = _topology(protein, pieces)
     fixer.missingResidues = {}
     # OpenMM uses Python's random generator to place hydrogens.
@@ -115,7 +115,7 @@ def with_side_chains_turned(
         alpha, beta, hydrogen = (positions[np.flatnonzero(own & (names == name))[0]] for name in ("CA", "CB", "HA"))
         axis = sum((each - alpha) / np.linalg.norm(each - alpha) for each in (beta, hydrogen))
         axis /= np.linalg.norm(axis)
-        side = own & ~np.isin(names, _OF_BACKBONE)
+        side = own & ~np.isin(names, _BACKBONE_NAMES)
         arms = positions[side] - alpha
         result[side] = alpha + 2 * einsum(arms, axis, "n x, x -> n")[:, None] * axis - arms
     return result
@@ -153,7 +153,7 @@ def _remove_hydrogens_of_ends(fixer: pdbfixer.PDBFixer, pieces: Pieces) -> None:
     """Remove the terminal hydrogens that OpenMM adds to the N of a ring's first residue."""
     chains = list(fixer.topology.chains())
     firsts = [next(chains[ring].residues()) for ring in pieces.rings]
-    added = [atom for residue in firsts for atom in residue.atoms() if atom.name in _AT_START]
+    added = [atom for residue in firsts for atom in residue.atoms() if atom.name in _START_HYDROGENS]
     if added:
         modeller = app.Modeller(fixer.topology, fixer.positions)
         modeller.delete(added)
@@ -180,5 +180,5 @@ def _result_mask(pieces: Pieces, protein: Protein, atoms: Atoms) -> Bool[np.ndar
     """Return a mask of all atoms except terminal atoms at chain breaks and hydrogens of unknown residues."""
     names = np.array(atoms.names)
     start, end = pieces.starts[atoms.residue], pieces.ends[atoms.residue]
-    at_break = (np.isin(names, _AT_START) & ~start) | ((names == "OXT") & ~end)
+    at_break = (np.isin(names, _START_HYDROGENS) & ~start) | ((names == "OXT") & ~end)
     return ~at_break & ~((protein.aatype[atoms.residue] == UNKNOWN) & (atoms.kind == _HYDROGEN))

@@ -20,7 +20,7 @@ _PROLINE = RESTYPES.index("P")
 # In a folded structure most residues neither overlap nor are far from their neighbours in the chain.
 _TOO_CLOSE, _TOO_FAR = 1.5, 8.0  # Angstrom between two CA; neighbours in the chain are 3.8 apart
 _PEPTIDE_BOND, _MAX_DEVIATION = 1.33, 1.0  # Angstrom; length, and maximum deviation
-_CROWDED = 3.0  # Angstrom between two CA
+_CROWDED_DISTANCE = 3.0  # Angstrom between two CA
 _AT_ONCE = 1024  # residues whose distances to all others are computed at once
 _MAX_FLAWED = 0.5  # maximum fraction of overlapping or distant residues of a structure that can be relaxed
 
@@ -101,7 +101,7 @@ def misplaced(
     numbering = pieces.numbering()
     alpha = torch.from_numpy(positions[modelled, _CA].astype(np.float32))
     for start in range(0, len(modelled), _AT_ONCE):
-        near = torch.cdist(alpha[start : start + _AT_ONCE], alpha) < _CROWDED
+        near = torch.cdist(alpha[start : start + _AT_ONCE], alpha) < _CROWDED_DISTANCE
         for first, second in zip(*(each.tolist() for each in near.nonzero(as_tuple=True)), strict=True):
             pair = modelled[[start + first, second]]
             if start + first < second and numbering[pair[1]] - numbering[pair[0]] != 1:

@@ -11,8 +11,8 @@ from types import CodeType, FrameType
 
 INTERRUPTED, TERMINATED = 130, 143  # exit codes after Ctrl-C and SIGTERM
 # Folder of the package, whose imports are a command's first ones.
-_COMMANDS = str(Path(__file__).parents[1])
-_IMPORT_SYSTEM = "<frozen importlib"  # prefix of the file names of its frames
+_PACKAGE_FOLDER = str(Path(__file__).parents[1])
+_IMPORT_SYSTEM_PREFIX = "<frozen importlib"  # prefix of the file names of its frames
 _SECONDS_BETWEEN_ATTEMPTS = 0.05
 
 
@@ -57,7 +57,7 @@ class Interruption:
     def _handle(self, _: int, frame: FrameType | None) -> None:
         """Handle SIGINT: end the process, raise `KeyboardInterrupt`, or try again after the current import."""
         importing_file = self._importing_file(frame)
-        if importing_file is not None and importing_file.startswith(_COMMANDS):
+        if importing_file is not None and importing_file.startswith(_PACKAGE_FOLDER):
             print_interrupted()
             sys.stdout.flush()
             sys.stderr.flush()
@@ -109,7 +109,7 @@ class Interruption:
         file = None
         while frame is not None and frame.f_code is not self._outermost:
             caller = frame.f_back
-            if caller is not None and frame.f_code.co_filename.startswith(_IMPORT_SYSTEM):
+            if caller is not None and frame.f_code.co_filename.startswith(_IMPORT_SYSTEM_PREFIX):
                 file = caller.f_code.co_filename
             frame = caller
         return file
