@@ -101,7 +101,7 @@ class AlphaFold(nn.Module):
                 recycled = replace(previous, pair=run.copy(previous.pair))
             result = self.trunk(run, batch, recycled, dtype)
             weight = 1 / len(ensemble) if index == last else 1.0
-            mean = result if mean is None else _weighted_sum(run, mean, result, weight)
+            mean = result if mean is None else _scaled_sum(run, mean, result, weight)
             del result, recycled
         assert mean is not None
         template, start = self.config.template, None
@@ -211,7 +211,7 @@ class AlphaFold(nn.Module):
         return self.extra_msa_stack(run, extra, pair, batch.extra_msa_mask, pair_mask)[1]
 
 
-def _weighted_sum(run: Executor, total: Representations, added: Representations, weight: float) -> Representations:
+def _scaled_sum(run: Executor, total: Representations, added: Representations, weight: float) -> Representations:
     """Return `(total + added) * weight` for each representation except the MSA, which is that in `total`.
 
     Sequences differ between the samples of an ensemble. As in DeepMind's program, the MSA of the first sample is used.

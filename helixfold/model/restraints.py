@@ -9,9 +9,9 @@ from helixfold.model.batch import Batch
 from helixfold.model.layers import Linear
 
 # How many numbers describe a restraint: the probability of a contact, or the probabilities of 128 distance bins, which
-# AlphaLink multiplies by 1,000 (`_SCALE`).
+# AlphaLink multiplies by 1,000 (`_VALUE_FACTOR`).
 VALUES: dict[RestraintKind, int] = {"contacts": 1, "distances": 128}
-_SCALE: dict[RestraintKind, float] = {"contacts": 1.0, "distances": 1000.0}
+_VALUE_FACTOR: dict[RestraintKind, float] = {"contacts": 1.0, "distances": 1000.0}
 
 
 class RestraintEmbedder(nn.Module):
@@ -39,7 +39,7 @@ class RestraintEmbedder(nn.Module):
         pairs, values = batch.restrained_pairs, batch.restraint_values
         if pairs is None or values is None:
             return pair
-        added = nn.functional.linear(values * _SCALE[self.kind], self.value.weight)
+        added = nn.functional.linear(values * _VALUE_FACTOR[self.kind], self.value.weight)
         if has_groups:
             numbers = torch.arange(1, len(added) + 1, device=added.device, dtype=added.dtype)
             added = added + nn.functional.linear(numbers[:, None], self.group.weight)

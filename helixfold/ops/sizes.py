@@ -17,7 +17,7 @@ from torch import Tensor, is_grad_enabled
 
 # Maximum elements of a small stream, and of the largest tensor that plain PyTorch saves for its gradients.
 SMALL_STREAM = 2**20
-MAX_SAVED = 2**23
+MAX_SAVED_ELEMENTS = 2**23
 # Minimum elements of a large stream; with None, no stream is large.
 LARGE_STREAM: int | None = 2**21
 _thread = threading.local()
@@ -26,10 +26,10 @@ _thread = threading.local()
 def plain_is_faster(stream: Tensor, *_: object, saved: int = 0, **__: object) -> str | None:
     """Return why plain PyTorch is faster, if the stream is small and needs gradients, or None.
 
-    A stream is small up to `SMALL_STREAM` elements, if `saved` is at most `MAX_SAVED`. `saved` is the number of
-    elements of the largest tensor that plain PyTorch saves, if larger than the stream.
+    A stream is small up to `SMALL_STREAM` elements, if `saved` is at most `MAX_SAVED_ELEMENTS`. `saved` is the number
+    of elements of the largest tensor that plain PyTorch saves, if larger than the stream.
     """
-    if stream.numel() <= SMALL_STREAM and saved <= MAX_SAVED and stream.requires_grad and is_grad_enabled():
+    if stream.numel() <= SMALL_STREAM and saved <= MAX_SAVED_ELEMENTS and stream.requires_grad and is_grad_enabled():
         return f"plain PyTorch is faster with gradients of up to {SMALL_STREAM} elements on a CPU"
     return None
 

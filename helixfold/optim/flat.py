@@ -43,8 +43,9 @@ class Slot:
 class ParameterLayout:
     """Order of parameters in flat buffers, each at a multiple of `LINE` elements; parameters kept in float32 are last.
 
-    The order does not depend on the working dtype, so a saved state fits every dtype. `low` is the number of elements
-    before the first parameter that stays float32, and `total` the number of all elements including padding.
+    `LINE` elements are a line and have one gradient scale. The order does not depend on the working dtype, so a saved
+    state fits every dtype. `low` is the number of elements before the first parameter that stays float32, and `total`
+    the number of all elements including padding.
     """
 
     slots: tuple[Slot, ...]

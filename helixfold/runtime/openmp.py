@@ -9,9 +9,9 @@ from functools import cache
 # waiting thread checks whether the others have finished before it sleeps. If threads sleep at once, a block of the
 # network takes 1.3 to 1.5 times as long on idle processors. With ten times as many checks it takes 2.5 times as long
 # next to a busy program.
-_DEFAULTS = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"}
+_WAIT_SETTINGS = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"}
 # Variables by which users choose the policy: of OpenMP itself, and of GNU's, LLVM's and Intel's libraries.
-_USER_SETTINGS = (*_DEFAULTS, "KMP_BLOCKTIME", "KMP_LIBRARY")
+_USER_SETTINGS = (*_WAIT_SETTINGS, "KMP_BLOCKTIME", "KMP_LIBRARY")
 
 
 def sleep_while_waiting() -> None:
@@ -22,7 +22,7 @@ def sleep_while_waiting() -> None:
     PyTorch loads it, so this does nothing after that.
     """
     if "torch" not in sys.modules and not any(name in os.environ for name in _USER_SETTINGS):
-        os.environ.update(_DEFAULTS)
+        os.environ.update(_WAIT_SETTINGS)
 
 
 @cache

@@ -17,7 +17,7 @@ from helixfold.ops.weights import Affine, TransitionWeights
 @pytest.fixture(autouse=True)
 def limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizes, "SMALL_STREAM", 4 * 8)
-    monkeypatch.setattr(sizes, "MAX_SAVED", 100)
+    monkeypatch.setattr(sizes, "MAX_SAVED_ELEMENTS", 100)
 
 
 def of_transition(elements: int) -> tuple[torch.Tensor, TransitionWeights]:

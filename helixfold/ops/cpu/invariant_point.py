@@ -28,7 +28,10 @@ def invariant_point_attention_rows(
     key_mask: Tensor,
     weights: PointAttentionWeights,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute `invariant_point_attention` on a CPU; `pair` is the only tensor of all pairs saved for the gradients."""
+    """Compute `invariant_point_attention` on a CPU; `pair` is the only tensor of all pairs saved for the gradients.
+
+    Point distances are computed in float64.
+    """
     point_weight, norm, pair_bias = weights
     bias_weight, bias_offset = fused(norm, pair_bias)
     # -|q - k|^2 / 2 = q.k - |q|^2 / 2 - |k|^2 / 2, so one matrix product of concatenated terms gives the point logits.

@@ -33,7 +33,7 @@ def _forward(
     block_rows: tl.constexpr,
     part: tl.constexpr,
 ):
-    """Store the stream plus the map of a tile of rows, times an optional dropout mask."""
+    """Store the stream plus dropout mask times the map of a tile of rows, `part` channels of the output at a time."""
     row = tl.program_id(0) * block_rows + tl.arange(0, block_rows)
     inside = (row < rows)[:, None]
     attended_at += row.to(tl.int64)[:, None] * c + tl.arange(0, c)[None, :]
@@ -73,7 +73,8 @@ def _backward(
 ):
     """Store the gradients of the ungated attended values and of the gate for a tile of rows, and `delta` of every head.
 
-    If `dropped_at` is not None, also store the gradient after dropout, in the order of the rows.
+    Channels of the attended values are computed `part` at a time. If `dropped_at` is not None, also store the gradient
+    after dropout, in the order of the rows.
     """
     row = tl.program_id(0) * block_rows + tl.arange(0, block_rows)
     inside, channel, long_row = (row < rows)[:, None], tl.arange(0, c), row.to(tl.int64)
