@@ -19,7 +19,8 @@ from helixfold.model.config import Config, ConfigError
 from helixfold.model.update import ContextInput, Executor, Stream, Update
 from helixfold.ops.recomputed import Intermediates, intermediates
 
-# What a part of the network recomputes in the backward pass, without and with "auto"; see `RecomputeConfig`.
+# Choices of what a part of the network recomputes in the backward pass, without and with "auto"; see
+# `RecomputeConfig`.
 Keep = Literal["none", "operators", "inputs", "block"]
 Choice = Literal["auto", "none", "operators", "inputs", "block"]
 

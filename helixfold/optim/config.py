@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from data_pipeline.io.config import ABOVE_ZERO, BELOW_ONE, Config, at_least
 
-# What is clipped: nothing, each example's gradient, their mean, or each tensor of the mean.
+# The clipped gradient: none, each example's gradient, their mean, or each tensor of the mean.
 Clipping = Literal["none", "sample", "global", "adagc"]
 # Optimizer of hidden matrices; Adam updates all other parameters.
 Method = Literal["adam", "muon"]

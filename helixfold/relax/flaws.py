@@ -88,8 +88,8 @@ def misplaced(
 ) -> Bool[np.ndarray, "r"]:
     """Return a mask of residues at impossible positions, such as residues that a network puts in one place.
 
-    Both residues of a peptide bond are misplaced if it is more than 1 Angstrom too long or too short. Of two residues
-    whose C-alphas are within 3 Angstrom, and which are not bonded, the one with the lower `confidence` (pLDDT, from the
+    Both residues of a peptide bond are misplaced if it is more than 1 Angstrom too long or too short. If the C-alphas
+    of two residues that are not bonded are within 3 Angstrom, the residue with the lower `confidence` (pLDDT, from the
     B-factors) is misplaced.
     """
     result = np.zeros(len(pieces.aatype), bool)
