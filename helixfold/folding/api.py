@@ -45,7 +45,7 @@ from helixfold.weights.adapters import WeightedAdapter
 from helixfold.weights.find import ReadyModel, find_models
 
 Paths = str | Path | Sequence[str | Path]  # one path or several
-AnyModel = str | Path | ReadyModel
+AnyModel = str | Path | ReadyModel  # the name of a model, a parameter file, or a loaded model
 
 
 def load_model(
@@ -58,10 +58,11 @@ def load_model(
 ) -> ReadyModel:
     """Load one model onto a device, for any number of calls of `predict`.
 
-    `name` is the name of a model, or the path of a parameter file. Without it, the first model that `helixfold predict`
-    would use is loaded. `weights` is a parameter file or a directory of them. The model `tiny` has random parameters,
-    drawn with `seed`. `adapters` are applied to the parameters. Raise `InputError` for parameters that are missing or
-    do not fit.
+    `name` is the name of a model, or the path of a parameter file, which cannot be combined with `weights`. Without it,
+    the first model that `helixfold predict` would use for a single chain is loaded. `weights` is a parameter file or a
+    directory of them. The model `tiny` has random parameters, drawn with `seed`. `device` is "cpu", "cuda", "cuda:1",
+    "mps", or "auto" for the best one. `adapters` are applied to the parameters. Raise `InputError` for parameters that
+    are missing or do not fit.
     """
     names = [] if name is None else [name]
     return _loaded(names, weights, seed=seed, method="monomer", device=device, adapters=adapters)[0]
@@ -136,11 +137,14 @@ def predict(
         Show a bar of recycling iterations after two seconds: True always, False never, None on a terminal and in
         notebooks.
 
+    With several seeds, all models predict with the first seed before the next one is used. With `stop_at_score`, the
+    first prediction whose mean pLDDT reaches it is the last: further models and seeds are left out.
+
     The `notes` of predictions have what every reader must know, such as the demonstration model, templates that are not
     used, and seeds that make no difference. Each note is also issued as a Python warning. Raise `InputError` for wrong
     input and `NotEnoughMemoryError` if a model does not fit.
     """
-    single = FoldingOptions(
+    from_arguments = FoldingOptions(
         num_recycles=num_recycles,
         recycle_tolerance=recycle_tolerance,
         num_ensemble=num_ensemble,
@@ -153,11 +157,11 @@ def predict(
         stop_at_score=stop_at_score,
         cyclic=cyclic,  # type: ignore[arg-type]
     )
-    if options is not None and single != FoldingOptions():
+    if options is not None and from_arguments != FoldingOptions():
         raise InputError("pass options, or its fields as arguments, not both")
-    options, memory = options or single, memory or MemoryOptions()
-    of_seeds = [replace(options, seed=each) for each in (_several(seeds) or [options.seed])]
-    if len({each.seed for each in of_seeds}) < len(of_seeds):
+    options, memory = options or from_arguments, memory or MemoryOptions()
+    options_by_seed = [replace(options, seed=each) for each in (_several(seeds) or [options.seed])]
+    if len({each.seed for each in options_by_seed}) < len(options_by_seed):
         raise InputError(f"seeds must be different, got {seeds}")
     features, notes = _features(target, _several(msa), _several(templates), as_protein=as_protein)
     loaded = [model for model in _several(models) if isinstance(model, ReadyModel)]
@@ -169,32 +173,32 @@ def predict(
         names = [name for name in _several(models) if not isinstance(name, ReadyModel)]
         method: Method = "multimer" if CHAIN_SEPARATOR in features.sequence else "monomer"
         loaded = _loaded(
-            names, weights, seed=of_seeds[0].seed, method=method, device=device or "auto", adapters=adapters
+            names, weights, seed=options_by_seed[0].seed, method=method, device=device or "auto", adapters=adapters
         )
     ready = [memory.limited(model) for model in loaded]
-    where = next(ready[0].network.parameters()).device
-    stages, dtype_of_trunk = Stages(where), dtype_on(options.dtype, properties_of(where))
+    model_device = next(ready[0].network.parameters()).device
+    stages, dtype_of_trunk = Stages(model_device), dtype_on(options.dtype, properties_of(model_device))
     for model in ready:
         _cast(model, dtype_of_trunk)
     spill = memory.spill_directory or Path(tempfile.gettempdir())
-    available = memory.available(where, spill)
+    available = memory.available(model_device, spill)
     plans = []
     for model in ready:
-        rows = FeatureRows.of(model_input(features, model.preset).features)
-        size = rows.size(model.preset, dtype_of_trunk, options.num_ensemble)
+        feature_rows = FeatureRows.of(model_input(features, model.preset).features)
+        size = feature_rows.size(model.preset, dtype_of_trunk, options.num_ensemble)
         plans.append(memory.plan(model.preset, size, available))
         memory.check(plans[-1], model.preset.name)
     predictions: list[Prediction] = []
-    runner = runner_for(where, cuda_graphs)
+    runner = runner_for(model_device, cuda_graphs)
     guess = None if initial_guess is None else guessed_positions(Path(initial_guess), features)
     restrained = None if restraints is None else read_restraints(Path(restraints), features.sequence)
     folding_target = FoldingTarget(features=features, initial_guess=guess, offsets=offsets, restraints=restrained)
-    for each in of_seeds:
+    for each in options_by_seed:
         for model, plan in zip(ready, plans, strict=True):
-            same = next((other for other in predictions if other.identity.weights == model.digest), None)
-            if same is not None and not depends_on_seed(features, model.preset, dropout=each.dropout):
+            equal_prediction = next((other for other in predictions if other.identity.weights == model.digest), None)
+            if equal_prediction is not None and not depends_on_seed(features, model.preset, dropout=each.dropout):
                 note = f"'{model.preset.name}' gives the same prediction with every seed, because nothing is drawn"
-                prediction = replace(same, notes=tuple(dict.fromkeys((*same.notes, note))))
+                prediction = replace(equal_prediction, notes=tuple(dict.fromkeys((*equal_prediction.notes, note))))
             else:
                 prediction = fold_planned(
                     model,
@@ -208,7 +212,7 @@ def predict(
                 )
                 all_notes = (*prediction.notes, *notes, *_unused_template_notes(features, model.preset))
                 prediction = replace(prediction, notes=all_notes, features=features)
-            name = f"{model.preset.name}_seed_{each.seed}" if len(of_seeds) > 1 else prediction.name
+            name = f"{model.preset.name}_seed_{each.seed}" if len(options_by_seed) > 1 else prediction.name
             predictions.append(replace(prediction, name=name, identity=replace(prediction.identity, seed=each.seed)))
             if options.stop_at_score is not None and prediction.plddt.mean() >= options.stop_at_score:
                 return _ranked(predictions, notes)
@@ -216,7 +220,10 @@ def predict(
 
 
 def _ranked(predictions: list[Prediction], old_notes: Sequence[str]) -> list[Prediction]:
-    """Return predictions, best first, and issue their notes as warnings, except the `old_notes`."""
+    """Return predictions, best first, and issue their notes as Python warnings.
+
+    The `old_notes` have been issued before and are left out.
+    """
     for note in dict.fromkeys(note for prediction in predictions for note in prediction.notes if note not in old_notes):
         warnings.warn(note, stacklevel=3)
     return sorted(predictions, key=lambda prediction: -prediction.ranking_confidence)
@@ -236,7 +243,10 @@ def _loaded(
     device: str,
     adapters: WeightedAdapter | Sequence[WeightedAdapter],
 ) -> list[ReadyModel]:
-    """Load models onto a device; `names` are names of models or paths of parameter files."""
+    """Load models onto a device; `names` are names of models or paths of parameter files.
+
+    Without names, the default models of the method are loaded.
+    """
     files = [Path(name) for name in names if isinstance(name, Path) or (name not in PRESETS and os.path.exists(name))]
     if files and (weights is not None or len(files) < len(names)):
         raise InputError("pass names of models with weights, or parameter files as models, not both")
@@ -277,7 +287,10 @@ def _features(
 
 
 def _target(source: AnyTarget | str | Path, directory: Path, *, as_protein: bool) -> AnyTarget:
-    """Return the target from a target, a sequence, a FASTA or a3m file, or the text of such a file."""
+    """Return the target from a target, a sequence, a FASTA or a3m file, or the text of such a file.
+
+    A text is written to a file in `directory`, because readers take files.
+    """
     if not isinstance(source, str | Path):
         return source
     letters = "".join(str(source).split())

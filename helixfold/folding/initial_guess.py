@@ -25,10 +25,10 @@ _MIN_IDENTITY = 0.3
 def guessed_positions(path: Path, features: TargetFeatures) -> Float[np.ndarray, "r 37 3"]:
     """Read a structure and return its atom positions for the residues of a target (Å); missing atoms are at the origin.
 
-    Each chain of the target takes the structure's chain of the same name if at least 30 % of the residues are equal,
-    else the chain with the highest identity. A residue without C-beta, such as a glycine aligned to an alanine, gets
-    one at its C-alpha, because recycling reads C-beta. Raise `InputError` if the file cannot be read, or if a chain has
-    no counterpart in it.
+    Each chain of the target takes another chain of the structure: the one of the same name if they are similar, else
+    the most similar one. Chains are similar if at least 30 % of the residues of the shorter one are equal. A residue
+    without C-beta, such as a glycine aligned to an alanine, gets one at its C-alpha, because recycling reads C-beta.
+    Raise `InputError` if the file cannot be read, or if a chain has no similar counterpart in it.
     """
     unused_chains = list(read_structure(path).chains)
     chains = [(ONLY_CHAIN, features.sequence)]
@@ -64,9 +64,10 @@ def _counterpart(path: Path, name: str, sequence: str, chains: list[Chain]) -> t
 def recycled_atoms(
     positions: Float[np.ndarray, "r 37 3"], mask: Float[np.ndarray, "r 37"]
 ) -> Float[np.ndarray, "r 37 3"]:
-    """Return atom positions as recycling reads them: C-beta is put at C-alpha in residues that lack it.
+    """Return a float32 copy of atom positions as recycling reads them: a missing C-beta is put at C-alpha.
 
-    Positions are in Å; atoms with mask 0 are at the origin.
+    Positions are in Å. `mask` is above 0 for atoms that are present; the positions of all others must be at the origin.
+    Residues without C-alpha do not change.
     """
     alpha, beta = ATOM_ORDER["CA"], ATOM_ORDER["CB"]
     atoms = positions.copy()

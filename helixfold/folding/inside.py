@@ -31,7 +31,10 @@ _CALLERS_OF_ATTENTION = ("self_attention", "global_attention", "point_attention"
 
 @dataclass(frozen=True)
 class Table:
-    """Table of rows with named columns, whose `repr` is aligned text."""
+    """Table of rows with named columns, whose `repr` is aligned text with thousands separators in integers.
+
+    Each row has one value for each column.
+    """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
@@ -64,27 +67,27 @@ def record_attention(
         raise InputError(f"no attention is named {pattern!r}; the names are {', '.join(names)}")
     maps: dict[str, np.ndarray] = {}
     parts: dict[str, list[np.ndarray]] = {name: [] for name in matches}
-    inside: list[str] = []
+    running: list[str] = []  # short name of the module that is running, if any
 
     def interceptor(operator: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not inside or args[0].is_meta:
+        if not running or args[0].is_meta:
             return operator.run(*args, **kwargs)
         if operator.name in _CALLERS_OF_ATTENTION:
             if operator.name == "point_attention" and args[-1] == 0:  # the first rows of an iteration
-                parts[inside[-1]].clear()
+                parts[running[-1]].clear()
             return operator.reference(*args, **kwargs)
         if operator.name in ("attention", "invariant_point_attention"):
             weights = _weights(operator, *args)
             is_summed = average_rows and operator.name == "attention"
-            parts[inside[-1]].append(weights.sum(0, keepdims=True) if is_summed else weights)
+            parts[running[-1]].append(weights.sum(0, keepdims=True) if is_summed else weights)
         return operator.run(*args, **kwargs)
 
     with ExitStack() as stack:
         stack.enter_context(intercepted(interceptor))
         for name, path in matches.items():
             module = network.get_submodule(path)
-            stack.enter_context(module.register_forward_pre_hook(lambda *_, name=name: inside.append(name)))
-            stack.enter_context(module.register_forward_hook(lambda *_: inside.clear(), always_call=True))
+            stack.enter_context(module.register_forward_pre_hook(lambda *_, name=name: running.append(name)))
+            stack.enter_context(module.register_forward_hook(lambda *_: running.clear(), always_call=True))
             if (block := re.match(r".*\.blocks\.\d+", path)) is not None:
                 parent = network.get_submodule(block[0])
                 stack.enter_context(parent.register_forward_pre_hook(lambda *_, name=name: parts[name].clear()))
@@ -104,6 +107,7 @@ def record_attention(
 
 
 def _has_weights(module: nn.Module) -> bool:
+    """Return whether a module computes attention weights."""
     return isinstance(module, SelfAttention | MSAGlobalColumnAttention | PointAttention)
 
 
@@ -131,16 +135,19 @@ def run_block(
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """Run the Evoformer block with index `block` on random numbers; return its inputs and its outputs.
 
-    Both are an MSA stream (1, rows, residues, c_m) and a pair stream (1, residues, residues, c_z).
+    Both are an MSA stream (1, rows, residues, c_m) and a pair stream (1, residues, residues, c_z). The numbers are
+    drawn from a standard normal distribution with `seed`.
     """
     network = model.network if isinstance(model, ReadyModel) else model
-    of_block = network.evoformer.blocks[block]
-    like, config = next(of_block.parameters()), network.config
+    evoformer_block = network.evoformer.blocks[block]
+    like, config = next(evoformer_block.parameters()), network.config
     generator = torch.Generator().manual_seed(seed)
     shapes = ((1, rows, residues, config.evoformer.c_m), (1, residues, residues, config.c_z))
     msa, pair = (torch.randn(shape, generator=generator).to(like) for shape in shapes)
     with torch.no_grad():
-        return (msa, pair), of_block(Whole(), msa, pair, like.new_ones(msa.shape[:3]), like.new_ones(pair.shape[:3]))
+        return (msa, pair), evoformer_block(
+            Whole(), msa, pair, like.new_ones(msa.shape[:3]), like.new_ones(pair.shape[:3])
+        )
 
 
 def module_costs(
@@ -148,10 +155,11 @@ def module_costs(
 ) -> Table:
     """Return a table of the parameters and FLOPs of each module for one recycling iteration of one target.
 
-    All blocks of a stack share a line (*). Only matrix products are counted, with two operations per multiply-add.
-    FLOPs are "-" for modules whose products are only counted in the total, and an update's context is counted in its
-    stack. Nothing is computed, so any size is possible. `rows` and `extra_rows` are the numbers of rows of the MSA and
-    the extra MSA.
+    All blocks of a stack share a row of the table, in whose name a star replaces the block's index. FLOPs are the
+    matrix products, with two operations per multiply-add. They are "-" for modules whose products are only counted in
+    the total, and an update's context is counted in its stack. Nothing is computed, so any size is possible. `model` is
+    a loaded model or the name of one. `rows` and `extra_rows` are the numbers of rows of the MSA and the extra MSA, and
+    `templates` the number of templates.
     """
     config = (model.preset if isinstance(model, ReadyModel) else preset(model)).model
     meta = torch.device("meta")
@@ -178,7 +186,7 @@ def module_costs(
 
 
 def feature_shapes(source: Prediction | TargetFeatures) -> Table:
-    """Return a table of the MSA and template features of a target, with names, shapes and dtypes.
+    """Return a table of a target's feature arrays, such as its MSA and templates: names, shapes and dtypes.
 
     The arrays themselves are attributes of the features, such as `features.msa`. Raise `InputError` for a prediction
     that was read without its features.

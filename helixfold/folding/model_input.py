@@ -24,7 +24,7 @@ from helixfold.model.batch import Batch, MultimerBatch
 from helixfold.model.config import Method
 from helixfold.model.presets import Preset
 
-_BATCHES: dict[Method, type[Batch]] = {"monomer": Batch, "multimer": MultimerBatch}
+_BATCH_TYPES: dict[Method, type[Batch]] = {"monomer": Batch, "multimer": MultimerBatch}
 _RESIDUE_GAP_NOTE: Final = (
     "COMPLEX BY RESIDUE GAP: made by '{model}', which was trained on single chains and takes the complex for one chain "
     "with missing residues; how it places chains next to each other is often wrong, so look at ipTM and at the errors "
@@ -60,8 +60,10 @@ def model_input(
 
     A multimer model reads a single chain as a complex of one chain. A monomer model reads a complex as one chain, with
     a gap in the residue numbers between chains. `cyclic` names the chains whose ends are bonded; an empty sequence
-    means all of them. `offsets` replaces the sequence offsets of residue pairs. Raise `InputError` if the target does
-    not have one of the cyclic chains, if the shape of `offsets` is wrong, or if the model does not read `restraints`.
+    means all of them. `offsets` replaces the sequence offsets of all residue pairs, also within cyclic chains.
+
+    Raise `InputError` for a cyclic chain that the target does not have, `offsets` of a wrong shape, or `restraints`
+    that the model does not read. Also raise it for templates across chains with a monomer model.
     """
     inputs = _linear_input(features, preset)
     rings = rings_of(inputs.chain_ids, cyclic, inputs.name)
@@ -76,7 +78,10 @@ def model_input(
 
 
 def restraints_problem(preset: Preset, restraints: DistanceRestraints | None, chains: int) -> str | None:
-    """Return why the model of a preset cannot read restraints of a target with this number of chains, or None."""
+    """Return why the model of a preset cannot read the restraints of a target, or None if it can.
+
+    `chains` is the number of the target's chains. A target without restraints is never a problem.
+    """
     if restraints is None or (restraints.kind == preset.model.restraints and chains == 1):
         return None
     if chains > 1:
@@ -110,7 +115,7 @@ def _linear_input(features: TargetFeatures, preset: Preset) -> ModelInput:
 
 
 def require_multimer(preset: Preset) -> None:
-    """Raise `InputError` if a model cannot read templates across chains."""
+    """Raise `InputError` for a monomer model, which cannot read templates across chains."""
     if preset.model.method != "multimer":
         raise InputError(
             f"{preset.name} was trained on single chains and cannot read templates across chains; pass models of "
@@ -121,7 +126,8 @@ def require_multimer(preset: Preset) -> None:
 def input_notes(preset: Preset, chains: int, *, restrained: bool) -> tuple[str, ...]:
     """Return warnings about predictions of a target with this number of chains by the model of a preset.
 
-    There is one for complexes that are predicted by a monomer model, and one for a missing file of restraints.
+    There is one for a complex with a monomer model. Another is for a model that reads restraints if the target is not
+    `restrained`.
     """
     by_gap = preset.model.method == "monomer" and chains > 1
     templates = [_RESIDUE_GAP_NOTE] if by_gap else []
@@ -171,13 +177,13 @@ def batch_of(
     `offsets` and `restraints` are for a batch of one sample. With `merge_slots`, the empty template slots of complexes
     are merged into one, which has the weight of all of them; the caller must not fill it.
     """
-    method, merged = preset.model.method, 1
+    method, merged_count = preset.model.method, 1
     if merge_slots and method == "multimer":
-        samples, merged = _with_merged_slots(samples)
-    batch = _BATCHES[method].from_samples(samples, residues, device, round_rows=round_rows)
-    if isinstance(batch, MultimerBatch) and merged > 1:
+        samples, merged_count = _with_merged_slots(samples)
+    batch = _BATCH_TYPES[method].from_samples(samples, residues, device, round_rows=round_rows)
+    if isinstance(batch, MultimerBatch) and merged_count > 1:
         slots = torch.ones_like(batch.template_mask)
-        slots[:, -1] = merged
+        slots[:, -1] = merged_count
         batch = replace(batch, template_slots=slots)
     if restraints is not None:
         pairs, values = (torch.from_numpy(each).to(device) for each in (restraints.pairs, restraints.values))
@@ -198,7 +204,8 @@ def batch_of(
 def _with_merged_slots(samples: Sequence[Sample]) -> tuple[list[Sample], int]:
     """Return samples in which at most the last template slot is empty, and the number of slots that it represents.
 
-    AlphaFold-Multimer averages over four slots, whether they hold templates or not. Equal slots are embedded once.
+    AlphaFold-Multimer averages over all slots, usually four, whether they hold templates or not. Equal slots are
+    embedded once.
     """
     slots = len(samples[0].template_mask)
     filled = 0

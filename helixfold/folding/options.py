@@ -53,5 +53,8 @@ class FoldingOptions:
         return preset.num_recycles if self.num_recycles is None else self.num_recycles
 
     def tolerance(self, preset: Preset) -> float:
-        """Return the change of distances (Å) below which recycling stops: the option, or the preset's value."""
+        """Return the root mean square change of distances (Å) below which recycling stops.
+
+        It is the option, or the preset's value if the option is None.
+        """
         return preset.recycle_tolerance if self.recycle_tolerance is None else self.recycle_tolerance

@@ -24,8 +24,8 @@ from helixfold.planning.estimate import NotEnoughMemoryError, PredictionEstimate
 from helixfold.planning.executors import bounded_memory, executor, memory_kept, release
 from helixfold.weights.find import ReadyModel
 
-_BAR_AFTER = 2.0  # seconds
-_BAR = "{desc}: {percentage:3.0f}%|{bar}| {n:.2f}/{total} [{elapsed}<{remaining}]"
+_BAR_AFTER = 2.0  # seconds until the bar is shown
+_BAR_FORMAT = "{desc}: {percentage:3.0f}%|{bar}| {n:.2f}/{total} [{elapsed}<{remaining}]"
 
 
 def fold_planned(
@@ -43,10 +43,13 @@ def fold_planned(
 ) -> Prediction:
     """Predict one target with the executor of a plan, or with its fallbacks if memory runs out.
 
-    `spill` is the directory for spilled streams, and `say` is called with a line when the executor changes. `runner`
-    runs recycling iterations; its CUDA graphs are freed before another executor is tried. All ranks of a group of
-    `workers` call this. `hides_bar` is the `disable` argument of tqdm. Raise `NotEnoughMemoryError` if the last
-    fallback runs out of memory, too.
+    `spill` is the directory for spilled streams, and `say` is called with a line when the executor changes or CUDA
+    graphs are given up. `runner` runs recycling iterations. Its CUDA graphs are not used if the plan has no room for
+    them, and are freed before another executor is tried. All ranks of a group of `workers` call this. `hides_bar` is
+    the `disable` argument of tqdm: None hides the bar unless stderr is a terminal.
+
+    The prediction has its identity, provenance and measurements. Raise `NotEnoughMemoryError` if the last fallback runs
+    out of memory, too.
     """
     workers, device = workers or WorkerGroup.alone(stages.device), stages.device
     if not plan.has_room_for_graphs:
@@ -54,18 +57,20 @@ def fold_planned(
         runner = EAGER
     plans = deque([plan, *plan.fallbacks])
     while plans:
-        tried = plans.popleft()
-        size, threads = tried.size, _threads(tried, model, device)
-        release(device, peak=tried.memory.peak)
+        current_plan = plans.popleft()
+        size, threads = current_plan.size, _threads(current_plan, model, device)
+        release(device, peak=current_plan.memory.peak)
         reset_peak_memory(device)
         in_use, before, replays = peak_memory(device), len(stages.finished), runner.replays
         try:
             with (
-                memory_kept(tried.executor, size.ranks),
-                bounded_memory(device, tried.device.memory),
+                memory_kept(current_plan.executor, size.ranks),
+                bounded_memory(device, current_plan.device.memory),
                 recorded_backends() as backends,
                 in_threads(threads),
-                workers.executor_on_group(executor(tried.executor, spill, device, tried.slab_budget)) as run,
+                workers.executor_on_group(
+                    executor(current_plan.executor, spill, device, current_plan.slab_budget)
+                ) as run,
                 _progress_bar(model, target.name, options, runner, hides_bar=hides_bar),
             ):
                 (prediction,) = fold(model.network, model.preset, [target], options, run, stages=stages, passes=runner)
@@ -78,12 +83,12 @@ def fold_planned(
                 prediction,
                 identity=_identity(model, options),
                 provenance=_provenance(
-                    backends, executor=tried.executor, slab_budget=tried.slab_budget, threads=threads
+                    backends, executor=current_plan.executor, slab_budget=current_plan.slab_budget, threads=threads
                 ),
                 measurements={
-                    "executor": tried.executor,
+                    "executor": current_plan.executor,
                     "replayed_passes": runner.replays - replays,
-                    "predicted_peak_gib": _gib(tried.memory.peak),
+                    "predicted_peak_gib": _gib(current_plan.memory.peak),
                     "measured_peak_gib": _gib(measured),
                 },
             )
@@ -92,16 +97,16 @@ def fold_planned(
         if runner.clear():
             release(device)
             say("out of memory; trying again without CUDA graphs")
-            plans.appendleft(tried)
+            plans.appendleft(current_plan)
         elif plans and plans[0].memory.spilled <= plans[0].device.spill:
-            following = "smaller slabs" if plans[0].executor == tried.executor else f"'{plans[0].executor}'"
-            say(f"out of memory with the executor '{tried.executor}'; starting again with {following}")
+            following = "smaller slabs" if plans[0].executor == current_plan.executor else f"'{plans[0].executor}'"
+            say(f"out of memory with the executor '{current_plan.executor}'; starting again with {following}")
         else:
             plans.clear()
     # The failure shows that less memory was available than the last attempt was estimated to need.
-    smaller = replace(plan.device, memory=min(plan.device.memory, tried.memory.peak))
+    smaller = replace(plan.device, memory=min(plan.device.memory, current_plan.memory.peak))
     problem = replace(plan, device=smaller).problem
-    raise NotEnoughMemoryError(f"out of memory with the executor '{tried.executor}'; {problem}")
+    raise NotEnoughMemoryError(f"out of memory with the executor '{current_plan.executor}'; {problem}")
 
 
 def _threads(plan: PredictionEstimate, model: ReadyModel, device: torch.device) -> int:
@@ -122,10 +127,11 @@ def fold_together(
     runner: IterationRunner = EAGER,
     hides_bar: bool | None = True,
 ) -> list[Prediction] | None:
-    """Predict several targets as one batch.
+    """Predict several targets as one batch, with the executor "whole".
 
-    Return None if they cannot be one batch, do not fit into memory together, or the computation fails. Each target has
-    its own plan and its own `stages`, which get an equal share of the time.
+    Return None if there are fewer than two targets, if they cannot be one batch, do not fit into memory together, or
+    the computation fails. In the last case `say` is called with the reason. Each target has its own plan and its own
+    `stages`, which get an equal share of the time.
     """
     shared, replays = Stages(stages[0].device), runner.replays
     dtype = dtype_on(options.dtype, properties_of(shared.device))
@@ -164,6 +170,7 @@ def fold_together(
 
 
 def _identity(model: ReadyModel, options: FoldingOptions) -> PredictionIdentity:
+    """Return the identity of a prediction by a model with these options."""
     return PredictionIdentity(
         model=model.preset.name, seed=options.seed, weights=model.digest, weights_provenance=model.provenance
     )
@@ -188,6 +195,7 @@ def _provenance(
 
 
 def _gib(size: int) -> float:
+    """Convert bytes to GiB, rounded to three digits."""
     return round(size / 2**30, 3)
 
 
@@ -211,7 +219,7 @@ def _progress_bar(
     share = 1 / (len(blocks) * options.num_ensemble)
     total, title = options.recycles(model.preset) + 1, f"{name or model.preset.name} iterations"
     with (
-        tqdm(total=total, desc=title, bar_format=_BAR, leave=False, delay=_BAR_AFTER, disable=hides_bar) as bar,
+        tqdm(total=total, desc=title, bar_format=_BAR_FORMAT, leave=False, delay=_BAR_AFTER, disable=hides_bar) as bar,
         ExitStack() as stack,
     ):
 

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 # A reference structure to compare a prediction with.
 Reference = Union["Prediction", Structure, Protein, str, Path]
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-STRUCTURE_KINDS: Final = ("cif", "pdb")  # of structure files
+# Valid names of predictions, which are parts of file names.
+_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+STRUCTURE_KINDS: Final = ("cif", "pdb")  # formats of structure files
 Coloring = Literal["plddt", "chain", "rainbow"]  # of a structure that is shown
 
 
@@ -84,7 +85,10 @@ class PredictionIdentity:
         return self.model, self.seed, self.alignment
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the entry for settings.json, in which `weights_provenance` is called `standing`."""
+        """Return the entry for settings.json, in which `weights_provenance` is called `standing`.
+
+        An empty `alignment` is left out.
+        """
         return {
             "model": self.model,
             "seed": self.seed,
@@ -112,8 +116,8 @@ class Part:
     name: str
     ranges: tuple[tuple[int, int], ...]  # residue numbers, both ends included
     chains: tuple[str, ...]  # the chain of each range; empty if the target is a single chain
-    residues: int
-    mean_plddt: float
+    residues: int  # number of residues
+    mean_plddt: float  # 0 to 100
     measures: tuple[tuple[str, float], ...]  # further scores by name: pTM of a chain, mean PAE of a domain
 
 
@@ -122,7 +126,7 @@ class ChainPair:
     """The interface of two chains of a prediction with its scores; None is a score that the file lacks."""
 
     chains: tuple[str, str]
-    contacts: int  # residue pairs in contact
+    contacts: int  # number of residue pairs in contact
     scores: tuple[tuple[str, float | None], ...]  # by name, in the order of a table's columns
 
 
@@ -131,14 +135,14 @@ class ConfidenceSummary:
     """Content of a prediction's confidence file about its chains, domains and alignment, besides the scores."""
 
     target: str  # name in the input file
-    mean_plddt: float
-    residue_numbers: tuple[int, ...]
+    mean_plddt: float  # 0 to 100
+    residue_numbers: tuple[int, ...]  # which start again in each chain
     chains: tuple[Part, ...] = ()
     chain_pairs: tuple[ChainPair, ...] = ()
     domains: tuple[Part, ...] = ()
     depth: tuple[float, ...] = ()  # number of MSA rows with a residue at each position
-    rows: int | None = None
-    effective_rows: float | None = None
+    rows: int | None = None  # number of MSA rows; None if the file lacks it
+    effective_rows: float | None = None  # MSA rows weighted by their similarity; None if the file lacks it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,12 +158,14 @@ class Prediction:
     identity: PredictionIdentity
     provenance: Provenance | None = None
     plddt: Float[np.ndarray, "r"]  # 0 to 100
-    ptm: float | None = None
+    ptm: float | None = None  # 0 to 1; None if the model does not predict aligned errors
     iptm: float | None = None  # 0 to 1; complexes only
     tm_by_chain: Float[np.ndarray, "k k"] | None = None  # complexes only, see `chain_tm.TmScores`
-    ranking_confidence: float  # mean pLDDT, or 0.8 ipTM + 0.2 pTM (0 to 1) of a complex by a multimer model
+    # Mean pLDDT (0 to 100). With predicted aligned errors: 0.8 ipTM + 0.2 pTM (0 to 1) of a complex, and pTM of a
+    # single chain by a multimer model.
+    ranking_confidence: float
     num_recycles: int  # iterations after the first; -1 if unknown, in results of other programs
-    converged: bool  # whether recycling ended early because distances changed by less than the tolerance
+    converged: bool  # whether distances changed by less than the tolerance in the last iteration
     notes: tuple[str, ...] = ()  # warnings for readers of the files, for example that parameters are untrained
     chain_ids: tuple[str, ...] = ("A",)  # names of the chains; `protein.chain_index` is an index into them
     structure: Protein | None = None  # with pLDDT as B-factors
@@ -195,7 +201,10 @@ class Prediction:
 
     @property
     def passes(self) -> tuple[Protein, ...] | None:
-        """Deprecated: structures of the iterations before the last; use `recycling_iterations`, which has all."""
+        """Deprecated: structures of the iterations before the last; use `recycling_iterations`, which has all.
+
+        None if the iterations were not saved.
+        """
         warn("Prediction.passes", "Prediction.recycling_iterations[:-1]")
         return None if self.recycling_iterations is None else self.recycling_iterations[:-1]
 
@@ -222,7 +231,7 @@ class Prediction:
         return self.summary.mean_plddt if self.summary is not None else float(self.plddt.mean(dtype=np.float64))
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
+        if not _NAME_PATTERN.fullmatch(self.name):
             raise ValueError(
                 f"name is part of file names: at most 100 letters, digits, '_', '-' and '.', got {self.name!r}"
             )
@@ -273,7 +282,8 @@ class Prediction:
     def save_cif(self, path: str | Path) -> None:
         """Write the structure as an mmCIF file with the ModelCIF extension, with pLDDT as B-factors.
 
-        Raise ValueError for a prediction by another program, because the file names helixfold as its source.
+        The file's name without its suffix is the name of its entry. Raise ValueError for a prediction by another
+        program, because the file names helixfold as its source.
         """
         from helixfold.results.prediction import mmcif_of  # noqa: PLC0415
         from helixfold.results.writing import write_file  # noqa: PLC0415
@@ -379,7 +389,8 @@ class Prediction:
     def view(self, reference: Reference | None = None, *, color: Coloring = "plddt", side_chains: bool = False) -> Any:
         """Show the structure in a notebook, coloured by pLDDT as in AlphaFold DB, by chain, or from start to end.
 
-        With a reference, show both in two colours, superposed. Needs the extra `notebooks`.
+        With a reference, show both in two colours, superposed; `color` and `side_chains` are then ignored. Needs the
+        extra `notebooks`.
         """
         from helixfold.report.notebook.structures import show_structure, show_together  # noqa: PLC0415
 
@@ -409,6 +420,7 @@ class Prediction:
         return self.pae
 
     def _scores(self) -> dict[str, str]:
+        """Return the scores that are not None as texts, by name."""
         scores = {"mean pLDDT": f"{self.mean_plddt:.1f}"}
         scores |= {
             name: f"{value:.2f}" for name, value in (("pTM", self.ptm), ("ipTM", self.iptm)) if value is not None
@@ -428,7 +440,7 @@ class Prediction:
 
 
 def chains_of(source: Reference) -> tuple[Chain, ...]:
-    """Return the chains of a prediction, a structure, or a structure file."""
+    """Return the chains of a prediction, a structure, a `Protein`, or a structure file, given by its path."""
     if isinstance(source, str | Path):
         # This module takes long to import.
         from data_pipeline.parse.structures import read_structure  # noqa: PLC0415

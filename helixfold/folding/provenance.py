@@ -14,7 +14,7 @@ SearchPurpose = Literal["alignment", "pairs", "templates"]
 # User name and password of a URL, before the @, and its query after the question mark, which may contain a key.
 _NAME_AND_PASSWORD = re.compile(r"([a-z][a-z0-9+.-]*://)[^/?#\s]*@", re.IGNORECASE)
 _URL_QUERY = re.compile(r"([a-z][a-z0-9+.-]*://[^?\s]*)\?\S*", re.IGNORECASE)
-_HIDDEN = "***"
+_HIDDEN = "***"  # replaces secrets
 # Maximum number of recorded characters of a command, because a shell may expand a star to thousands of words.
 _MAX_CHARACTERS = 4000
 
@@ -49,16 +49,16 @@ class Provenance:
     software: Mapping[str, str] = field(default_factory=dict)
     # "kind" (cpu, cuda, mps), "name" and "capability".
     device: Mapping[str, str] = field(default_factory=dict)
-    threads: int
+    threads: int  # CPU threads of PyTorch
     ranks: int = 1  # processes that folded the target together
     targets_at_once: int = 1  # targets that were computed as one batch
     executor: str
     slab_budget: int | None = None  # max bytes of a slab's temporaries; None: the executor's default
     backends: Mapping[str, tuple[str, ...]]  # backends that were used, by operator
-    features: str = ""  # SHA-256 digest
+    features: str = ""  # SHA-256 digest of the target's features
     searches: tuple[RecordedSearch, ...] = ()  # empty for features from a file
     templates: tuple[str, ...] = ()  # labels of the templates that the network read
-    command: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()  # words of the command line, without secrets
 
     @classmethod
     def from_dict(cls, entry: Mapping[str, Any]) -> "Provenance":
@@ -81,7 +81,10 @@ class Provenance:
 
 
 def provenance_entries(provenance: Mapping[str, Provenance]) -> list[dict[str, Any]]:
-    """Convert provenance by prediction name to the list in settings.json: each record once, with its predictions."""
+    """Convert provenance by prediction name to the list in settings.json.
+
+    Predictions with equal provenance share an entry, which has their names as "predictions".
+    """
     groups: list[tuple[list[str], Provenance]] = []
     for name, record in provenance.items():
         names = next((names for names, other in groups if other == record), None)
@@ -108,7 +111,11 @@ def read_provenance(entries: object) -> dict[str, Provenance]:
 
 
 def recorded_command(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the words of a command for the record, with secrets in URLs replaced and a long command cut."""
+    """Return the words of a command for the record, with secrets in URLs replaced by "***".
+
+    Secrets are the user name and password of a URL, and its query. Words after 4,000 characters are replaced by a last
+    word with their number.
+    """
     recorded: list[str] = []
     characters = 0
     for index, word in enumerate(words):
@@ -120,13 +127,14 @@ def recorded_command(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def without_output(command: Iterable[str]) -> list[str]:
-    """Return the words of a command without the option `--output`, which does not change results."""
+    """Return the words of a command without the option `--output` and its value, which do not change results."""
     words = [word for word in command if not word.startswith("--output=")]
     indices = [index for index, word in enumerate(words) if word == "--output"]
     return [word for index, word in enumerate(words) if index not in indices and index - 1 not in indices]
 
 
 def _database(entry: Mapping[str, Any]) -> SearchedDatabase:
+    """Read the entry of a searched database in settings.json."""
     version, size, url = (entry[name] for name in ("version", "size", "url"))
     return SearchedDatabase(
         name=str(entry["name"]),
@@ -137,4 +145,5 @@ def _database(entry: Mapping[str, Any]) -> SearchedDatabase:
 
 
 def _texts(entry: Mapping[str, Any]) -> dict[str, str]:
+    """Return the keys and values of a mapping as strings."""
     return {str(name): str(value) for name, value in entry.items()}

@@ -65,7 +65,9 @@ def prediction_of(
 ) -> Prediction:
     """Return the prediction with its confidences from the outputs of one target's last recycling iteration.
 
-    `num_recycles` is the number of iterations before the last one. Raise `InputError` if float16 has overflowed.
+    `num_recycles` is the number of iterations before the last one, and `converged` is copied into the prediction.
+    `name` is the name of the prediction and of the model in its identity, which lacks the digest of the parameters;
+    `fold_planned` replaces it. Raise `InputError` if float16 has overflowed.
     """
     heads, structure = model.heads, folded.structure
     if options.dtype == "float16" and not structure.positions.isfinite().all():

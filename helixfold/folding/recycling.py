@@ -32,6 +32,7 @@ from helixfold.runtime.options import RepresentationName
 
 # Device types that compute asynchronously, so that the host can draw the next sample meanwhile.
 _DRAW_AHEAD = ("cuda",)
+# Stages of `fold` whose time is recorded.
 STAGES = ("sampling", "network", "confidence")
 
 
@@ -64,12 +65,13 @@ def fold(
 ) -> list[Prediction]:
     """Predict one or several targets with one model, and return their predictions in order (Suppl. Alg. 30).
 
-    Several targets are computed as one batch; the streams of the executor `run` must then be tensors. Up to rounding,
-    a target gives the same prediction as when folded alone: each has its own samples and leaves the batch when its own
-    recycling ends. Shorter targets are padded to the longest. `passes` runs the recycling iterations; if it captures
-    CUDA graphs, all targets are padded to a common size, so that other targets can replay them. A prediction depends
-    only on features, parameters, options and the device's arithmetic. With a tolerance or a score to stop at, the host
-    waits for a GPU once per iteration.
+    Several targets are computed as one batch; the streams of the executor `run` must then be tensors. Up to rounding, a
+    target gives the same prediction as when folded alone: each has its own samples and leaves the batch when its own
+    recycling ends. Shorter targets are padded to the longest. Targets that cannot share a batch (`can_share_batch`) are
+    folded one after another. `stages` records the times of `STAGES`. `passes` runs the recycling iterations; if it
+    captures CUDA graphs, all targets are padded to a common size, so that other targets can replay them. A prediction
+    depends only on features, parameters, options and the device's arithmetic. With a tolerance or a score to stop at,
+    the host waits for a GPU once per iteration.
     """
     device = next(model.parameters()).device
     dtype = dtype_on(options.dtype, properties_of(device))
@@ -138,7 +140,10 @@ def fold(
 
 
 def can_share_batch(targets: Sequence[FoldingTarget], options: FoldingOptions, dtype: torch.dtype) -> bool:
-    """Return whether several targets can be computed as one batch; `dtype` is the trunk's precision."""
+    """Return whether several targets can be computed as one batch; `dtype` is the trunk's precision.
+
+    They cannot in float16, with dropout or saved iterations, or with cyclic chains, residue offsets or restraints.
+    """
     # Padding produces the network's largest numbers, which float16 cannot hold. Dropout would be the same for all
     # targets of a batch. Structures of all iterations, and offsets and restraints of residue pairs, are supported for
     # one target only.
@@ -149,6 +154,7 @@ def can_share_batch(targets: Sequence[FoldingTarget], options: FoldingOptions, d
 
 
 def _is_captured(inputs: Sequence[ModelInput], run: Executor, runner: IterationRunner) -> bool:
+    """Return whether the iterations of several targets are captured as CUDA graphs; False for one target."""
     longest = max(len(each.features.aatype) for each in inputs)
     return len(inputs) > 1 and runner.captures(run, len(inputs), bucket_size(longest))
 
@@ -236,9 +242,9 @@ def _ended(
 def distance_change(
     before: Float[Tensor, "b r 37 3"], after: Float[Tensor, "b r 37 3"], mask: Float[Tensor, "b r"]
 ) -> Float[Tensor, " b"]:
-    """Return the root mean square change of the distances between C-alpha atoms (Å).
+    """Return for each sample the root mean square change of the distances between C-alpha atoms (Å).
 
-    AlphaFold-Multimer stops recycling by this criterion.
+    `mask` is 1 for real residues and 0 for padding. AlphaFold-Multimer stops recycling by this criterion.
     """
     alpha = ATOM_ORDER["CA"]
     change = torch.cdist(after[:, :, alpha], after[:, :, alpha]) - torch.cdist(before[:, :, alpha], before[:, :, alpha])
@@ -250,7 +256,8 @@ def distance_change(
 def dropping_out(model: AlphaFold, target: str, preset: Preset, options: FoldingOptions) -> Iterator[None]:
     """Context in which the network uses the dropout of training, if `options.dropout` is set.
 
-    The dropout masks depend on the target, the model and the seed, and not on the executor or earlier draws.
+    It is in evaluation mode afterwards. The dropout masks depend on `target` (its name), the model and the seed, and
+    not on the executor or earlier draws. Without the option, nothing changes.
     """
     if not options.dropout:
         yield

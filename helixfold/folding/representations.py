@@ -44,9 +44,10 @@ def representations(
     """Return the representations of each target as float32 arrays by name; `RepresentationName` describes their shapes.
 
     `model` and `weights` have the same meaning as in `helixfold.folding.api.predict`; only the first model is run. The
-    executor of each target is planned for the free memory, or for `memory`. Up to `targets_at_once` targets of similar
-    length are computed as one batch if they fit into memory whole, which changes results only by rounding. Raise
-    `InputError` for wrong input and `NotEnoughMemoryError` for a target that does not fit.
+    executor of each target is planned for the free memory, or for `memory`. `names` replaces the representations in
+    `options`. Up to `targets_at_once` targets of similar length are computed as one batch if they fit into memory
+    whole, which changes results only by rounding. Raise `InputError` for wrong input and `NotEnoughMemoryError` for a
+    target that does not fit.
     """
     targets = [targets] if isinstance(targets, Target | ComplexInput) else targets
     options = replace(options or FoldingOptions(), representations=(names,) if isinstance(names, str) else tuple(names))

@@ -26,8 +26,8 @@ def ring_offsets(length: int) -> Int[np.ndarray, "r r"]:
 def rings_of(chain_ids: Sequence[str], cyclic: Sequence[str] | None, target: str) -> tuple[int, ...]:
     """Return the indices in `chain_ids` of the cyclic chains.
 
-    `cyclic` has their names; an empty sequence means all chains, and None means none. Raise `InputError` if the target
-    does not have one of the chains.
+    `cyclic` has their names; an empty sequence means all chains, and None means none. Raise `InputError`, which names
+    the `target`, if it does not have one of the chains.
     """
     if cyclic is None:
         return ()

@@ -5,14 +5,16 @@ from pathlib import Path
 from data_pipeline.io.errors import InputError, printable
 from data_pipeline.parse.fasta import file_names
 
+# Suffixes of the files that `file_of_target` looks for.
 STRUCTURES = (".cif", ".mmcif", ".pdb", ".cif.gz", ".pdb.gz")
 RESTRAINTS = (".csv", ".tsv", ".txt")
 
 
 def file_of_target(path: Path, target: str, suffixes: tuple[str, ...], *, only: bool) -> Path:
-    """Return the file of a target: `path` if it is the `only` target, or the file of its name in that directory.
+    """Return the file of the target with the name `target`: `path` itself, or a file in the directory `path`.
 
-    Raise `InputError` if no such file exists.
+    A `path` that is a file must be for the `only` target. In a directory, the file has the target's name and one of the
+    `suffixes`. Raise `InputError` if no such file exists, or if one file is passed for several targets.
     """
     example = f"{printable(target)}{suffixes[0]}"
     if path.is_file():

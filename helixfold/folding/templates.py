@@ -16,17 +16,20 @@ from helixfold.model.presets import Preset
 
 @dataclass(frozen=True, kw_only=True)
 class AlignedTemplate:
-    """A template structure that the network read, aligned to one chain of the target."""
+    """A template structure in the features of a target, aligned to one of its chains."""
 
     name: str  # entry and chain, "1abc_A"
     chain_id: str  # of the target
     residues: str  # for each residue of the target's chain, the aligned template residue, or "-"
     label: str  # unique among the templates of all chains: "1abc_A", or for a complex "chain B: 1abc_A"
-    slot: int = 0  # index in the features
+    slot: int = 0  # index of the template in the arrays of the features
 
 
 def templates_read(features: TargetFeatures, preset: Preset) -> tuple[AlignedTemplate, ...]:
-    """Return the templates of a target that the model of a preset reads; none if it reads no templates."""
+    """Return the templates of a target that the model of a preset reads; none if it reads no templates.
+
+    A model reads only the first templates, up to the maximum in its preset.
+    """
     if preset.model.template is None:
         return ()
     max_count = preset.sampling.max_templates
@@ -51,6 +54,7 @@ def templates_in(features: Features | ComplexFeatures, max_count: int | None = N
 
 
 def _of_complex(features: ComplexFeatures, max_count: int | None) -> Iterator[AlignedTemplate]:
+    """Yield the first `max_count` templates (None: all) of each chain of a complex that have a name and a residue."""
     for index, names in enumerate(features.template_names):
         chain, own = features.chain_names[index], features.asym_id == index + 1
         for slot, name in islice(enumerate(names), max_count):
@@ -73,4 +77,5 @@ def _by_gap(features: ComplexFeatureSet, max_count: int) -> Iterator[AlignedTemp
 
 
 def _letters(types: np.ndarray) -> str:
+    """Return residue types as letters, with "-" for gaps and "X" for unknown residues."""
     return "".join(RESTYPES_WITH_X_AND_GAP[kind] for kind in types.tolist())
