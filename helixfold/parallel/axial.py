@@ -27,7 +27,7 @@ from helixfold.parallel.collectives import Channel, Message
 from helixfold.parallel.mesh import Group
 from helixfold.parallel.shard import Shard, pad_to, padded
 
-# Each rank computes an operand in this many groups of channels, which are gathered one at a time.
+# An operand is computed and gathered in groups of channels: this number times the number of ranks.
 CHANNEL_GROUPS = 16
 # Temporary elements per element of a slab: send and receive buffers of an exchange; norms, projections and gates.
 _TEMPORARIES = 8
@@ -38,7 +38,8 @@ class Axial(Executor):
 
     All ranks run the same program on the same features with the same random numbers. `Whole` is for training: an
     exchange that was needed in an earlier iteration is started early, so that it overlaps with computation. With
-    `Slabs` or `Spilled` a rank needs little more memory than its part of two streams.
+    `Slabs` or `Spilled` a rank needs little more memory than its part of two streams. Collectives over `group` are
+    appended to `messages`, if that is a list.
     """
 
     def __init__(
@@ -183,7 +184,11 @@ class Axial(Executor):
         share: int,
         room: LocalStream | None,
     ) -> tuple[LocalStream, torch.Size]:
-        """Return this rank's part of a new stream, in `room` or in new memory, and its shape without padding."""
+        """Return this rank's part of a new stream, in `room` or in new memory, and its shape without padding.
+
+        `make` computes rows from the rows of the streams `own`, which have no padding. `first` is a function and
+        streams that give one row, for its shape and dtype. `share` is the number of rows with padding.
+        """
         if room is None:
             within.begin()
         like = within.first_row(*first)
@@ -216,12 +221,17 @@ class Axial(Executor):
         return mask
 
     def _new_shard(self, shard: Shard, local: Stream, cut: int, made_by: object) -> Shard:
+        """Return the shard of an update's output: `shard` itself with a new part for slabs, else a new one.
+
+        `local` is the new part, cut along dim `cut`.
+        """
         if isinstance(self.within, Slabs):
             return shard.replace(local, cut)
         return Shard(self.channel, shard.shape, local, cut, made_by=made_by)
 
 
 def _shard(stream: Stream) -> Shard:
+    """Return a stream if it is a `Shard`; raise `TypeError` if not."""
     if not isinstance(stream, Shard):
         raise TypeError(f"a stream must come from `map_rows` of this executor, got {type(stream).__name__}")
     return stream
@@ -231,7 +241,10 @@ def _shard(stream: Stream) -> Shard:
 def exchange_by_slabs(
     within: Slabs, channel: Channel, local: Float[LocalStream, "b i j c"], cut: int
 ) -> Float[LocalStream, "b i_cut j_cut c"]:
-    """Return this rank's part of a stream cut along dim `cut`; `local` is its part cut along the other dim."""
+    """Return this rank's part of a stream cut along dim `cut`; `local` is its part cut along the other dim.
+
+    The ranks exchange a slab of rows or columns at a time, which the executor `within` chooses.
+    """
     size, old = channel.group.size, 3 - cut
     shape, share = list(local.shape), local.shape[old]
     shape[old], shape[cut] = share * size, shape[cut] // size
@@ -299,5 +312,6 @@ def _products(
 
 
 def _rows_at_once(within: Slabs, rows: Float[LocalStream, "b i j c"]) -> int:
+    """Return the number of rows of a stream in a slab of the executor."""
     row = rows.shape[0] * rows.shape[2] * rows.shape[3] * rows.dtype.itemsize
     return within.rows_at_once(rows, lambda: _TEMPORARIES * row)

@@ -19,8 +19,9 @@ from helixfold.parallel.mesh import Group
 
 # Named as in `torch.distributed`; "swap" exchanges the tensors of two ranks.
 Kind = Literal["all_to_all", "all_gather", "reduce_scatter", "swap", "broadcast", "reduce"]
-# Used by branch parallelism; the others are used by axial parallelism.
+# Collectives of branch parallelism; the others are used by axial parallelism.
 BETWEEN_BRANCHES: frozenset[Kind] = frozenset({"swap", "broadcast", "reduce"})
+# The collective that computes the gradient of the input of another.
 _ADJOINT: dict[Kind, Kind] = {
     "all_to_all": "all_to_all",
     "all_gather": "reduce_scatter",
@@ -38,23 +39,25 @@ Message = tuple[Kind, int]
 class Channel:
     """Collectives of a group of ranks, which all ranks must start in the same order.
 
-    Every collective is appended to `messages` if that is a list.
+    Every collective is appended to `messages`, with the bytes that this rank sends, if that is a list.
     """
 
     def __init__(self, group: Group, messages: list[Message] | None = None) -> None:
         self.group, self.messages = group, messages
 
     def begin(self, kind: Kind, tensor: Tensor, root: int = 0) -> "Pending":
-        """Start a differentiable collective; `root` is the source rank of a broadcast.
+        """Start a differentiable collective and return it; `Pending.wait` returns its output.
 
-        The input and output of "all_to_all" and the output of "all_gather" have ranks as their first dimension.
+        `root` is the rank in the group that is the source of a broadcast. The input and output of "all_to_all" and the
+        output of "all_gather" have ranks as their first dimension.
         """
         return Pending(self, kind, tensor, root)
 
     def start(self, kind: Kind, tensor: Tensor, root: int) -> "tuple[Tensor, dist.Work | _Done]":
         """Start a collective and return its output, which is complete once the returned work is done.
 
-        In a simulated group the output is zeros.
+        Autograd does not see it. `root` is the rank in the group that is the source of a "broadcast" or the destination
+        of a "reduce". In a simulated group nothing is sent, and the output is zeros.
         """
         n, group = self.group.size, self.group.handle
         tensor = tensor.contiguous()
@@ -83,6 +86,7 @@ class Channel:
         return output, work
 
     def _bytes_sent(self, kind: Kind, tensor: Tensor, root: int) -> int:
+        """Return the bytes that this rank sends in a collective."""
         n, rank = self.group.size, self.group.rank
         others = {"broadcast": (n - 1) * (rank == root), "reduce": int(rank != root)}.get(kind, n - 1)
         size = tensor.nbytes // n if kind in ("all_to_all", "reduce_scatter") else tensor.nbytes
@@ -97,7 +101,11 @@ class _Done:
 
 
 class Pending:
-    """A collective in progress."""
+    """A differentiable collective in progress; in the backward pass, its adjoint.
+
+    `tensor` is its input and `kind` is the collective of the forward pass. Callers use `wait`; the autograd functions
+    use `start` and `finish`.
+    """
 
     def __init__(self, channel: Channel, kind: Kind, tensor: Tensor, root: int = 0) -> None:
         self.channel, self.kind, self.root = channel, kind, root
@@ -106,18 +114,18 @@ class Pending:
         self._token = _Start.apply(tensor, self)
 
     def wait(self) -> Tensor:
-        """Wait for the collective and return its output."""
+        """Wait for the collective and return its output, which is part of the autograd graph."""
         output: Tensor = _Wait.apply(self._token, self)
         return output
 
     def start(self, kind: Kind, tensor: Tensor) -> None:
-        """Start the collective or its adjoint."""
+        """Start a collective on a tensor: this one, or in the backward pass its adjoint on the gradient."""
         # The input must live until it has been sent.
         output, work = self.channel.start(kind, tensor, self.root)
         self._running = tensor, output, work
 
     def finish(self) -> Tensor:
-        """Wait for the running collective and return its output."""
+        """Wait for the collective that `start` began, and return its output without an autograd graph."""
         assert self._running is not None
         _, output, work = self._running
         self._running = None

@@ -22,7 +22,10 @@ BUCKET_ELEMENTS = 6400 * ROW
 
 @dataclass(frozen=True, kw_only=True)
 class Bucket:
-    """Slice of the flat gradients that is reduced at once; `start` and `stop` are its offsets in the gradient sum."""
+    """Slice of the flat gradients that is reduced at once; `start` and `stop` are its offsets in the gradient sum.
+
+    `values` is a view of the flat gradients. Offsets are in elements.
+    """
 
     start: int
     stop: int
@@ -30,9 +33,9 @@ class Bucket:
 
 
 def buckets(flat: Tensor, start: int, elements: int) -> list[Bucket]:
-    """Divide a flat buffer whose first element has offset `start` into buckets; the last bucket comes first.
+    """Divide a flat buffer, whose first element has offset `start`, into buckets of up to `elements` elements.
 
-    The backward pass fills buffers in this order.
+    The last bucket comes first, because the backward pass fills buffers in this order.
     """
     return [
         Bucket(start=start + low, stop=start + min(low + elements, len(flat)), values=flat[low : low + elements])
@@ -43,8 +46,9 @@ def buckets(flat: Tensor, start: int, elements: int) -> list[Bucket]:
 class GradientReducer:
     """Run backward passes of micro-batches and accumulate the gradient sum over all ranks in the optimizer.
 
-    Gradients are sent in `dtype` and stored in the optimizer's dtype. With clipping "sample" the gradient of a
-    micro-batch is first averaged over the ranks that share the sample, so that all of them clip it equally.
+    Gradients are sent in `dtype` in buckets of `elements` elements, and stored in the optimizer's dtype. With clipping
+    "sample" the gradient of a micro-batch is first averaged over the ranks that share the sample, so that all of them
+    clip it equally.
     """
 
     def __init__(
@@ -83,7 +87,10 @@ class GradientReducer:
         return self._mesh.sample.size
 
     def backward(self, loss: Float[Tensor, ""], *, last: bool) -> None:
-        """Add the gradient of a micro-batch to the sum; reduce over all ranks if it is the `last` one of the step."""
+        """Compute the gradient of a micro-batch's loss and add it to the sum.
+
+        For the `last` micro-batch of this rank in the step, the sum is also reduced over all ranks.
+        """
         optimizer = self._optimizer
         by_sample = optimizer.config.clipping == "sample"
         if by_sample and self._mesh.sample.has_collectives:
@@ -105,7 +112,10 @@ class GradientReducer:
         self._optimizer.backward(loss)
 
     def collect(self, *, last: bool) -> None:
-        """Add the gradient of the current micro-batch to the sum; with `last`, reduce over all ranks."""
+        """Add the gradient of the current micro-batch to the sum, and clip it first with clipping "sample".
+
+        With `last`, also reduce the sum over all ranks.
+        """
         optimizer = self._optimizer
         if not last or not self._mesh.world.has_collectives:
             optimizer.collect(last=last)
@@ -117,12 +127,14 @@ class GradientReducer:
             self._mesh.all_reduce(optimizer.samples)
 
     def _fill(self, queue: "BucketReduction", loss: Tensor) -> None:
+        """Run a backward pass in which the buckets of `queue` are sent as soon as they are complete."""
         queue.begin_backward(reached_leaves(loss))
         self._active = queue
         loss.backward()
         self._active = None
 
     def _arrived(self, parameter: Tensor) -> None:
+        """Pass on that a parameter has its gradient, if buckets are filled in this backward pass."""
         if self._active is not None:
             self._active.arrived(parameter)
 
@@ -130,7 +142,8 @@ class GradientReducer:
 class BucketReduction:
     """All-reduce buckets over a group in a fixed order, each as soon as it and all previous buckets are complete.
 
-    All ranks send the same buckets in the same order, even if they compute different parts of the network. `before` is
+    All ranks send the same buckets in the same order, even if they compute different parts of the network. `ranges` has
+    each parameter with the offsets at which its gradient starts and stops. Buckets are sent in `dtype`. `before` is
     called with each bucket before it is sent.
     """
 
@@ -184,6 +197,7 @@ class BucketReduction:
         self._sent = []
 
     def _send(self) -> None:
+        """Start the all-reduce of the next bucket."""
         bucket = self._buckets[len(self._sent)]
         self._before(bucket)
         values = bucket.values.to(self._dtype)
@@ -191,7 +205,7 @@ class BucketReduction:
 
 
 def reached_leaves(loss: Tensor) -> set[Tensor]:
-    """Return the leaf tensors that get a gradient in a backward pass from the loss."""
+    """Return the leaf tensors, such as parameters, that get a gradient in a backward pass from the loss."""
     leaves: set[Tensor] = set()
     seen = {loss.grad_fn}
     pending = [loss.grad_fn]

@@ -11,7 +11,7 @@ from torch import Tensor
 from data_pipeline.io.config import ConfigError
 from helixfold.parallel.mesh import Mesh, make_group, set_timeout
 
-# Faster islands wait until the slowest one has finished its steps.
+# Timeout of collectives between islands, because faster islands wait until the slowest one has finished its steps.
 ISLAND_TIMEOUT = 3600.0  # seconds
 
 
@@ -19,9 +19,10 @@ ISLAND_TIMEOUT = 3600.0  # seconds
 class Islands:
     """The islands of a mesh, from the view of one rank.
 
-    `within` is the mesh of this rank's island, and `waiting` the same mesh with a timeout for data from other islands.
-    `between` is the mesh of the first rank of each island; only these communicate between islands. All ranks of an
-    island must pass the same value to a collective between islands.
+    `index` is the index of this rank's island, and `count` the number of islands. `within` is the mesh of this rank's
+    island, and `waiting` the same mesh with a timeout for data from other islands. `between` is the mesh of the first
+    rank of each island; only these communicate between islands. All ranks of an island must pass the same value to a
+    collective between islands.
     """
 
     index: int
@@ -33,7 +34,10 @@ class Islands:
     gathered: int = 0  # bytes that this island sent in `gather` to the first island
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """Replace a tensor in place by its sum over the islands, equal bit for bit on all ranks."""
+        """Replace a tensor in place by its sum over the islands, equal bit for bit on all ranks of all islands.
+
+        With a single island, nothing changes.
+        """
         if self.count == 1:
             return
         if self.within.is_first:
@@ -47,7 +51,10 @@ class Islands:
         return 2 * size * (self.count - 1) // self.count
 
     def all_gather(self, item: Any) -> list[Any]:
-        """Return the JSON-compatible values of all islands in order, on every rank."""
+        """Return the JSON-compatible values of all islands in order, on every rank.
+
+        `item` is the value of this rank's island.
+        """
         if self.count == 1:
             return [item]
         values: list[Any] = []
@@ -59,7 +66,7 @@ class Islands:
     def gather(self, tensor: Tensor) -> Tensor:
         """Return the tensors of all islands on the CPU, stacked along a new first dim, on the mesh's first rank.
 
-        Other ranks return their own tensor.
+        Other ranks return their own tensor. With a single island, the tensor is returned unchanged, without a new dim.
         """
         if self.count == 1 or not self.within.is_first:
             return tensor

@@ -26,7 +26,7 @@ from data_pipeline.io.child_processes import (
 from helixfold.parallel.mesh import join, leave
 from helixfold.parallel.task_queue import TaskQueue, task_store
 
-_FAILED = 1
+_FAILED = 1  # exit code
 _TERMINATION_TIMEOUT = 20  # seconds from a termination signal until a process is killed
 _HOST = "127.0.0.1"
 _SPAWN = multiprocessing.get_context("spawn")
@@ -35,7 +35,10 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class LaunchResult:
-    """Exit code of a run, and its task queue if the first process died before it closed the queue."""
+    """Exit code of a run, and its task queue if the first process died before it closed the queue.
+
+    `unclosed` is None if the first process closed the queue itself.
+    """
 
     code: int
     unclosed: TaskQueue | None = None
@@ -51,8 +54,10 @@ def launch(
 ) -> LaunchResult:
     """Call `function(argument)` in `count` processes, which can join as under `torchrun`, and wait for them.
 
-    The result has the exit code of the first rank. If a process ends before it has left the task queue, its group is
-    terminated. If this happens before the queue is open, the whole run is terminated.
+    The result has the exit code of the first rank. Each `ranks_per_task` consecutive ranks are a group. If a process
+    ends before it has left the task queue, its group is terminated. If this happens before the queue is open, the whole
+    run is terminated. A process that a signal ended is reported on stderr. `environment` has further environment
+    variables of the processes.
     """
     store = dist.TCPStore(_HOST, 0, is_master=True, wait_for_workers=False)
     queue = TaskQueue(task_store(store))
@@ -91,7 +96,8 @@ def on_ranks(
 ) -> Result:
     """Call `function(mesh, *arguments)` on `count` ranks and return the result of the first.
 
-    The function and its arguments must be picklable. Raise `RuntimeError` if a rank fails.
+    The ranks are new processes, each with a number of PyTorch `threads`; more than one communicate. The function and
+    its arguments must be picklable. Raise `RuntimeError` if a rank fails.
     """
     store = dist.TCPStore(_HOST, 0, is_master=True, wait_for_workers=False)
     results: "multiprocessing.Queue[Result]" = _SPAWN.Queue()
@@ -114,7 +120,10 @@ def on_ranks(
 
 
 def torchrun_environment(rank: int, count: int, port: int) -> dict[str, str]:
-    """Return the environment variables that `torchrun` sets for a process. The launching process has the store."""
+    """Return the environment variables that `torchrun` sets for a process with this rank out of `count`.
+
+    `port` is the port of the store, which the launching process has.
+    """
     values = {
         "RANK": rank,
         "LOCAL_RANK": rank,
@@ -142,6 +151,7 @@ def _start(environment: Mapping[str, str], function: Callable[..., None], *argum
 
 
 def _run(function: Callable[..., None], *arguments: Any) -> None:
+    """Call a function in a new process, which ends with its parent and leaves Ctrl-C to it."""
     leave_interruptions_to_parent()
     end_with_parent()
     try:
@@ -153,10 +163,12 @@ def _run(function: Callable[..., None], *arguments: Any) -> None:
 
 
 def _call(function: Callable[[Any], int], argument: Any) -> None:
+    """Call a function and end the process with its result as the exit code."""
     sys.exit(function(argument))
 
 
 def _call_on_mesh(device: str, threads: int, results: Any, function: Callable[..., Any], arguments: Any) -> None:
+    """Join the other ranks and call a function with the mesh; the first rank puts its result into `results`."""
     torch.set_num_threads(threads)
     mesh = join(device)
     try:
@@ -169,6 +181,7 @@ def _call_on_mesh(device: str, threads: int, results: Any, function: Callable[..
 
 
 def _terminate(processes: Sequence[BaseProcess]) -> None:
+    """Send all processes a termination signal, and kill those that do not end in time."""
     for process in processes:
         process.terminate()
     for process in processes:

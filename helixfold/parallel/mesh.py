@@ -90,7 +90,7 @@ class Layout(Checked):
 
 
 def layouts(ranks: int, *, branches: bool, largest_dap: int = 16) -> list[Layout]:
-    """Return all layouts of a number of ranks; bp=2 is included only with `branches`."""
+    """Return all layouts of a number of ranks with dap up to `largest_dap`; bp=2 is included only with `branches`."""
     return [
         Layout(dp=ranks // (bp * dap), bp=bp, dap=dap)
         for bp in ((1, 2) if branches else (1,))
@@ -100,15 +100,16 @@ def layouts(ranks: int, *, branches: bool, largest_dap: int = 16) -> list[Layout
 
 
 def _suggestions(ranks: int) -> str:
+    """Return the layouts of a number of ranks whose dap is a power of two, as text for an error message."""
     fitting = [layout for layout in layouts(ranks, branches=True) if layout.dap & (layout.dap - 1) == 0]
     return f"these fit: {'; '.join(str(layout) for layout in fitting)}"
 
 
-_POLL = 0.05  # seconds
+_POLL = 0.05  # seconds between two looks at the store
 
 
 def rendezvous_store(timeout: timedelta) -> tuple[Store, int, int]:
-    """Return a store for the processes of this attempt only, the rank of this process, and the world size.
+    """Return a store for the processes of this attempt only, the rank of this process, and the number of processes.
 
     The first rank announces the current processes under a new name. If another process is announced with the rank of
     this process, it waits for the next announcement. Raise `DistStoreError` if not all processes join in time.
@@ -122,6 +123,7 @@ def rendezvous_store(timeout: timedelta) -> tuple[Store, int, int]:
 
 
 def _announce(store: Store, size: int, deadline: float) -> str:
+    """Announce the current processes on the first rank until all have answered; return the name of the announcement."""
     announced: list[str] = []
     name = ""
     while True:
@@ -137,6 +139,10 @@ def _announce(store: Store, size: int, deadline: float) -> str:
 
 
 def _answer(store: Store, rank: int, own: str, deadline: float) -> str:
+    """Answer announcements that have `own`, the key of this process, at its rank.
+
+    Return the name of the announcement with which the run begins.
+    """
     while True:
         call = json.loads(store.get("call"))
         if call["ranks"][rank : rank + 1] == [own]:
@@ -147,6 +153,7 @@ def _answer(store: Store, rank: int, own: str, deadline: float) -> str:
 
 
 def _wait(deadline: float) -> None:
+    """Pause between two looks at the store; raise `DistStoreError` after the deadline."""
     if time.monotonic() > deadline:
         raise DistStoreError("a rank did not join in time")
     time.sleep(_POLL)
@@ -162,7 +169,8 @@ _SETUP_TIMEOUT = 60.0  # seconds
 class Group:
     """A process group from the view of one of its ranks.
 
-    `handle` is None in a group of one and in a simulated group, whose collectives are counted but send nothing.
+    `rank` is the index of this process in the group. `handle` is None in a group of one and in a simulated group, whose
+    collectives are counted but send nothing.
     """
 
     rank: int = 0
@@ -179,8 +187,9 @@ class Group:
 class Mesh:
     """Process groups of this rank: the whole world, and one along each axis of the layout.
 
-    `sample` has the ranks that share this rank's sample; `branch` and `axial` are subgroups of it. `data` has the ranks
-    at the same position in the groups of all samples.
+    `rank` is the index of this process among the `size` processes of `world`. `sample` has the ranks that share this
+    rank's sample; `branch` and `axial` are subgroups of it. `data` has the ranks at the same position in the groups of
+    all samples.
     """
 
     rank: int
@@ -204,7 +213,8 @@ class Mesh:
         """Return the mesh of one rank of a layout whose other ranks do not run.
 
         The model computes this rank's part, and the bytes that it would send are counted. This is for estimates on the
-        meta device and for measuring time. All ranks of a branch have equal parts.
+        meta device and for measuring time. `branch_rank` is 0 for the MSA half of blocks and 1 for the pair half, if bp
+        is 2. All ranks of a branch have equal parts.
         """
         return cls(
             rank=branch_rank * layout.dap,
@@ -231,7 +241,7 @@ class Mesh:
         return range(rank * count // size, (rank + 1) * count // size)
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """Replace the tensor in place by its sum over all ranks."""
+        """Replace the tensor in place by its sum over all ranks of the mesh."""
         if self.size > 1:
             dist.all_reduce(tensor, group=self.world.handle)
 
@@ -260,7 +270,8 @@ def join(device: str = "auto", layout: str | None = None, timeout: float = TIMEO
 
     GPUs communicate over NCCL, each process using the GPU of its local rank; CPUs communicate over gloo. Without a
     layout all ranks are data-parallel. A collective that takes longer than `timeout` seconds fails. If the first rank
-    passes `any_dp`, dp follows from the number of ranks instead of the layout.
+    passes `any_dp`, dp follows from the number of ranks instead of the layout. Raise `ConfigError` if the layout does
+    not fit the number of ranks, and `InputError` for a device that all ranks would share.
     """
     if not dist.is_torchelastic_launched():
         if layout is not None:
@@ -287,7 +298,7 @@ def join(device: str = "auto", layout: str | None = None, timeout: float = TIMEO
 
 
 def make_mesh(layout: Layout, device: torch.device, timeout: float = TIMEOUT) -> Mesh:
-    """Return the mesh of all ranks of the default process group, divided by a layout."""
+    """Return the mesh of all ranks of the default process group, divided by a layout; all ranks must call this."""
     rank, size = dist.get_rank(), dist.get_world_size()
     ranks = torch.arange(size).view(layout.dp, layout.bp, layout.dap)
 
@@ -324,7 +335,10 @@ def make_group(rows: list[list[int]], timeout: float) -> Group:
 
 
 def set_timeout(timeout: float, *groups: Group) -> None:
-    """Set the timeout of collectives in groups, in seconds, after all ranks have created the groups."""
+    """Wait for all ranks, and then set the timeout of collectives in groups, in seconds.
+
+    Call this on all ranks after they have created the groups.
+    """
     dist.barrier()
     for group in groups:
         if group.handle is not None:

@@ -13,7 +13,11 @@ _SECONDS_TO_START = 60
 
 @contextmanager
 def busy_neighbours(count: int) -> Iterator[None]:
-    """Run `count` processes inside the context, each of which computes in one thread without a pause."""
+    """Context in which `count` processes compute without a pause, each in one thread.
+
+    It begins when all of them compute, and ends them at its end. Raise `RuntimeError` if a process does not start
+    within 60 seconds.
+    """
     context = multiprocessing.get_context("spawn")
     started = context.Semaphore(0)
     neighbours = [context.Process(target=_compute, args=(started,), daemon=True) for _ in range(count)]
@@ -32,6 +36,7 @@ def busy_neighbours(count: int) -> Iterator[None]:
 
 
 def _compute(started: Semaphore) -> None:
+    """Release `started`, and then multiply matrices until the process is killed."""
     leave_interruptions_to_parent()
     end_with_parent()
     import torch  # noqa: PLC0415

@@ -17,13 +17,14 @@ from helixfold.parallel.collectives import Channel, Message
 from helixfold.parallel.mesh import Layout, Mesh
 from helixfold.parallel.shard import Shard
 
-MSA_RANK = 0
+MSA_RANK = 0  # rank in a branch group that computes the MSA half of blocks
 
 
 def divide_blocks(model: AlphaFold, channel: Channel) -> None:
     """Make this rank compute only its half of every block and exchange results with the other rank.
 
-    Raise `ConfigError` if the halves of a block depend on each other.
+    After the Evoformer, the MSA stream is broadcast from the rank that computed it. Raise `ConfigError` if the halves
+    of a block depend on each other.
     """
     Layout(bp=channel.group.size).require_blocks(model.config)
     for stack in (model.extra_msa_stack, model.evoformer):
@@ -100,6 +101,7 @@ def _differentiable(part: Tensor) -> Tensor:
 
 
 def _with_part(stream: Stream, part: Tensor, cut: int = 1) -> Stream:
+    """Return a tensor as this rank's part of a stream like `stream`, cut along dim `cut`."""
     return Shard(stream.channel, stream.shape, part, cut) if isinstance(stream, Shard) else part
 
 

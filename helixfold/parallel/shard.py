@@ -11,7 +11,7 @@ from helixfold.parallel.collectives import Channel, Pending
 
 
 def padded(length: int, parts: int) -> int:
-    """Return the smallest multiple of `parts` that is at least `length`."""
+    """Return the smallest multiple of `parts` that is at least `length`: the length after padding."""
     return -(-length // parts) * parts
 
 
@@ -26,16 +26,17 @@ def pad_to(tensor: Tensor, dim: int, length: int) -> Tensor:
 class Shard:
     """One rank's part of a stream (b i j c), or of a tensor computed from a stream row by row (b i ...).
 
-    `shape` is the shape of the whole stream. The stream is cut along dim 1 or 2, and both dims are padded to a multiple
-    of the number of ranks; padding never affects real values. The part is a stream of the executor on the rank: a
-    tensor or a spilled stream.
+    `shape` is the shape of the whole stream. The stream is cut along dim `cut` (1 or 2), and both dims are padded to a
+    multiple of the number of ranks; padding never affects real values. The part, `local`, is a stream of the executor
+    on the rank: a tensor or a spilled stream. `made_by` is the update whose output the stream is. It is a key under
+    which `Axial` remembers the dims along which such outputs are used.
     """
 
     def __init__(self, channel: Channel, shape: torch.Size, local: Stream, cut: int, made_by: object = None) -> None:
         self.channel, self.shape, self.made_by = channel, shape, made_by
         self._local, self._cut = local, cut
         self._moving: tuple[int, Pending] | None = None
-        self.uses = 0  # number of calls of `along`
+        self.uses = 0  # how often `Axial` has used the output of an update in training
 
     @property
     def part(self) -> Stream:
@@ -56,20 +57,28 @@ class Shard:
         return self._cut if self._moving is None else self._moving[0]
 
     def detach(self) -> "Shard":
+        """Return a shard with the same part, detached from the autograd graph."""
         return Shard(self.channel, self.shape, self.along(self.cut).detach(), self.cut)
 
     def transpose(self, dim0: int, dim1: int, /) -> "Shard":
+        """Return the shard of the stream with rows and columns exchanged; the dims must be 1 and 2."""
         assert {dim0, dim1} == {1, 2}
         b, i, j, *rest = self.shape
         return Shard(self.channel, torch.Size((b, j, i, *rest)), self.along(self.cut).transpose(1, 2), 3 - self.cut)
 
     def replace(self, local: Stream, cut: int) -> "Shard":
-        """Replace this rank's part in place, so that the old part can be freed, and return the shard."""
+        """Replace this rank's part in place, so that the old part can be freed, and return this shard.
+
+        `cut` is the dim along which the stream of the new part is cut.
+        """
         self._local, self._cut = local, cut
         return self
 
     def start_exchange(self, cut: int) -> None:
-        """Start an exchange after which the stream is cut along dim `cut`."""
+        """Start an exchange after which the stream is cut along dim `cut`.
+
+        Do nothing if it is already cut along this dim, or if an exchange is running.
+        """
         if self._moving is None and cut != self._cut:
             pattern = "b (n i) j ... -> n b i j ..." if cut == 1 else "b i (n j) ... -> n b i j ..."
             blocks = rearrange(as_tensor(self._local), pattern, n=self.channel.group.size)
@@ -78,7 +87,8 @@ class Shard:
     def along(self, cut: int, exchange: Callable[[Stream, int], Stream] | None = None) -> Stream:
         """Return this rank's part of the stream, after cutting the stream along dim `cut`.
 
-        `exchange` is used instead of an all-to-all of the whole part.
+        It first waits for a running exchange. `exchange` maps the part and `cut` to the new part; without it, the whole
+        part is exchanged by one all-to-all.
         """
         if self._moving is not None:
             self._cut, arriving = self._moving

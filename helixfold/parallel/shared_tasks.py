@@ -10,7 +10,7 @@ _POLL_INTERVAL = 2.0  # seconds
 
 
 class SharedTasks:
-    """Tasks, by index, that this run shares with other runs.
+    """Tasks, by index in `names`, that this run shares with other runs through `claims`.
 
     `is_needed(index)` returns whether a claimed task still has to be done. `report(index, failure)` is called for each
     task that another run has finished, with the reason if it failed.
@@ -40,7 +40,7 @@ class SharedTasks:
             yield [index]
 
     def end(self, index: int, failure: str | None) -> None:
-        """Record that a claimed task is finished, or why it failed."""
+        """Record that a task claimed by this run is finished, or with `failure` why it failed."""
         with suppress(OSError):  # the claim expires, and the next run finds the task finished
             self._claims.end(self._names[index], "finished" if failure is None else "failed", failure)
 

@@ -20,7 +20,10 @@ class TaskQueue:
         self._store: dist.Store = dist.HashStore() if store is None else store
 
     def open(self, names: Sequence[str], lots: Sequence[int] | None = None) -> None:
-        """Set the names of the tasks and the size of each lot (by default 1), after all processes have joined."""
+        """Set the names of the tasks and the number of tasks in each lot (by default 1).
+
+        Call this after all processes have joined.
+        """
         self._store.set("lots", json.dumps([1] * len(names) if lots is None else list(lots)))
         self._store.set("names", json.dumps(list(names)))
 
@@ -30,11 +33,11 @@ class TaskQueue:
         return self._store.check(["names"])
 
     def take(self) -> int:
-        """Take the next lot and return its index, which is out of range if no lot is left."""
+        """Take the next lot and return its index among the lots, which is out of range if no lot is left."""
         return self._store.add("taken", 1) - 1
 
     def report(self, index: int, failure: str | None = None) -> None:
-        """Record that a task is finished, or why it failed."""
+        """Record that the task at an index (not a lot) is finished, or with `failure` why it failed."""
         self._store.set(f"task {index}", json.dumps(failure))
 
     def failures(self) -> dict[str, str]:
@@ -86,9 +89,13 @@ def torchrun_store(environment: Mapping[str, str], start: int) -> dist.Store:
 
 
 def task_store(store: dist.Store, start: int = 0) -> dist.Store:
-    """Return the part of a run's store for the task queue."""
+    """Return the part of a run's store for the task queue.
+
+    `start` is the number of restarts after failures; each restart has its own queue.
+    """
     return dist.PrefixStore(f"tasks {start}", store)
 
 
 def _failed(outcomes: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the outcomes that are reasons of failures, by name."""
     return {name: failure for name, failure in outcomes.items() if failure is not None}

@@ -12,12 +12,15 @@ from data_pipeline.io.errors import printable
 # Time that the remaining ranks wait for each other's reports. A rank that waits for a dead rank notices at once. A rank
 # that waits for a live rank notices at its own timeout, which is awaited only if it is at most `_SHORT_TIMEOUT`.
 _GRACE, _SHORT_TIMEOUT = 5.0, 30.0  # seconds
-# gloo's errors do not have their own type.
+# Parts of the messages of gloo's errors, which do not have their own type.
 _GLOO_MESSAGES = ("gloo", "Connection closed by peer", "Connection reset by peer", "Timed out waiting")
 
 
 class LostRankError(RuntimeError):
-    """A rank did not answer or has ended; `should_report` is true on one of the remaining ranks, which prints this."""
+    """A rank did not answer or has ended.
+
+    `text` is the message. `should_report` is true on only one of the remaining ranks, which prints the message.
+    """
 
     def __init__(self, text: str, *, should_report: bool) -> None:
         super().__init__(text)
@@ -26,23 +29,27 @@ class LostRankError(RuntimeError):
 
 @contextmanager
 def report_lost_ranks(timeout: float) -> Iterator[None]:
-    """Convert a failed rendezvous or collective to a `LostRankError` that names the ranks that did not answer."""
+    """Context that converts a failed rendezvous or collective to a `LostRankError` that names the missing ranks.
+
+    `timeout` is the timeout of collectives in seconds. Other errors are not changed. The remaining ranks wait for each
+    other's reports, for at most 35 seconds.
+    """
     try:
         yield
     except RuntimeError as error:
-        why = str(error)
-        if not (isinstance(error, dist.DistError) or any(word in why for word in _GLOO_MESSAGES)):
+        message = str(error)
+        if not (isinstance(error, dist.DistError) or any(word in message for word in _GLOO_MESSAGES)):
             raise
         rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 0)
-        left = _remaining_ranks(rank, size, _GRACE + min(timeout, _SHORT_TIMEOUT))
-        missing = [str(rank) for rank in range(size) if rank not in left]
+        remaining_ranks = _remaining_ranks(rank, size, _GRACE + min(timeout, _SHORT_TIMEOUT))
+        missing = [str(rank) for rank in range(size) if rank not in remaining_ranks]
         if missing:
             which = f"{'ranks' if len(missing) > 1 else 'rank'} {', '.join(missing)} of {size}"
             text = f"{which} did not answer for {timeout:g} s, or ended"
         else:
-            text = f"ranks {'lost each other' if size else 'did not meet'} ({printable(why.splitlines()[0])})"
+            text = f"ranks {'lost each other' if size else 'did not meet'} ({printable(message.splitlines()[0])})"
         text += "; run the same command again to resume from the last checkpoint, or use torchrun --max-restarts"
-        raise LostRankError(text, should_report=rank == min(left)) from error
+        raise LostRankError(text, should_report=rank == min(remaining_ranks)) from error
 
 
 def _remaining_ranks(rank: int, size: int, seconds: float) -> set[int]:

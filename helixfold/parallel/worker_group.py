@@ -33,7 +33,10 @@ class OtherRankError(RuntimeError):
 
 
 class ControlChannel:
-    """Channel for JSON-compatible data between the ranks of a group; a single rank needs no store."""
+    """Channel for JSON-compatible data between the ranks of a group; a single rank needs no store.
+
+    `rank` is the index of this process in the group, and `size` the number of ranks in it.
+    """
 
     def __init__(self, store: dist.Store | None = None, rank: int = 0, size: int = 1) -> None:
         self.rank, self.size = rank, size
@@ -110,7 +113,8 @@ class ControlChannel:
 class WorkerGroup:
     """Group of ranks that compute tasks together, and the queue that all groups of a run share.
 
-    `world` is the control channel of all ranks of the run, and `group` the control channel of this group.
+    `world` is the control channel of all ranks of the run, and `group` the control channel of this group. `timeout` is
+    the timeout in seconds of an axial group that replaces one in which a rank failed.
     """
 
     def __init__(self, mesh: Mesh, store: dist.Store | None = None, timeout: float = TIMEOUT) -> None:
@@ -124,6 +128,7 @@ class WorkerGroup:
 
     @classmethod
     def alone(cls, device: torch.device | str = "cpu") -> "WorkerGroup":
+        """Return a group of this process only, with its own queue."""
         return cls(Mesh.alone(device))
 
     @property
@@ -132,7 +137,7 @@ class WorkerGroup:
         return self.group.rank == 0
 
     def take_tasks(self, count: int) -> Iterator[int]:
-        """Yield the indices of the lots of tasks that this group takes, until all `count` lots are taken."""
+        """Take lots of tasks from the queue and yield their indices, until all `count` lots are taken by some group."""
         while (index := self.queue.take()) < count:
             yield index
 
@@ -170,10 +175,10 @@ class WorkerGroup:
 
 @contextmanager
 def join_workers(device: str = "auto", ranks_per_task: int = 1, timeout: float = TIMEOUT) -> Iterator[WorkerGroup]:
-    """Join the processes that `torchrun` started, in groups of `ranks_per_task`; without it, a group of one.
+    """Context that joins the processes of `torchrun`, in groups of `ranks_per_task`; without it, a group of one.
 
-    If `ranks_per_task` does not divide the number of ranks, raise `InputError` on the first rank and `OtherRankError`
-    on the others.
+    The process groups are destroyed at its end. `timeout` is the timeout of collectives in seconds. If `ranks_per_task`
+    does not divide the number of ranks, raise `InputError` on the first rank and `OtherRankError` on the others.
     """
     if not dist.is_torchelastic_launched():
         if ranks_per_task > 1:
@@ -202,7 +207,7 @@ def is_under_torchrun() -> bool:
 
 
 def local_world_size() -> int:
-    """Return the number of processes of this run on this machine."""
+    """Return the number of processes of this run on this machine; 1 without `torchrun`."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if dist.is_torchelastic_launched() else 1
 
 
