@@ -32,15 +32,19 @@ from helixfold.training.checkpoint_files import (
     write_checkpoint,
 )
 
+# Files in the directory of checkpoints: the step of the best one, and the lock of the run that writes here.
 BEST = "best.json"
 LOCK = ".lock"
-# A killed process holds its lock until the system has freed its memory.
+# Time to wait for the lock, because a killed process holds it until the system has freed its memory.
 LOCK_TIMEOUT = 10.0  # seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Restored:
-    """Step and record of the checkpoint that a run resumes from, and messages about damaged newer ones."""
+    """Step and record of the checkpoint that a run resumes from, and messages about damaged newer ones.
+
+    `step` is the number of completed steps, and `record` what the caller passed to `Checkpoints.save`.
+    """
 
     step: int
     record: dict[str, Any]
@@ -87,7 +91,10 @@ class Checkpoints:
         _on_first_rank(self._mesh, self._finish)
 
     def problems(self) -> list[str]:
-        """Return a sentence for each problem since the last call, on the first rank. No problem stops the run."""
+        """Return a sentence for each problem since the last call, on the first rank; empty on other ranks.
+
+        None of these problems stops the run.
+        """
         problems = self._problems[:]
         del self._problems[: len(problems)]  # A save in the background may append to the list meanwhile.
         return problems
@@ -107,7 +114,10 @@ class Checkpoints:
         return Restored(step=restored["step"], record=restored["record"], damaged=tuple(restored["damaged"]))
 
     def mark_best(self, step: int) -> None:
-        """Keep the checkpoint of this step until another one is marked as the best."""
+        """Keep the checkpoint of this step until another one is marked as the best.
+
+        It first waits for the save in the background. A failure is only reported by `problems`.
+        """
         if not self._mesh.is_first:
             return
         self._wait()
@@ -151,7 +161,10 @@ class Checkpoints:
             remove_leftovers(self._directory)
 
     def _stage(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Copy tensors to CPU memory, which every save reuses and which is page-locked for tensors on a GPU."""
+        """Copy tensors to CPU memory and return the copies.
+
+        Every save reuses this memory, which is page-locked for tensors on a GPU.
+        """
         staged = {}
         for name, tensor in tensors.items():
             copy = self._staged.get(name)
@@ -165,6 +178,7 @@ class Checkpoints:
         return staged
 
     def _write(self, step: int, tensors: Mapping[str, Tensor], record: str) -> None:
+        """Write a checkpoint and delete old ones; failures are recorded as problems."""
         self._failure = None
         try:
             write_checkpoint(self._directory, step, tensors, record)
@@ -181,6 +195,7 @@ class Checkpoints:
             self._problems.append(f"old checkpoints in {self._directory} could not be deleted: {error_reason(error)}")
 
     def _prune(self) -> None:
+        """Delete all checkpoints except the newest and the best."""
         best = self.best()
         for step in checkpoint_steps(self._directory)[: -self._keep]:
             if step != best:
@@ -226,6 +241,7 @@ class Checkpoints:
         )
 
     def _set_aside(self, step: int, problem: str) -> str:
+        """Rename a damaged checkpoint if possible, and return a sentence about it."""
         sentence = f"the checkpoint of step {step} in {self._directory} is damaged and was skipped: {problem}"
         try:
             return f"{sentence}; it is kept as {set_aside(self._directory, step).name}"

@@ -29,11 +29,13 @@ from data_pipeline.io.files import read_file, sha256_of
 from data_pipeline.io.json_files import MAX_JSON_BYTES, parse_json
 from helixfold.weights.tensor_file import sort_metadata
 
-MANIFEST = "manifest.json"
+MANIFEST = "manifest.json"  # name of a file in the directory of a checkpoint
 FORMAT_VERSION = 1
-# Serialising a file blocks all other threads. Files are short, so that training continues between them.
+# Maximum bytes of a tensor, or of its pieces, in one file. Serialising a file blocks all other threads, so files are
+# short, and training continues between them.
 PIECE_BYTES = 1 << 23
 
+# Names of checkpoints; of an unfinished mark of the best one; and of incomplete, replaced and deleted checkpoints.
 _NAME = re.compile(r"step_(\d{8,})")
 _UNFINISHED = re.compile(r"\.best\.json\.[0-9a-f]{8}\.partial")
 _HIDDEN = re.compile(r"\.(step_\d{8,})\.[0-9a-f]{8}\.(partial|replaced|deleted)")
@@ -45,7 +47,11 @@ class DamagedError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """Content of a checkpoint's `manifest.json`."""
+    """Content of a checkpoint's `manifest.json`.
+
+    `shapes` and `dtypes` are by the name of the tensor, `files` by the name of the file. `record` is the record that
+    the caller passed to `write_checkpoint`.
+    """
 
     step: int
     shapes: dict[str, tuple[int, ...]]
@@ -55,7 +61,7 @@ class Manifest:
 
 
 def checkpoint_path(directory: Path, step: int) -> Path:
-    """Return the path of a step's checkpoint directory."""
+    """Return the path of the checkpoint of a step; `directory` has all checkpoints of a run."""
     return directory / f"step_{step:08d}"
 
 
@@ -146,7 +152,10 @@ def read_manifest_only(directory: Path, step: int) -> Manifest:
 
 
 def read_tensors(directory: Path, manifest: Manifest, tensors: Mapping[str, Tensor]) -> None:
-    """Fill tensors in place from an intact checkpoint, which must hold the same names, shapes and dtypes."""
+    """Fill tensors in place from an intact checkpoint, which must hold the same names, shapes and dtypes.
+
+    `manifest` is the manifest of the checkpoint in `directory`. Raise `DamagedError` if its files cannot be read.
+    """
     # A tensor that is not contiguous has no flat view, so its values are read into a copy.
     flat = {name: tensor.detach().reshape(-1) for name, tensor in tensors.items()}
     pieces = dict(_pieces(flat))
@@ -205,6 +214,7 @@ def mismatch(manifest: Manifest, tensors: Mapping[str, Tensor]) -> str | None:
 
 
 def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write tensors into safetensors files in the directory `path`, in pieces."""
     state: dict[str, Any] = dict(_pieces({name: tensor.reshape(-1) for name, tensor in tensors.items()}))
     starts = itertools.accumulate((piece.nbytes for piece in state.values()), initial=0)
     file_of = {key: 1 + start // PIECE_BYTES for key, start in zip(state, starts, strict=False)}
@@ -235,6 +245,7 @@ def _pieces(flat: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
 
 
 def _parse(content: bytes) -> Manifest:
+    """Return the manifest in the content of a file; raise `DamagedError` if it is damaged or of another format."""
     try:
         outer = parse_json(content)
         body = outer["checkpoint"]
@@ -256,6 +267,7 @@ def _parse(content: bytes) -> Manifest:
 
 
 def _manifest_sha256(body: Any) -> str:
+    """Return the SHA-256 of the body of a manifest, which is written with it."""
     return hashlib.sha256(json.dumps(body, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
@@ -264,6 +276,7 @@ def _dtype_name(tensor: Tensor) -> str:
 
 
 def _hidden(path: Path, state: str) -> Path:
+    """Return a hidden path next to a checkpoint, with a random part: "partial", "replaced" or "deleted"."""
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.{state}")
 
 

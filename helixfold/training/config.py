@@ -15,10 +15,11 @@ from helixfold.model.presets import Preset
 from helixfold.optim.config import OptimizerConfig, OuterConfig
 from helixfold.results.record import RunRecord, require_same_settings
 
-# These settings may change when a run resumes, because they affect its length, memory and evaluations only.
+# Settings, or groups of settings, that may change when a run resumes, because they affect only its length, memory and
+# evaluations.
 FREE_SETTINGS = ("steps", "save_every", "keep", "max_skipped", "evaluation", "recompute")
 
-MAX_BATCH = 65_536  # examples; AlphaFold 2 uses 128
+MAX_BATCH = 65_536  # maximum of `batch_size`, in examples; AlphaFold 2 uses 128
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +56,7 @@ class TrainingConfig(Config):
     steps: Annotated[int, at_least(1)] = 75_000  # updates of the parameters
     seed: Annotated[int, at_least(0), at_most(MAX_SEED)] = 0  # of all random numbers
     save_every: Annotated[int, at_least(1)] = 500  # steps between checkpoints
-    keep: Annotated[int, at_least(1)] = 3  # checkpoints, in addition to the best
+    keep: Annotated[int, at_least(1)] = 3  # number of newest checkpoints that are kept, in addition to the best
     # The run stops after this many steps in a row with a loss or gradient that is not finite.
     max_skipped: Annotated[int, at_least(1)] = 10
 
@@ -109,19 +110,22 @@ class TrainingConfig(Config):
 
     @property
     def record(self) -> RunRecord:
-        """The settings that results depend on."""
+        """The settings that results depend on, which must be the same when a run resumes."""
         return RunRecord(
             options={name: value for name, value in self.flat().items() if name.split(".")[0] not in FREE_SETTINGS}
         )
 
     def prediction_preset(self, name: str) -> Preset:
-        """Return the preset with which a model trained by this run makes predictions."""
+        """Return the preset, with this name, with which a model trained by this run makes predictions."""
         return Preset(
             name=name, model=self.model, sampling=self.example.sampling, num_recycles=self.example.max_passes - 1
         )
 
 
 def require_same_run(directory: Path, before: RunRecord, now: RunRecord) -> None:
-    """Raise `ConfigError` if a setting that results depend on differs from when the run in `directory` began."""
+    """Raise `ConfigError` if a setting that results depend on differs from when the run in `directory` began.
+
+    `before` has the settings of that time, and `now` the current ones.
+    """
     remedy = "use the same settings, or pass another --output"
     require_same_settings(directory, before.differences(now), verb="begun", remedy=remedy, error=ConfigError)

@@ -19,7 +19,7 @@ from helixfold.planning.passes import ALONE
 from helixfold.planning.size import PassSize, dtype_name, gib
 from helixfold.training.config import TrainingConfig
 
-_FLOAT = 4  # bytes
+_FLOAT_BYTES = 4
 
 
 def workload(
@@ -33,8 +33,8 @@ def workload(
     """Return one step of a training run as a workload, from which memory and time are estimated.
 
     `properties` describes the devices, and `layout` how ranks share a sample. `state` is the number of bytes of
-    parameters and optimizer state; by default all parameters are trained. `trained` names the parameters that have
-    gradients; None means all.
+    parameters, gradients and optimizer state; by default all parameters are trained. `trained` names the parameters
+    that have gradients; None means all.
     """
     sizes, dtype = config.example.sizes(), dtype_on(config.dtype, properties)
     return Training(
@@ -79,7 +79,7 @@ def with_settled_recompute(
 def memory_per_rank(mesh: Mesh) -> int:
     """Return the number of bytes that every rank may use: the smallest available memory of all ranks.
 
-    Ranks on the CPUs of one host share its memory equally.
+    Ranks on the CPUs of one host share its memory equally. All ranks call this together.
     """
     ranks = mesh.all_gather({"host": platform.node(), "free": available_memory(mesh.device)})
     hosts = [rank["host"] for rank in ranks]
@@ -88,7 +88,10 @@ def memory_per_rank(mesh: Mesh) -> int:
 
 
 def memory_table(config: TrainingConfig, memory: int, properties: DeviceProperties) -> Iterator[str]:
-    """Yield the lines of a dry run: the memory that each checkpoint policy needs, and the policy that is chosen."""
+    """Yield the lines of a dry run: a table of the memory in GiB with each checkpoint policy.
+
+    A last line has the policy that fits into `memory` bytes, if one has to be chosen.
+    """
     work, device = workload(config, properties), Device(properties=properties, memory=memory)
     size = work.size
     yield (
@@ -119,16 +122,17 @@ def _state(config: TrainingConfig, dtype: torch.dtype) -> int:
     """
     rounded = dtype.itemsize if dtype != torch.float32 else 0
     gradients = dtype.itemsize if rounded or config.optimizer.clipping == "sample" else 0
-    outer = 3 * _FLOAT if config.outer.islands > 1 else 0
-    return parameter_count(config.model) * (5 * _FLOAT + rounded + gradients + outer)
+    outer = 3 * _FLOAT_BYTES if config.outer.islands > 1 else 0
+    return parameter_count(config.model) * (5 * _FLOAT_BYTES + rounded + gradients + outer)
 
 
 @cache
 def parameter_count(model: ModelConfig) -> int:
-    """Return the number of parameters of a model."""
+    """Return the number of parameters (scalars) of a model."""
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in AlphaFold(model).parameters())
 
 
 def _in_gib(size: int) -> str:
+    """Return bytes as text in GiB."""
     return f"{size / 2**30:,.1f}"

@@ -47,10 +47,10 @@ from helixfold.training.loader import TrainingBatch, pack
 from helixfold.training.progress import print_message
 from helixfold.training.step import forward
 
-MAX_NAMES_BYTES = 2**26
+MAX_NAMES_BYTES = 2**26  # maximum size of a file of names
 _COMMENT = re.compile(r"(?:^|\s)#")  # Names may contain "#", but not after a space.
 _CA = ATOM_ORDER["CA"]
-# An evaluation reports the means of these scores, and no means of these counts.
+# Fields of `HeldOutScores` whose means are reported, and fields of `InterfaceScores` whose means are not.
 _AVERAGED = ("lddt_ca", "lddt", "tm_score", "gdt_ts", "gdt_ha", "rmsd", "plddt", "violations")
 _COUNTS = ("chains", "interfaces")
 # Minimum DockQ of an acceptable interface (Basu & Wallner 2016).
@@ -259,16 +259,19 @@ def _complex_example(store: ComplexStore, name: str, config: ExampleConfig, num_
 
 
 def _generator_for(name: str) -> np.random.Generator:
+    """Return a random number generator that is seeded by a name."""
     return np.random.default_rng(zlib.crc32(name.encode()))
 
 
 def _held_out_batch(example: TrainingExample, device: torch.device) -> TrainingBatch:
+    """Return an example as a batch of one; raise `InputError` if none of its C-alpha atoms were observed."""
     if not example.truth.all_atom_mask[:, _CA].any():
         raise InputError(f"none of the C-alpha atoms of its {len(example.truth.aatype)} residues were observed")
     return pack(StepExamples(step=0, micro_batch=0, examples=(example,), refused=()), None).on(device)
 
 
 def _scores(name: str, outputs: Outputs, batch: TrainingBatch, loss: LossConfig) -> HeldOutScores:
+    """Return the scores of a held-out chain or complex from its outputs."""
     labels, last = batch.labels, batch.recycling_inputs[-1]
     if isinstance(labels, ComplexLabels):
         labels = permuted_labels(outputs.structure, with_chains(last), labels)
@@ -316,6 +319,10 @@ def _all_atom_lddt(outputs: Outputs, labels: Labels) -> float:
 def _write_structure(
     directory: Path, scores: HeldOutScores, outputs: Outputs, batch: Batch, report: Callable[[str], None]
 ) -> None:
+    """Write a prediction as a PDB file into the directory.
+
+    `report` is called with a message if that fails.
+    """
     confidence: Float[np.ndarray, " r"] = plddt(outputs.logits.lddt)[0].cpu().numpy()
     mask = outputs.structure.mask[0].cpu().numpy()
     positions = outputs.structure.positions[0].cpu().numpy()
@@ -345,10 +352,11 @@ def _write_structure(
 
 
 def interface_scores(outputs: Outputs, labels: Labels, batch: MultimerBatch) -> InterfaceScores:
-    """Return the chain and interface scores of one predicted complex.
+    """Return the chain and interface scores of one predicted complex, the first sample of the batch.
 
     `labels` must be permuted already, so that chains of equal sequence fit the prediction. DockQ assigns them again, to
-    the largest sum of DockQ. A structure with values that are not finite scores 0.
+    the largest sum of DockQ. A structure with values that are not finite scores 0; `irms`, `lrms` and `iptm` are then
+    None.
     """
     asym_id = batch.asym_id[0].cpu().numpy()
     predicted = outputs.structure.positions[0].cpu().numpy()
@@ -388,6 +396,7 @@ def interface_scores(outputs: Outputs, labels: Labels, batch: MultimerBatch) -> 
 
 
 def _zero_scores(chains: int) -> InterfaceScores:
+    """Return the scores of a complex with this number of chains whose structure is not finite."""
     return InterfaceScores(
         chains=chains,
         interfaces=0,
@@ -410,6 +419,7 @@ def _chain(
     positions: Float[np.ndarray, "r 37 3"],
     mask: Float[np.ndarray, "r 37"],
 ) -> Chain:
+    """Return a chain for the comparison of complexes."""
     observed: Bool[np.ndarray, " r"] = np.asarray((mask > 0).any(1))
     return Chain(
         name=name,
@@ -426,6 +436,7 @@ def _chain(
 
 
 def _iptm(outputs: Outputs, batch: MultimerBatch) -> float | None:
+    """Return the predicted ipTM; None without an aligned-error head."""
     logits = outputs.logits.aligned_error
     if logits is None:
         return None

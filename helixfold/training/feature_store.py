@@ -30,7 +30,8 @@ from helixfold.training.options import StoreOptions
 def make_store(options: StoreOptions, output: Path, shard: tuple[int, int] | None = None) -> int:
     """Build a feature store in `output`, or join its finished shards. Return 0, or 1 if some chains failed.
 
-    `shard` is (index, count) to build one shard only. Raise `InputError` for options that cannot be combined, and for
+    `shard` is (index, count) to build one shard only. A summary is printed. With `options.hold_out`, lists of held-out
+    chains are written, too, unless one shard is built. Raise `InputError` for options that cannot be combined, and for
     files that cannot be read.
     """
     if options.join_shards:
@@ -96,6 +97,7 @@ def make_store(options: StoreOptions, output: Path, shard: tuple[int, int] | Non
 
 
 def _join(output: Path, options: StoreOptions) -> int:
+    """Join the finished shards of a store and print a summary."""
     store, notes = join_shards(output, options.clusters)
     for note in notes:
         print_note(note)
@@ -126,6 +128,7 @@ def _hold_out(store: FeatureStore, output: Path, fraction: float) -> None:
 
 
 def _print_report(report: BuildReport) -> None:
+    """Print a summary of a build, and where the reasons for chains that were left out or failed are written."""
     for note in report.notes:
         print_note(note)
     left_out = len(report.refused)

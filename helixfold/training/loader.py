@@ -30,7 +30,8 @@ from helixfold.losses.labels import ComplexLabels, Labels
 from helixfold.model.batch import Batch, MultimerBatch, sampled_fields
 from helixfold.training.alignment_features import alignment_features
 
-_BOUNDARY = 64  # Every array's offset is a multiple of this many bytes.
+_OFFSET_MULTIPLE = 64  # Every array's offset is a multiple of this many bytes.
+# Names of fields of batches that are drawn for each sample.
 _BATCH_FIELDS = tuple(sampled_fields(Batch))
 _CHAIN_IDS = ("asym_id", "entity_id", "sym_id")
 _LABELS = ("true_msa", "bert_mask")  # fields of samples that only the losses read
@@ -51,7 +52,8 @@ _AXES |= {name: ALIGNMENT_AXES[name] for name in _ALIGNMENT}
 _REAL_FIELDS = frozenset(
     name for name in _AXES if "position" in name or name.endswith(("_feat", "_value", "pseudo_beta", "resolution"))
 )
-_TORCH = {
+# PyTorch's dtype for each dtype of NumPy.
+_TORCH_DTYPES = {
     np.dtype(kind): dtype
     for kind, dtype in (
         (np.int8, torch.int8),
@@ -62,9 +64,9 @@ _TORCH = {
         (np.float32, torch.float32),
     )
 }
-_SHARED_MEMORY = "/dev/shm"
-_MIN_SHARED = 2**20  # bytes; below this, a pipe is faster than shared memory
-_PIPE_BYTES = 2**20  # the maximum that Linux allows to unprivileged users
+_SHARED_MEMORY = "/dev/shm"  # directory of the memory that processes share
+_MIN_SHARED = 2**20  # bytes of a buffer; below this, a pipe is faster than shared memory
+_PIPE_BYTES = 2**20  # size of the pipe of the workers: the maximum that Linux allows to unprivileged users
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +77,7 @@ class TrainingBatch:
     micro_batch: int  # index within the step
     recycling_inputs: tuple[Batch, ...]  # one for each recycling iteration
     labels: Labels
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # of the examples' chains
     refused: tuple[str, ...]  # messages about chains that were drawn but cannot be used
 
 
@@ -93,15 +95,15 @@ class PackedBatch:
     """The arrays of all examples of a `TrainingBatch`, unpadded, in one buffer of bytes on the CPU."""
 
     step: int
-    micro_batch: int
-    names: tuple[str, ...]
-    refused: tuple[str, ...]
-    num_iterations: int  # of recycling
+    micro_batch: int  # index within the step
+    names: tuple[str, ...]  # of the examples' chains
+    refused: tuple[str, ...]  # messages about chains that were drawn but cannot be used
+    num_iterations: int  # number of recycling iterations
     sizes: dict[str, int] | None  # to pad to, by axis; None for a single example, which is not padded
     slots: dict[str, list[_Slot]]  # of all examples, by "iteration/field" or field
     integers: frozenset[str]  # names of the fields that hold integers
     buffer: Tensor | np.ndarray
-    of_complexes: bool = False
+    of_complexes: bool = False  # whether the examples are complexes
     has_alignments: bool = False  # has integer alignments, from which MSA features are computed on the device
 
     def pin_memory(self) -> "PackedBatch":
@@ -154,20 +156,26 @@ class PackedBatch:
 
         def content(slot: _Slot) -> Any:
             stretch = memory[slot.offset : slot.offset + math.prod(slot.shape) * slot.dtype.itemsize]
-            return stretch.view(slot.dtype if on_cpu else _TORCH[slot.dtype]).reshape(slot.shape)
+            return stretch.view(slot.dtype if on_cpu else _TORCH_DTYPES[slot.dtype]).reshape(slot.shape)
 
         if len(slots) == 1 and slots[0].shape == shape:
             array = content(slots[0])
-            return (array.astype(kind, copy=False) if on_cpu else array.to(_TORCH[kind]))[None]
+            return (array.astype(kind, copy=False) if on_cpu else array.to(_TORCH_DTYPES[kind]))[None]
         padded = (len(slots), *shape)
-        batch: Any = np.zeros(padded, kind) if on_cpu else torch.zeros(padded, dtype=_TORCH[kind], device=memory.device)
+        batch: Any = (
+            np.zeros(padded, kind) if on_cpu else torch.zeros(padded, dtype=_TORCH_DTYPES[kind], device=memory.device)
+        )
         for index, slot in enumerate(slots):
             batch[(index, *map(slice, slot.shape))] = content(slot)
         return batch
 
 
 def pack(drawn: StepExamples, sizes: dict[str, int] | None) -> PackedBatch:
-    """Pack the examples of one micro-batch; they are padded to `sizes` (by axis) on the device, or not if None."""
+    """Pack the examples of one micro-batch into one buffer.
+
+    `PackedBatch.on` pads them to `sizes`, by the letter of each axis such as "r" for residues. With None, they are not
+    padded, which needs a single example.
+    """
     arrays = _arrays(drawn)
     with np.errstate(invalid="ignore"):  # `_as_bytes` checks that values fit into a byte.
         contents = [
@@ -175,7 +183,7 @@ def pack(drawn: StepExamples, sizes: dict[str, int] | None) -> PackedBatch:
             for name, stack in arrays.items()
             for array in stack
         ]
-    aligned = (-(-content.nbytes // _BOUNDARY) * _BOUNDARY for _, content in contents)
+    aligned = (-(-content.nbytes // _OFFSET_MULTIPLE) * _OFFSET_MULTIPLE for _, content in contents)
     *offsets, end = itertools.accumulate(aligned, initial=0)
     buffer = np.empty(end, np.uint8)
     slots: dict[str, list[_Slot]] = {name: [] for name in arrays}
@@ -231,6 +239,7 @@ def _fields(drawn: DrawnSample | Sample) -> dict[str, np.ndarray]:
 
 
 def _as_bytes(array: np.ndarray) -> np.ndarray:
+    """Return an array of masks or integers as int8 if that is exact, else unchanged."""
     if array.dtype == np.bool_:
         return array.view(np.int8)
     if array.dtype.itemsize < 4:  # already small
@@ -286,7 +295,8 @@ class _PackedBatches(Dataset[tuple[tuple[int, int], PackedBatch | InputError]]):
 class TrainingLoader:
     """Iterable of one rank's micro-batches, for the steps `first_step` to `last_step` - 1.
 
-    Worker processes prepare them in advance. A micro-batch depends only on the dataset, the step and its index, not on
+    Each is on the device when it is yielded. `workers` processes prepare micro-batches in advance; with 0, this process
+    prepares each when it is needed. A micro-batch depends only on the dataset, the step and its index, not on
     `workers`, `prefetch` or `first_step`. Iteration raises the `InputError` of a worker, which names the chain and the
     step. Raise `ValueError` if an argument is out of range.
     """

@@ -21,14 +21,15 @@ from helixfold._deprecated import moved_names
 from helixfold.results.training_log import LOG_FILE, StepRecord, log_lines
 from helixfold.training.progress import Progress, print_message
 
-TENSORBOARD_DIRECTORY = "tensorboard"
+TENSORBOARD_DIRECTORY = "tensorboard"  # name of a directory in the directory of a run
 
 
 class TensorBoardWriter:
-    """Writer of scalars for `tensorboard --logdir`.
+    """Writer of scalars for `tensorboard --logdir`, to a new file in `directory`.
 
-    TensorBoard hides events of an earlier run from `first_step` on. Unlike PyTorch's `SummaryWriter`, this class has no
-    thread, which would print a traceback when the disk is full.
+    TensorBoard hides events of an earlier run from `first_step` on. If the disk is full, a message is printed, and
+    nothing more is written. Unlike PyTorch's `SummaryWriter`, this class has no thread, which would print a traceback
+    when the disk is full.
     """
 
     def __init__(self, directory: Path, first_step: int) -> None:
@@ -98,7 +99,7 @@ class TrainingLog:
         self._progress = Progress(first_step=first_step, last_step=last_step) if progress else None
 
     def step(self, record: StepRecord) -> None:
-        """Record one step."""
+        """Record one step in `log.jsonl` and TensorBoard, and show it in the progress."""
         self._write("step", {field.name: getattr(record, field.name) for field in fields(record)})
         scalars = {
             **{f"loss/{name}": value for name, value in record.losses.items()},
@@ -118,7 +119,10 @@ class TrainingLog:
             self._progress.step(record.step, record.losses["weighted"], record.examples_per_second)
 
     def evaluation(self, step: int, summary: Mapping[str, float], chains: Iterable[Mapping[str, Any]]) -> None:
-        """Record mean scores (`summary`) and the scores of each held-out chain after `step`, the last completed one."""
+        """Record and print mean scores (`summary`), and record the scores of each held-out chain or complex (`chains`).
+
+        `step` is the last completed step.
+        """
         self._write("evaluation", {"step": step, "summary": dict(summary), "chains": [*map(dict, chains)]})
         self._tensorboard.write(step, {f"evaluation/{name}": value for name, value in summary.items()})
         if self._progress is not None:
@@ -127,7 +131,8 @@ class TrainingLog:
     def event(self, kind: str, text: str, *, step: int | None = None, **details: Any) -> None:
         """Record and print a message, such as a skipped step, an unusable chain or a failed save.
 
-        An event with a step is removed when that step is repeated. An event without a step stays.
+        `kind` is a word for its type, and `details` are further facts for `log.jsonl`. An event with a step is removed
+        when that step is repeated. An event without a step stays.
         """
         self._write("event", {"kind": kind, "text": text, "step": step, "details": details})
         print_message(text if step is None else f"step {step}: {text}")

@@ -25,11 +25,11 @@ _COMMON = ("master", "average")
 class StepStats:
     """Statistics of one training step, on one rank or on several ranks together."""
 
-    losses: dict[str, float]  # sums over the examples
+    losses: dict[str, float]  # by name, sums over the examples
     names: list[str]  # of the examples' chains
     refused: list[str]  # messages about chains that were drawn but cannot be used
     data_seconds: float  # time spent waiting for data
-    memory: int  # peak, in bytes
+    memory: int  # peak memory of a rank, in bytes
     stop: bool  # whether a signal requested the process to stop
     # For each metric, the sum over the examples that have it, and the number of such examples.
     metrics: dict[str, tuple[float, int]] = field(default_factory=dict)
@@ -39,7 +39,10 @@ class StepStats:
         return {name: total / count for name, (total, count) in self.metrics.items() if count}
 
     def gathered(self, mesh: Mesh) -> "StepStats":
-        """Gather the statistics of all ranks on every rank. An example that several ranks share counts once."""
+        """Gather the statistics of all ranks of a mesh and return them merged, on every rank.
+
+        An example that several ranks share counts once. See `merged_stats`.
+        """
         ranks = [StepStats(**values) for values in mesh.all_gather(asdict(self))]
         return merged_stats(ranks[:: mesh.sample.size], ranks)
 
@@ -59,7 +62,11 @@ def summed(values: Mapping[str, Sequence[Tensor]]) -> tuple[dict[str, float], di
 
 
 def merged_stats(examples: Sequence[StepStats], ranks: Sequence[StepStats]) -> StepStats:
-    """Merge statistics of one step: losses, metrics and names from `examples`, times, memory and stop from `ranks`."""
+    """Merge statistics of one step: losses, metrics, names and messages from `examples`, the rest from `ranks`.
+
+    Losses and metrics are summed. Waiting time and memory are the maximum over the ranks, and `stop` is true if it is
+    on any rank.
+    """
     return StepStats(
         losses={name: sum(stats.losses[name] for stats in examples) for name in examples[0].losses},
         names=[name for stats in examples for name in stats.names],
@@ -76,7 +83,10 @@ def merged_stats(examples: Sequence[StepStats], ranks: Sequence[StepStats]) -> S
 
 @dataclass(frozen=True, kw_only=True)
 class CompletedStep:
-    """Results of a step on one island, or on all islands with the mean of their gradient norms."""
+    """Results of a step on one island, or on all islands with the mean of their gradient norms.
+
+    `step` is its index, `report` is from the optimizer, and `seconds` is the duration of the step.
+    """
 
     step: int
     stats: StepStats
@@ -85,12 +95,16 @@ class CompletedStep:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "CompletedStep":
-        """Create a completed step from the output of `dataclasses.asdict`."""
+        """Create a completed step from the output of `dataclasses.asdict` for one."""
         return cls(**{**values, "stats": StepStats(**values["stats"]), "report": StepReport(**values["report"])})
 
 
 def merged_steps(islands: Sequence[CompletedStep]) -> CompletedStep:
-    """Merge the results of all islands for the same step."""
+    """Merge the results of all islands for the same step.
+
+    Gradient norms and clipped fractions are averaged. The step counts as skipped if one island skipped it, and its
+    duration is the longest.
+    """
     stats = [step.stats for step in islands]
     reports = [step.report for step in islands]
     return CompletedStep(

@@ -33,8 +33,10 @@ from helixfold.training.loader import pack
 from helixfold.training.presets import tiny
 from helixfold.training.step import forward_losses
 
+# Note in all predictions of the network.
 NOTE = "overfitted: this network was trained on one chain and cannot predict others"
-# Å. The confidence heads learn only from structures with a resolution in a range that includes this value.
+# In Å, and assigned to every structure: the confidence heads learn only from structures with a resolution in a range
+# that includes this value.
 _RESOLUTION = 1.0
 
 
@@ -74,7 +76,10 @@ def settings() -> TrainingConfig:
 
 
 class OverfitRun:
-    """A small network with random initial parameters, and the single chain that it is trained to overfit."""
+    """A small network with random initial parameters, and the single chain that it is trained to overfit.
+
+    `features` are the chain's input features, without an alignment, and `truth` is its structure.
+    """
 
     def __init__(self, structure: Path | str, config: TrainingConfig | None = None) -> None:
         """Read the first chain of a structure file and create the network.
@@ -106,7 +111,10 @@ class OverfitRun:
         self._step = 0
 
     def train(self, steps: int, every: int) -> Iterator[Frame]:
-        """Train for `steps` more steps, yielding a prediction before the first and after every `every`-th step."""
+        """Train for `steps` more steps; yield a prediction before the first, and then every `every` steps.
+
+        The steps of earlier calls count, too.
+        """
         yield self._frame(float("nan"))
         for _ in tqdm(range(steps), desc="steps", leave=False, delay=2.0, disable=hides_bars(None)):
             loss = self._make_step()
@@ -126,6 +134,7 @@ class OverfitRun:
         return replace(prediction, structure=replace(prediction.protein, atom_positions=positions))
 
     def _make_step(self) -> float:
+        """Train for one step and return the weighted total loss."""
         config, step = self.config, self._step
         iterations = num_passes(config.seed, step, config.example.max_passes)
         example = training_example(
@@ -147,6 +156,7 @@ class OverfitRun:
         return float(losses.terms()["weighted"])
 
     def _frame(self, loss: float) -> Frame:
+        """Return a prediction with its score; `loss` is the loss of the last step."""
         prediction = self.fold()
         predicted, true = self._observed(prediction.protein)
         lddt = metrics.lddt(predicted, true, np.arange(len(true)))

@@ -31,7 +31,7 @@ INITIAL_SAMPLES, FINETUNING_SAMPLES, BATCH_SIZE = 10_000_000, 1_500_000, 128
 
 
 def steps_for(samples: int, batch_size: int) -> int:
-    """Return the number of steps that see this many samples, or a few more."""
+    """Return the number of steps of `batch_size` samples for this many samples, rounded up."""
     return math.ceil(samples / batch_size)
 
 
@@ -45,7 +45,7 @@ PUBLISHED_TRAININGS = (
 )
 
 
-HERE = "here"
+HERE = "here"  # word for this machine in `--hardware`
 _MAX_RANKS = 1_000_000
 
 
@@ -53,7 +53,7 @@ _MAX_RANKS = 1_000_000
 class Hardware:
     """Devices of a kind in `MACHINES`, or this machine ("here"), and the number of ranks in each stage of a training.
 
-    The last number applies to all further stages.
+    `machine` is the kind or "here". The last number of ranks applies to all further stages.
     """
 
     machine: str
@@ -82,6 +82,7 @@ class Hardware:
         return f"{self.machine}x{'+'.join(map(str, self.ranks))}"
 
 
+# Number of samples of a stage by preset, unless the user sets it or the number of steps.
 _SAMPLES = {"initial_training": INITIAL_SAMPLES, "finetuning": FINETUNING_SAMPLES}
 # On this machine, all ranks of the run are measured at once, so that they share its processors as in the run. If there
 # are more than `_MAX_MEASURED`, `_PROBED` ranks show how long a forward pass and a message take.
@@ -92,7 +93,10 @@ _SAMPLE_SIZE = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """A stage of a training: its name, settings and number of samples."""
+    """A stage of a training: its name, settings and number of samples.
+
+    `name` is the name of the training preset. Samples count as often as they are seen.
+    """
 
     name: str
     config: TrainingConfig
@@ -106,7 +110,10 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True)
 class StageTime:
-    """Time of a stage on some hardware; `prediction` is None if the user passed the time per step."""
+    """Time of a stage on `ranks` ranks; `prediction` is None if the user passed the time per step.
+
+    `step_seconds` is the mean time of a step.
+    """
 
     stage: Stage
     ranks: int
@@ -120,7 +127,10 @@ class StageTime:
 
 
 def stages_of(options: PlanOptions) -> list[Stage]:
-    """Return the stages of a plan. Raise `InputError` unless there is one sample count and one time for each stage."""
+    """Return the stages of a plan, one for each preset.
+
+    Raise `InputError` if samples or times per step are passed, but not one for each stage, or if a time is not above 0.
+    """
     for name, values in (("--samples", options.samples), ("--step-seconds", options.step_seconds)):
         if values and len(values) != len(options.preset):
             numbers = f"{len(values)} number{'' if len(values) == 1 else 's'}"
@@ -229,6 +239,7 @@ def _measure(work: Training, ranks: int) -> Machine:
 
 
 def _stage_line(stage: Stage, work: Training, machine: Machine, size: PassSize) -> str:
+    """Return a line about a stage: examples, precision and devices that its time is for."""
     return (
         f"{stage.name}: {work.batch_size} samples per step, {size.residues} residues, {size.msa_rows} + "
         f"{size.templates} + {size.extra_rows:,} rows, {dtype_name(size.dtype)}, {work.recycling_iterations:g} "
@@ -280,6 +291,7 @@ def _times_table(hardware: Hardware, times: Sequence[StageTime]) -> Iterator[str
 
 
 def _published_table() -> Iterator[str]:
+    """Yield the lines of a table of published trainings: hardware, mean time of a step, and duration."""
     yield ""
     yield f"{'published trainings':34}{'hardware':22}{'mean s a step':>15}{'time':>14}"
     steps = sum(steps_for(samples, BATCH_SIZE) for samples in (INITIAL_SAMPLES, FINETUNING_SAMPLES))
@@ -298,7 +310,10 @@ def duration(seconds: float) -> str:
 
 
 def published_step_lines() -> Iterator[str]:
-    """Yield a table that compares the published step times of published runs with the estimated ones."""
+    """Yield a table that compares the step times of published runs with the estimated ones.
+
+    Times are in seconds. The last column has the estimate as a multiple of the published time.
+    """
     yield f"{'':34}{'layout':24}{'published, s':>14}{'predicted, s':>14}{'of it':>8}"
     for source, layout, keep, published in PUBLISHED:
         recompute = RecomputeConfig.everywhere(keep)

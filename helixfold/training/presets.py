@@ -62,6 +62,7 @@ def multimer_finetuning() -> TrainingConfig:
 
 
 def _of_complexes(network: str, *, crop_size: int, violation: float, steps: int) -> TrainingConfig:
+    """Return a stage of training on complexes for the network of a model of AlphaFold-Multimer."""
     preset = presets.preset(network)
     return TrainingConfig(
         model=preset.model,
@@ -118,7 +119,10 @@ def tiny_multimer() -> TrainingConfig:
 
 
 def small() -> TrainingConfig:
-    """Return the first stage of the demonstration model's training; `helixfold train --recipe small` runs them all."""
+    """Return the settings of the first stage of the demonstration model's training.
+
+    `helixfold train --recipe small` runs all stages.
+    """
     return recipe("small")[0].config
 
 

@@ -29,12 +29,15 @@ _PRINTED_SCORES = {
 
 
 def print_message(text: str) -> None:
-    """Print one line on stderr, above the progress bar if there is one."""
+    """Print one line on stderr, after "helixfold: ", above the progress bar if there is one."""
     tqdm.write(f"helixfold: {printable(text, 1000)}", file=sys.stderr)
 
 
 class Progress:
-    """Display of steps, the last weighted loss, lDDT at the last evaluation, and examples per second."""
+    """Display of steps, the last weighted loss, lDDT at the last evaluation, and examples per second.
+
+    `first_step` is the next step of the run, which ends before `last_step`.
+    """
 
     def __init__(self, *, first_step: int, last_step: int) -> None:
         self._last_step = last_step
@@ -48,7 +51,10 @@ class Progress:
         )
 
     def step(self, step: int, weighted_loss: float, examples_per_second: float) -> None:
-        """Show a completed step."""
+        """Show a completed step, whose index counts from 0, in the bar.
+
+        Without a terminal, print a line instead if the last one is half a minute old or the run ends.
+        """
         text = f"{_LOSS} {weighted_loss:.3f}{self._lddt}, {examples_per_second:.3g} examples/s"
         now = time.monotonic()
         if self._bar is not None:
@@ -59,7 +65,7 @@ class Progress:
             print_note(f"{step + 1} of {self._last_step} steps, {text}")
 
     def evaluation(self, step: int, summary: Mapping[str, float]) -> None:
-        """Print mean scores of the held-out chains or complexes after a step."""
+        """Print the main mean scores of the held-out chains or complexes after a step, whose index counts from 0."""
         if "lddt_ca" in summary:
             self._lddt = f", lDDT {summary['lddt_ca']:.3f}"
         scores = [f"{name} {summary[key]:.3f}" for key, name in _PRINTED_SCORES.items() if key in summary]
@@ -76,16 +82,19 @@ class Progress:
 class RunProgress:
     """Progress of a run, which its checkpoints record in addition to tensors."""
 
-    step: int = 0  # the next step
-    skipped: int = 0  # steps whose loss or gradient was not finite
-    skipped_in_a_row: int = 0
+    step: int = 0  # index of the next step: the number of completed steps
+    skipped: int = 0  # number of steps whose loss or gradient was not finite
+    skipped_in_a_row: int = 0  # number of such steps since the last other one
     best_score: float | None = None  # `deciding_score` of the held-out chains or complexes
-    best_step: int | None = None
+    best_step: int | None = None  # number of completed steps at the evaluation with the best score
     descends_from: str | None = None  # packaged model from which the initial parameters descend
     began_with: str | None = None  # description of the initial parameters; None if all were random
 
     def is_settled(self, evaluation: EvaluationConfig) -> bool:
-        """Return whether the run ends early, after `patience` evaluations without a new best score."""
+        """Return whether the run ends early, after `patience` evaluations without a new best score.
+
+        It does not without a best score or if `patience` is None.
+        """
         if evaluation.patience is None or self.best_step is None:
             return False
         return self.step - self.best_step >= evaluation.patience * evaluation.every

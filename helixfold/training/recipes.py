@@ -33,7 +33,10 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True)
 class StageRun:
-    """One stage of a recipe with its directory and the weights that it starts from."""
+    """One stage of a recipe with its directory and the weights that it starts from.
+
+    `weights` is the path of a file, which need not exist yet.
+    """
 
     stage: Stage
     directory: Path
@@ -56,7 +59,10 @@ def last_weights(directory: Path) -> Path:
 
 
 def stage_runs(stages: Sequence[Stage], output: Path, settings: Sequence[str] = ()) -> list[StageRun]:
-    """Return the runs of a recipe in `output`; `settings` are applied to all stages (`Config.with_settings`)."""
+    """Return the runs of a recipe, each in a directory of `output` with the name of its stage.
+
+    `settings` are changes, such as "steps=100", that are applied to all stages (`Config.with_settings`).
+    """
     runs: list[StageRun] = []
     for stage in stages:
         with_settings = replace(stage, config=stage.config.with_settings(settings))
@@ -69,9 +75,9 @@ def small() -> tuple[Stage, ...]:
     """Return the stages that train the demonstration model, which uses templates and alignments, on two cores.
 
     Each stage takes at most 150 minutes, and its weights at most 15 MB. The distogram loss has a large weight at first.
-    Smooth lDDT and mostly unclamped FAPE are on from the first step, because at first all atoms are at one point,
-    farther than the clamp from their true positions. Crops grow, and recycling is added last. In the first stage half
-    of the examples have no template.
+    Smooth lDDT and mostly unclamped FAPE are on from the first step. At first all atoms are at one point, farther than
+    the clamp from their true positions. Crops grow up to the third stage, and the last stage has smaller ones again.
+    Recycling starts with the third stage. In the first four stages half of the examples have no template.
     """
     network = presets.small()
     structure = replace(
@@ -150,7 +156,12 @@ def small() -> tuple[Stage, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Changes:
-    """Settings in which a later stage differs from the first."""
+    """Settings in which a later stage differs from the first.
+
+    `rows` is the number of MSA rows, half the number of extra rows. `none_fraction` and `own_fraction` are the shares
+    of examples without a template and with the chain's own structure as the template. `violation`, `smooth_lddt` and
+    `lddt` are weights of losses. The learning rate drops after `drop_after` steps; None means never.
+    """
 
     rows: int
     unclamped_fraction: float = 0.5
@@ -167,11 +178,11 @@ class _Changes:
 
 # Factor of the updates of residues that the template has. A network that can use templates then learns to preserve them
 # and to place only missing residues, because full updates move aligned residues by more than they correct them.
-KEEPING = 0.2
+_UPDATE_FACTOR = 0.2
 # Crop, learning rate and other changes of each stage after the first.
 _LATER = (
     (96, 5e-4, _Changes(rows=24, unclamped_fraction=0.7)),
-    (128, 4e-4, _Changes(rows=32, max_passes=2, violation=0.02, update_factor=KEEPING)),
+    (128, 4e-4, _Changes(rows=32, max_passes=2, violation=0.02, update_factor=_UPDATE_FACTOR)),
     (
         128,
         2e-4,
@@ -180,7 +191,7 @@ _LATER = (
             unclamped_fraction=0.3,
             max_passes=3,
             violation=0.1,
-            update_factor=KEEPING,
+            update_factor=_UPDATE_FACTOR,
             smooth_lddt=2.0,
             noise_by_identity=True,
             drop_after=150,
@@ -196,7 +207,7 @@ _LATER = (
             unclamped_fraction=0.7,
             max_passes=2,
             violation=0.02,
-            update_factor=KEEPING,
+            update_factor=_UPDATE_FACTOR,
             smooth_lddt=3.0,
             lddt=0.1,
             none_fraction=0.2,
@@ -219,6 +230,10 @@ def _updating(model: ModelConfig, factor: float) -> ModelConfig:
 
 
 def _muon(rate: float, drop_after: int | None = None) -> OptimizerConfig:
+    """Return the optimizer of a stage: Muon with a peak learning rate, and Adam for the other parameters.
+
+    The rate falls to a quarter after `drop_after` steps.
+    """
     return OptimizerConfig(
         method="muon",
         muon=MuonConfig(rate=2.0),

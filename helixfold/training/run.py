@@ -32,7 +32,7 @@ from helixfold.training.trainer import DivergedError, Trainer
 from helixfold.weights import demonstration
 from helixfold.weights.transfer import initial_weights
 
-FAILED = 1
+FAILED = 1  # exit code
 
 
 def train(
@@ -101,6 +101,7 @@ def _train_on(
     workers: int | None,
     cuda_graphs: CudaGraphs,
 ) -> int:
+    """Train or resume on the ranks of a mesh, and return an exit code."""
     chains = FeatureStore.open(store)
     names = () if held_out is None else held_out_names(held_out, chains, config)
     initial = initial_weights(weights, config.model, new_parameters) if weights is not None else None
@@ -154,12 +155,15 @@ def exit_code_of(work: Callable[[], int], timeout: float = TIMEOUT) -> int:
 
 
 def usual_workers(device: torch.device) -> int:
-    """Return the default number of loader processes for a device."""
+    """Return the default number of loader processes for a device: 4 for an NVIDIA GPU, else 0."""
     return 4 if device.type == "cuda" else 0
 
 
 def held_out_names(path: Path, store: FeatureStore, config: TrainingConfig) -> tuple[str, ...]:
-    """Read the names of held-out chains, or for a multimer model of assemblies, which must be in the store."""
+    """Read the names of held-out chains, or for a multimer model of assemblies, from the file `path`.
+
+    Raise `InputError` for names that are not in the store.
+    """
     if config.model.method == "multimer":
         return read_names(path, {entry.name for entry in store.assemblies}, "assembly")
     return read_names(path, {entry.name for entry in store.entries})

@@ -16,7 +16,7 @@ def with_settled_dtype(
     """Replace the dtype "auto" with the dtype of the run's checkpoints, or in a new run with one for all devices.
 
     All ranks call this together and get the same result; only the first reads the directory `checkpoints`. `say` is
-    called with a sentence about the choice, unless it is float32.
+    called with a sentence about the choice, unless it is float32 and no other dtype would suit the devices better.
     """
     if config.dtype != AUTO:
         return config

@@ -22,7 +22,10 @@ CONFIG_FILE = "config.json"
 
 @dataclass(frozen=True, kw_only=True)
 class RunFiles:
-    """Paths of one training run, with methods that check its directory and write its files."""
+    """Paths of one training run, with methods that check its directory and write its files.
+
+    `directory` is the output directory of the run, which may not exist yet.
+    """
 
     directory: Path
     name: str  # of the model that is trained
@@ -36,7 +39,10 @@ class RunFiles:
         return self.directory / "checkpoints"
 
     def check(self) -> None:
-        """Raise `InputError` if the directory has files that are not of a training run, or its log is not a file."""
+        """Raise `InputError` unless the directory can hold this run.
+
+        It must not be a file, or have files that are not of a training run. If its log exists, it must be a file.
+        """
         if self.directory.exists() and not self.directory.is_dir():
             raise ConfigError(f"{self.directory} is a file; pass a directory for the run")
         if (self.directory / LOG_FILE).exists():
@@ -49,9 +55,9 @@ class RunFiles:
             raise ConfigError(f"{self.directory} has files that are not from a training run; pass another directory")
 
     def write_config(self, config: TrainingConfig, about: Mapping[str, Any]) -> None:
-        """Write the settings of the run, and other facts about it, to `config.json`.
+        """Write the settings of the run, its name, and the other facts in `about` to `config.json`.
 
-        Remove incomplete files that a killed run left.
+        First remove incomplete files that a killed run left. Raise `InputError` if the file cannot be written.
         """
         remove_partial_files([self.directory, self.directory / "weights"])
         content = json.dumps({"name": self.name, **about, "config": config.to_dict()}, indent=1)
@@ -70,9 +76,11 @@ class RunFiles:
         descends_from: str | None = None,
         began_with: str | None = None,
     ) -> None:
-        """Write parameters for `helixfold predict` (`descends_from`, `began_with`: see `weights.checkpoint.Header`).
+        """Write parameters for `helixfold predict` to `weights/NAME.safetensors`, where NAME is `name`.
 
-        Raise `InputError` if they cannot be written.
+        `state` has the parameters by name. `save` writes the file if it is set. Otherwise the file also has the
+        settings for predictions, `descends_from` and `began_with`; see `weights.checkpoint.Header`. Raise `InputError`
+        if the file cannot be written.
         """
         preset = config.prediction_preset(self.name)
         path = self.directory / "weights" / f"{name}.safetensors"
@@ -93,7 +101,10 @@ class RunFiles:
             raise InputError.at(path, f"cannot be written: {printable(str(error))}") from error
 
     def plot_curves(self) -> None:
-        """Draw the training curves with `draw`, if it is set. Raise `InputError` if the file cannot be written."""
+        """Draw the training curves into `curves.png` with `draw`, if it is set.
+
+        Raise `InputError` if the file cannot be written.
+        """
         if self.draw is None:
             return
         path = self.directory / "curves.png"

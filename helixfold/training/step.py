@@ -30,7 +30,7 @@ from helixfold.training.loader import TrainingBatch
 def forward(model: AlphaFold, batch: TrainingBatch, run: Executor, dtype: torch.dtype) -> Outputs:
     """Return the outputs of the last recycling iteration; the earlier ones are computed without gradients.
 
-    AlphaFold 2, Suppl. Alg. 31.
+    `run` is the executor, and `dtype` the trunk's precision. AlphaFold 2, Suppl. Alg. 31.
     """
     *earlier, last = batch.recycling_inputs
     return model(run, [last], model.recycle(run, ([sample] for sample in earlier), dtype), dtype)
@@ -48,7 +48,7 @@ def forward_losses(model: AlphaFold, batch: TrainingBatch, config: TrainingConfi
 
 
 def seed_dropout(config: TrainingConfig, batch: TrainingBatch) -> None:
-    """Seed the random numbers of dropout with the run's seed, the step and the micro-batch's index.
+    """Seed PyTorch's random numbers, for dropout, with the run's seed, the step and the micro-batch's index.
 
     They are the same on every rank, and checkpoints need no random state.
     """
@@ -70,7 +70,10 @@ class CapturedGradients:
         self.graphs = graphs
 
     def __call__(self, recycling_inputs: Sequence[Batch], labels: Labels, dtype: torch.dtype) -> dict[str, Tensor]:
-        """Return the losses of each sample by name, without gradients. Call `GradientReducer.collect` afterwards."""
+        """Return the losses of each sample by name, without gradients, and compute the gradients of the parameters.
+
+        Call `GradientReducer.collect` afterwards.
+        """
         model, run = self._model, self._run_updates
 
         def recycle(inputs: tuple[Batch, Recycled]) -> Recycled:
@@ -113,9 +116,9 @@ class MicroBatchStep:
             self._captured = CapturedGradients(model, run, gradients, config.loss, graphs)
 
     def __call__(self, batch: TrainingBatch, *, last: bool) -> dict[str, Tensor]:
-        """Return losses and metrics of each sample by name, without gradients.
+        """Return losses of each sample by name, without gradients; eager steps also return metrics.
 
-        `last` is true for the last micro-batch of this rank's step.
+        With `last`, for the last micro-batch of this rank in the step, gradients are also summed over ranks.
         """
         if self._captured is None:
             losses = forward_losses(self._model, batch, self._config, self._run_updates)
@@ -153,12 +156,13 @@ def capture_unsupported_reason(
 def step_graph_cache(
     config: TrainingConfig, mesh: Mesh, option: str, say: Callable[[str], object]
 ) -> tuple[GraphCache | None, list[str]]:
-    """Return a cache of CUDA graphs for a run's steps, or None if they are eager, and notes about this on a GPU.
+    """Return a cache of CUDA graphs for a run's steps, or None if they are eager, and notes for the log.
 
-    `option` is the value of `--cuda-graphs`; `say` is called with the reason if a capture fails.
+    The only note is whether steps are captured, on a GPU unless `option` is "off". `option` is the value of
+    `--cuda-graphs`; `say` is called with the reason if a capture fails.
     """
     properties = properties_of(mesh.device)
     reason = capture_unsupported_reason(config, properties, option, mesh.sample.size)
-    way = "captured as CUDA graphs, and replayed" if reason is None else f"not captured as CUDA graphs: {reason}"
-    notes = [f"training steps are {way}"] if properties.kind == "cuda" and option != "off" else []
+    outcome = "captured as CUDA graphs, and replayed" if reason is None else f"not captured as CUDA graphs: {reason}"
+    notes = [f"training steps are {outcome}"] if properties.kind == "cuda" and option != "off" else []
     return (None, notes) if reason else (GraphCache(GraphCapturer(mesh.device), say=say), notes)

@@ -5,18 +5,22 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Exit codes of a stopped run, by signal.
+# Exit codes of a stopped run, by the signal that stopped it.
 _EXIT_CODES = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGHUP: 129}
 # A scheduler's signal reaches a rank directly and again through `torchrun`; both count as one request.
 _SAME_REQUEST = 3.0  # seconds
 
 
 class StopRequest:
-    """A request to stop a run, which a signal sets and the training loop checks between steps."""
+    """A request to stop a run, which a signal sets and the training loop checks between steps.
+
+    `exit_code` is the exit code for the signal: 143 for SIGTERM and before any signal, 130 for SIGINT and 129 for
+    SIGHUP.
+    """
 
     def __init__(self) -> None:
         self._request_time: float | None = None
-        self.exit_code = _EXIT_CODES[signal.SIGTERM]  # to return if the run was stopped
+        self.exit_code = _EXIT_CODES[signal.SIGTERM]
 
     def is_requested(self) -> bool:
         """Return whether a signal requested the run to stop."""
@@ -24,9 +28,10 @@ class StopRequest:
 
     @contextmanager
     def handling_signals(self) -> Iterator["StopRequest"]:
-        """Within the context, treat SIGTERM, SIGINT and SIGHUP as a request; a second signal ends the process.
+        """Context that yields this object, and in which SIGTERM, SIGINT and SIGHUP set the request.
 
-        SIGHUP, which a closed terminal sends, stays ignored if it was ignored before (`nohup`).
+        A second signal more than three seconds later has its usual effect, and ends the process. SIGHUP, which a closed
+        terminal sends, stays ignored if it was ignored before (`nohup`). The earlier handlers are restored at the end.
         """
         earlier = {number: signal.getsignal(number) for number in _EXIT_CODES}
         if earlier[signal.SIGHUP] is signal.SIG_IGN:

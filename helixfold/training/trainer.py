@@ -44,7 +44,7 @@ _GIB = 2**30
 
 
 class DivergedError(RuntimeError):
-    """Too many steps in a row had a loss or a gradient that is not finite."""
+    """Error for too many steps in a row with a loss or a gradient that is not finite."""
 
 
 class Trainer:
@@ -129,14 +129,18 @@ class Trainer:
     def run(self, stop: StopRequest) -> bool:
         """Train until the last step; return False if `stop` ended the run early, after saving a checkpoint.
 
-        Raise `DivergedError` if the loss or gradient of too many steps in a row is not finite.
+        At the end, the averaged parameters are written to `weights/last.safetensors`. Raise `DivergedError` if the
+        loss or gradient of too many steps in a row is not finite.
         """
         for _ in self.turns(stop):
             pass
         return self.is_finished
 
     def turns(self, stop: StopRequest) -> Iterator[int]:
-        """Train like `run`, but yield the number of completed steps after each step, so that runs can take turns."""
+        """Train like `run`, but yield after each step, so that runs can take turns.
+
+        Values are the numbers of completed steps. With several islands, steps between synchronisations are not yielded.
+        """
         self._open_log()
         try:
             if not self.is_finished:

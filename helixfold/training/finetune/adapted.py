@@ -24,15 +24,16 @@ from helixfold.weights.low_rank import LORA_A, LORA_B, MAGNITUDE, LowRankConfig,
 from helixfold.weights.tensor_file import digest_of
 from helixfold.weights.transfer import initial_weights
 
-HEADS = "heads."
+HEADS = "heads."  # first part of the names of the heads' parameters
 
 
 @dataclass(kw_only=True)
 class FrozenParameters:
     """Float32 parameters of a base model on one device, which all adapted models share.
 
-    `name` is the name of their file. If some parameters are new, `began_with` is a sentence on which ones, and
-    `listing` lists them for `config.json`. Each parameter is copied to another dtype at most once.
+    `state` has the parameters by name, `name` is the name of their file, and `sha256` their digest. If some parameters
+    are new, `began_with` is a sentence on which ones, and `listing` lists them for `config.json`. Each parameter is
+    copied to another dtype at most once.
     """
 
     config: ModelConfig
@@ -72,7 +73,10 @@ class FrozenParameters:
         return self._rounded[name]
 
     def model(self, changed: Mapping[str, Tensor] = MappingProxyType({})) -> AlphaFold:
-        """Return a new model that shares these parameters without copying them, except for the `changed` ones."""
+        """Return a new model that shares these parameters without copying them, except for the `changed` ones.
+
+        `changed` has the new values of some parameters by name. None of the model's parameters has a gradient.
+        """
         with torch.device("meta"):
             model = AlphaFold(self.config)
         model.load_state_dict({**self.state, **changed}, assign=True)
@@ -128,7 +132,10 @@ class LowRankTrained:
 
 
 class HeadsTrained:
-    """Training of the heads of a model; all other parameters are frozen."""
+    """Training of the heads of a model; all other parameters are frozen.
+
+    The heads of `model` are copies of the parameters of `base`.
+    """
 
     def __init__(self, base: FrozenParameters) -> None:
         self.model, self.base = base.model(), base
@@ -148,11 +155,12 @@ class HeadsTrained:
         """Do nothing: `apply` allocates no memory."""
 
     def state(self, numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the float32 state dict with these values of the heads' parameters."""
+        """Return the float32 state dict of the model with these values of the heads' parameters."""
         return {**self.base.state, **{name: numbers[name] for name in self.base.state if name.startswith(HEADS)}}
 
 
 def _first_values(weight: Tensor, config: LowRankConfig, seed: int, name: str) -> dict[str, Tensor]:
+    """Return the initial values of the matrices of a linear map: A is random, and B is zeros."""
     outputs, inputs = weight.shape
     # PyTorch's CPU generator uses 32 bits of a seed.
     generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))
@@ -166,11 +174,13 @@ def _first_values(weight: Tensor, config: LowRankConfig, seed: int, name: str) -
 
 
 def _place(model: nn.Module, name: str, value: Tensor) -> None:
+    """Set the parameter of a model with this name to a tensor."""
     path, _, parameter = name.rpartition(".")
     model.get_submodule(path)._parameters[parameter] = value  # type: ignore[assignment]
 
 
 def _place_frozen(model: nn.Module, base: FrozenParameters, names: Sequence[str], dtype: torch.dtype) -> None:
+    """Set the parameters of a model with these names to the frozen ones, cast for a trunk with `dtype`."""
     for name in names:
         _place(model, name, nn.Parameter(base.in_dtype(name, dtype), requires_grad=False))
 
@@ -209,7 +219,7 @@ def base_file(model: str | None, weights: Path | None) -> tuple[Preset, Path]:
 def load_base(
     preset: Preset, path: Path, device: torch.device, *, new: Sequence[str] = (), adapter: str = "full", seed: int = 0
 ) -> FrozenParameters:
-    """Read the parameters of the base model of a fine-tuning.
+    """Read the parameters of the base model of a fine-tuning from the file `path`.
 
     `new` are patterns of parameters that start from the network's own initial values, drawn with the seed; see
     `initial_weights`. Raise `InputError` if the file is damaged or of another model, or if the `adapter` does not train

@@ -32,9 +32,10 @@ from helixfold.training.stopping import StopRequest
 from helixfold.training.trainer import Trainer
 from helixfold.weights.adapters import AdapterCard, read_adapter, save_adapter
 
-ADAPTER_FILE = "adapter.safetensors"
+ADAPTER_FILE = "adapter.safetensors"  # name of a file in the output directory
 # These facts about a run are digests or lists of names; all others are options.
 _DIGESTS = frozenset({"base", "table", "held_out"})
+# Fields of `HeldOutScores` that are recorded before training.
 _BEFORE_FIELDS = ("name", "residues", *TargetScores.SCORES)
 
 
@@ -42,7 +43,8 @@ _BEFORE_FIELDS = ("name", "residues", *TargetScores.SCORES)
 class Task:
     """Definition of a fine-tuning: its data, settings and output directory.
 
-    `deadline` is in seconds from the start of a set of fine-tunings; None means no deadline.
+    `training_set` is a feature store, and `held_out` a file of names that are evaluated, not trained on. `deadline` is
+    in seconds from the start of a set of fine-tunings; None means no deadline.
     """
 
     name: str
@@ -54,7 +56,11 @@ class Task:
 
 
 class Finetuning:
-    """One fine-tuning on one rank of a mesh; a new object for the same directory resumes it."""
+    """One fine-tuning on one rank of a mesh; a new object for the same directory resumes it.
+
+    `stop` is the request that ends the training early, `workers` the number of processes that load examples, and
+    `progress` whether progress is shown.
+    """
 
     def __init__(
         self,
@@ -100,7 +106,7 @@ class Finetuning:
     def turns(self) -> Iterator[int]:
         """Train until the end or a request to stop, and yield the number of completed steps after each step.
 
-        At the end, write the result.
+        First score the held-out targets with the base model. At the end, write the result; after a stop, nothing more.
         """
         if self.mesh.is_first:
             self.files.write_config(self.trainer.config, self._facts)
@@ -119,6 +125,7 @@ class Finetuning:
         self.trainer.trained.release()
 
     def _trained(self) -> Trained | None:
+        """Return what is trained; None for all parameters."""
         config = self.task.config
         if config.adapter == "lora":
             return LowRankTrained(self.base, config.low_rank, seed=config.run.seed)
@@ -144,6 +151,7 @@ class Finetuning:
         }
 
     def _card(self, scores: Mapping[str, Any]) -> AdapterCard:
+        """Return the card of the adapter file, which describes its base model, training and scores."""
         config = self.task.config
         free = {name.split(".")[0] for name in FREE_SETTINGS}
         settings = {
@@ -164,6 +172,7 @@ class Finetuning:
         )
 
     def _save_adapter(self, path: Path, averages: Mapping[str, Tensor]) -> None:
+        """Write the averages of the trained parameters as an adapter file, without scores."""
         names = adapter_names(self.task.config.adapter, list(averages))
         save_adapter(path, {name: averages[name] for name in names}, self._card({}))
 
@@ -182,6 +191,7 @@ class Finetuning:
             write_file(path, to_json({"chains": scores}))
 
     def _finish(self) -> None:
+        """Write the adapter with its scores, the page and the result."""
         history, progress = read_log(self.files.directory / LOG_FILE), self.trainer.progress
         # Heads do not change the structure, so lDDT cannot show which step is best.
         best_step = None if self.task.config.adapter == "heads" else progress.best_step
@@ -204,6 +214,7 @@ class Finetuning:
         write_result(self.files.directory, result, output, self._facts)
 
     def _targets(self, after: EvaluationRecord) -> tuple[TargetScores, ...]:
+        """Return the scores of held-out targets before the training and in the evaluation `after`."""
         before = read_json(self.files.directory / BEFORE_FILE, "delete it, and start the run again")["chains"]
         by_name = {chain["name"]: chain for chain in before}
         return tuple(

@@ -12,6 +12,7 @@ from helixfold.training.finetune.finetuning import Task
 from helixfold.training.finetune.settings import LEARNING_RATES, FinetuneConfig, finetuning
 from helixfold.weights.low_rank import LowRankConfig
 
+# Keys of a job that are settings of `LowRankConfig`, and keys that are paths relative to the file.
 _LOW_RANK = ("rank", "alpha", "targets", "rank_stabilised", "decomposed")
 _PATHS = ("training_set", "held_out")
 # Keys of a job, and the types of their values.
@@ -35,7 +36,8 @@ _KEYS: dict[str, tuple[type, ...]] = {
 def config_of(preset: Preset, values: Mapping[str, Any]) -> FinetuneConfig:
     """Return the settings for fine-tuning a model: the defaults, changed by `values`.
 
-    `values` has the keys of a job in the file. Raise `ConfigError` for a value that is not allowed.
+    `values` has the keys of a job in the file; further keys are ignored. Without "alpha", it is twice a "rank" that is
+    set. Raise `ConfigError` for a value that is not allowed.
     """
     low_rank = {name: values[name] for name in _LOW_RANK if values.get(name) is not None}
     if "rank" in low_rank and "alpha" not in low_rank:
@@ -51,10 +53,10 @@ def config_of(preset: Preset, values: Mapping[str, Any]) -> FinetuneConfig:
 
 
 def read_tasks(path: Path, preset: Preset, output: Path) -> list[Task]:
-    """Read the fine-tunings in a file; each gets a directory of its name in `output`.
+    """Read the fine-tunings in a TOML file; each gets a directory of its name in `output`.
 
     Each table `[[job]]` has a name, a training set and settings; `[defaults]` has settings of all jobs. Relative paths
-    are relative to the file. Raise `InputError` for anything else.
+    are relative to the file. `preset` is the model that is fine-tuned. Raise `InputError` for anything else.
     """
     content = read_toml(path, "TOML file of fine-tunings")
     require_keys(path, content, ("defaults", "job"))
@@ -73,6 +75,7 @@ def read_tasks(path: Path, preset: Preset, output: Path) -> list[Task]:
 
 
 def _task(path: Path, position: int, job: dict[str, Any], preset: Preset, output: Path) -> Task:
+    """Return the fine-tuning in the table of a job; `position` counts jobs from 1."""
     name = job.pop("name", None)
     problem = file_name_problem(name) if isinstance(name, str) else 'must have a name, such as name = "kinases"'
     if problem is not None:

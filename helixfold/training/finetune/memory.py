@@ -20,7 +20,7 @@ from helixfold.training.finetune.settings import FinetuneConfig
 from helixfold.weights.load import model_shapes
 from helixfold.weights.low_rank import LORA_A, LORA_B, MAGNITUDE
 
-_FLOAT = 4  # bytes
+_FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +41,14 @@ class RunMemory:
 def parameter_bytes(model: ModelConfig, dtype: torch.dtype = torch.float32) -> int:
     """Return the bytes of the frozen parameters that fine-tunings share, with a copy in the trunk's dtype."""
     count = sum(math.prod(shape) for shape in model_shapes(model).values())
-    return count * (_FLOAT + (dtype.itemsize if dtype != torch.float32 else 0))
+    return count * (_FLOAT_BYTES + (dtype.itemsize if dtype != torch.float32 else 0))
 
 
 def run_memory(config: FinetuneConfig, properties: DeviceProperties, layout: Layout = ALONE) -> RunMemory:
-    """Estimate the memory of a fine-tuning on a device; its checkpoint policies must not be "auto"."""
+    """Estimate the memory of a fine-tuning on a device, without the frozen parameters that it shares.
+
+    Its checkpoint policies must not be "auto". `layout` is how ranks share a sample.
+    """
     dtype = dtype_on(config.run.dtype, properties)
     values, optimizer = state_bytes(config, dtype)
     work = workload(config.run, properties, layout, state=0, trained=_with_gradients(config))
@@ -65,20 +68,22 @@ def _effective(config: FinetuneConfig, dtype: torch.dtype) -> int:
     """
     shapes = model_shapes(config.run.model)
     changed = [math.prod(shapes[name]) for name in _with_gradients(config) or ()] if config.adapter == "lora" else []
-    return 2 * sum(changed) * dtype.itemsize + max(changed, default=0) * 2 * _FLOAT
+    return 2 * sum(changed) * dtype.itemsize + max(changed, default=0) * 2 * _FLOAT_BYTES
 
 
 def state_bytes(config: FinetuneConfig, dtype: torch.dtype) -> tuple[int, int]:
     """Return the bytes of the trained parameters, and of the other buffers of `FlatOptimizer`.
 
     These buffers are both moments, the average, the sum of gradients and, for some settings, the gradient of a
-    micro-batch.
+    micro-batch. `dtype` is the trunk's precision.
     """
     count = sum(-(-math.prod(shape) // LINE) * LINE for shape in _trained_shapes(config).values())
     is_rounded = config.adapter == "full" and dtype != torch.float32
     clips_samples = config.run.optimizer.clipping == "sample"
-    micro_batch_itemsize = (dtype.itemsize if is_rounded else _FLOAT) if clips_samples or is_rounded else 0
-    return count * (_FLOAT + (dtype.itemsize if is_rounded else 0)), count * (4 * _FLOAT + micro_batch_itemsize)
+    micro_batch_itemsize = (dtype.itemsize if is_rounded else _FLOAT_BYTES) if clips_samples or is_rounded else 0
+    return count * (_FLOAT_BYTES + (dtype.itemsize if is_rounded else 0)), count * (
+        4 * _FLOAT_BYTES + micro_batch_itemsize
+    )
 
 
 def with_settled_memory(
@@ -123,6 +128,7 @@ def _with_gradients(config: FinetuneConfig) -> frozenset[str] | None:
 
 @cache
 def _trained_shapes(config: FinetuneConfig) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the parameters that the optimizer trains, by name."""
     shapes = dict(model_shapes(config.run.model))
     if config.adapter == "full":
         return shapes

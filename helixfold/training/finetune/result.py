@@ -12,13 +12,19 @@ from helixfold.analysis.intervals import Estimate
 from helixfold.report.finetuning import PageTable, write_finetuning_page
 from helixfold.results.writing import to_json, write_file
 
+# Files in the output directory of a fine-tuning.
 BEFORE_FILE, RESULT_FILE, PAGE_FILE, CURVES_FILE = "before.json", "finetuning.json", "finetuning.html", "curves.png"
+# Names of the scores on the page.
 _NAMES = {"lddt_ca": "CA-lDDT", "tm_score": "TM-score", "plddt": "pLDDT"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TargetScores:
-    """Scores of a held-out target before and after fine-tuning: CA-lDDT and TM-score up to 1, pLDDT up to 100."""
+    """Scores of a held-out target before and after fine-tuning: CA-lDDT and TM-score up to 1, pLDDT up to 100.
+
+    `SCORES` has the names of the scores, which are the keys of `before` and `after`. `residues` is the number of
+    residues.
+    """
 
     SCORES: ClassVar = ("lddt_ca", "tm_score", "plddt")
 
@@ -30,7 +36,12 @@ class TargetScores:
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuningResult:
-    """Result of a finished fine-tuning. `best_step` is the step whose parameters were kept; None means the last."""
+    """Result of a finished fine-tuning. `best_step` is the step whose parameters were kept; None means the last.
+
+    `name` is the name of the fine-tuning and `adapter` what was trained. `base` is the file of the base model's
+    parameters, with the digest `base_sha256`. `steps` is the number of steps. `skipped` of them had a loss or gradient
+    that was not finite. `targets` are the held-out targets.
+    """
 
     name: str
     adapter: str
@@ -42,7 +53,10 @@ class FinetuningResult:
     targets: tuple[TargetScores, ...]
 
     def change(self, score: str) -> Estimate | None:
-        """Return the mean change of a score over the held-out targets, or None if there are none."""
+        """Return the mean change of a score over the held-out targets, or None if there are none.
+
+        The change is the score after fine-tuning minus the score before, with a 95 % interval.
+        """
         if not self.targets:
             return None
         return intervals.mean([target.after[score] - target.before[score] for target in self.targets])
@@ -74,7 +88,8 @@ def read_result(directory: Path) -> FinetuningResult | None:
 def write_result(directory: Path, result: FinetuningResult, output: Path, facts: Mapping[str, Any]) -> None:
     """Write the page of a fine-tuning and then its result file, which marks it as finished.
 
-    `output` is its parameter file, and `facts` are the facts that `config.json` records.
+    Both are in `directory`. `output` is the parameter file of the fine-tuning, and `facts` are the facts that
+    `config.json` records.
     """
     targets = sorted(result.targets, key=lambda each: each.before["lddt_ca"] - each.after["lddt_ca"])
     change = result.change("lddt_ca")
@@ -127,6 +142,7 @@ def signed(change: Estimate) -> str:
 
 
 def _row(target: TargetScores) -> list[str]:
+    """Return the cells of a target in the table of the page."""
     cells = [target.name, f"{target.residues:,}"]
     for score in TargetScores.SCORES:
         digits = 1 if score == "plddt" else 3

@@ -78,8 +78,9 @@ class ScheduledRun:
 class Schedule:
     """Fine-tunings that take turns on one device, one step at a time.
 
-    As many are in progress as fit into `memory` bytes, of which frozen parameters take `shared`. The result of a run
-    does not depend on the other runs or on the order of turns.
+    As many are in progress as fit into `memory` bytes, of which frozen parameters take `shared`. `turns` is the order:
+    "steps" prefers the run with the fewest turns, and "deadline" the one with the least slack. `clock` returns seconds.
+    The result of a run does not depend on the other runs or on the order of turns.
     """
 
     runs: Sequence[ScheduledRun]
@@ -126,12 +127,14 @@ class Schedule:
                 self._end(run, "failed")
 
     def _next(self, running: Sequence[ScheduledRun]) -> ScheduledRun:
+        """Return the run that takes the next turn."""
         if self.turns == "deadline":
             now = self.clock() - self._start
             return min(running, key=lambda run: (run.slack(now), run.share))
         return min(running, key=lambda run: run.share)
 
     def _turn(self, run: ScheduledRun) -> None:
+        """Let a run compute one step, and write its result if that was the last one."""
         assert run.turns is not None
         assert run.finetuning is not None
         start = self.clock()
@@ -166,7 +169,7 @@ class Schedule:
             self.progress.report(run.name, state, 0)
 
 
-TABLE_FILE = "finetuning.tsv"
+TABLE_FILE = "finetuning.tsv"  # in the output directory of several fine-tunings
 _COLUMNS = (
     *("name", "adapter", "state", "steps", "best_step", "held_out_targets"),
     *("lddt_ca_before", "lddt_ca_after", "lddt_ca_change", "seconds"),
@@ -211,6 +214,7 @@ def write_overview(tasks: Sequence[Task], runs: Sequence[ScheduledRun], progress
 
 
 def _row(task: Task, run: ScheduledRun | None, result: FinetuningResult | None) -> list[str]:
+    """Return the row of a fine-tuning in the table; `run` is None if it finished in an earlier command."""
     state = "finished" if run is None or (result is not None and run.state == "finished") else run.state
     scores = ["", "", ""]
     if result is not None and result.targets:
@@ -230,6 +234,7 @@ def _row(task: Task, run: ScheduledRun | None, result: FinetuningResult | None) 
 
 
 def _history(directory: Path) -> TrainingHistory | None:
+    """Return the log of the training in a directory; None if it cannot be read."""
     try:
         return read_log(directory / LOG_FILE)
     except (InputError, OSError):
@@ -243,7 +248,10 @@ def settings_lines(options: FinetuneOptions) -> list[str]:
 
 
 def dry_run_lines(options: FinetuneOptions) -> list[str]:
-    """Return the lines of a dry run: the estimated memory of a fine-tuning with these options."""
+    """Return the lines of a dry run: the estimated memory of a fine-tuning with these options.
+
+    It is for `options.memory` bytes, by default the free memory.
+    """
     preset, _ = base_file(options.model, options.weights)
     device = pick_device(options.device)
     memory = options.memory or available_memory(device)
@@ -251,6 +259,7 @@ def dry_run_lines(options: FinetuneOptions) -> list[str]:
 
 
 def _memory_lines(config: FinetuneConfig, properties: DeviceProperties, memory: int) -> list[str]:
+    """Return the lines of a dry run for these settings and `memory` bytes."""
     config = with_settled_memory(config, properties, memory)
     needs, dtype = run_memory(config, properties), dtype_on(config.run.dtype, properties)
     shared = 0 if config.adapter == "full" else parameter_bytes(config.run.model, dtype)
@@ -266,7 +275,7 @@ def _memory_lines(config: FinetuneConfig, properties: DeviceProperties, memory: 
 
 
 def finetune(training_set: Path, options: FinetuneOptions, output: Path) -> int:
-    """Run or resume one fine-tuning, and return an exit code like `helixfold train`.
+    """Run or resume one fine-tuning, print its result, and return an exit code like `helixfold train`.
 
     Under `torchrun` every process calls this function. Raise `InputError` for wrong input, before anything is written.
     """
@@ -344,10 +353,10 @@ def begin(
 
 
 def finetune_jobs(jobs: Path, options: FinetuneOptions, output: Path) -> int:
-    """Run or resume the fine-tunings in a file, which take turns on one device.
+    """Run or resume the fine-tunings in the file `jobs`, which take turns on one device.
 
-    Return 0 if all finished, 1 if one diverged or failed, and the exit code of a signal that stopped them. Raise
-    `InputError` for wrong input, before anything is written.
+    A page and a table of all are written into `output`. Return 0 if all finished, 1 if one diverged or failed, and the
+    exit code of a signal that stopped them. Raise `InputError` for wrong input, before anything is written.
     """
     require("train", "biotite", "lmdb", "tensorboard", action="helixfold finetune")
     limit_threads()
@@ -401,6 +410,7 @@ def _has_result(task: Task, base: FrozenParameters) -> bool:
 
 
 def _print_result(output: Path) -> None:
+    """Print the number of steps of a finished fine-tuning and its change of CA-lDDT."""
     result = read_result(output)
     assert result is not None
     change = result.change("lddt_ca")

@@ -20,17 +20,21 @@ from helixfold.training.config import EvaluationConfig, TrainingConfig
 from helixfold.weights.low_rank import LowRankConfig
 
 AdapterKind = Literal["lora", "full", "heads"]
+# Default learning rates by what is trained.
 LEARNING_RATES: dict[AdapterKind, float] = {"lora": 2.5e-4, "full": 2.5e-5, "heads": 1e-3}
-# Residues: enough for the domains of most families. Memory grows with the square of the crop.
+# Residues of a crop: enough for the domains of most families. Memory grows with the square of the crop.
 _CROP = 256
-# With a number drawn from 1 to 4, the recycling embedder sees the model's own predictions. Training takes two thirds of
-# the time that it would take with four every time.
+# Maximum number of recycling iterations, including the first. With a number drawn from 1 to 4, the recycling embedder
+# sees the model's own predictions. Training takes two thirds of the time that it would take with four every time.
 _MAX_ITERATIONS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneConfig(Config):
-    """Settings of one fine-tuning: what is trained, and the training run. `low_rank` is used with "lora" only."""
+    """Settings of one fine-tuning: what is trained (`adapter`), and the training run (`run`).
+
+    `low_rank` has the settings of low-rank changes, which are used with "lora" only.
+    """
 
     adapter: AdapterKind = "lora"
     low_rank: LowRankConfig

@@ -62,11 +62,12 @@ from helixfold.weights.tensor_file import open_tensors, read_tensors, write_tens
 
 # Input of a head: the predicted error between chains, the single representation, or the pair representation.
 HeadInput = Literal["pae", "single", "pair"]
-# Motmaen et al. 2023 give the slope and midpoint of their logistic function of the error between chains (peptide and
-# MHC of class I) in units of 10 Å.
+# Unit of the error between chains in Å; slope and midpoint of the logistic function of this error in this unit by which
+# Motmaen et al. 2023 classify binders (peptide and MHC of class I).
 _ERROR_UNIT, SLOPE, MIDPOINT = 10.0, -7.9, 0.804
 # Penalty strengths per row, among which cross-validation on the training rows chooses.
 _PENALTIES = (1.0, 0.1, 0.01, 0.001)
+# Folds of the cross-validation, and maximum number of iterations of a fit.
 _FOLDS, _ITERATIONS = 5, 200
 
 
@@ -91,11 +92,16 @@ def head_features(model: AlphaFold, folded: Folded, chains: Int[Tensor, " r"], r
 
 
 def _moments(values: Float[Tensor, "n c"]) -> Float[Tensor, " f"]:
+    """Return the mean and the standard deviation of each channel over the rows, one after the other."""
     return torch.cat([values.mean(0), values.std(0, correction=0)])
 
 
 class LinearHead(nn.Module):
-    """Linear map from standardised features to a value, or to the logit of a class."""
+    """Linear map from standardised features to a value, or to the logit of a class.
+
+    `inputs` is the number of features. `mean` and `deviation` standardise them and are not trained. Weights are zeros
+    at first.
+    """
 
     mean: Tensor
     deviation: Tensor
@@ -113,7 +119,10 @@ class LinearHead(nn.Module):
 
 
 def published_binder_head() -> LinearHead:
-    """Return Motmaen et al.'s logistic function of the predicted error between chains as a head."""
+    """Return Motmaen et al.'s logistic function of the predicted error between chains as a head.
+
+    Its only feature is the mean error in units of 10 Å; its output is the logit of a binder.
+    """
     head = LinearHead(1)
     with torch.no_grad():
         head.weight.fill_(SLOPE)
@@ -122,7 +131,10 @@ def published_binder_head() -> LinearHead:
 
 
 def fit(features: Float[Tensor, "n f"], values: Float[Tensor, " n"], kind: TaskKind, seed: int = 0) -> LinearHead:
-    """Fit a linear (regression) or logistic head with an L2 penalty, chosen by five-fold cross-validation."""
+    """Fit a linear (regression) or logistic head to the values of all rows of `features`.
+
+    The strength of its L2 penalty is chosen by five-fold cross-validation. `seed` divides the rows into folds.
+    """
     order = torch.randperm(len(values), generator=torch.Generator().manual_seed(seed))
     parts = [part for part in order.tensor_split(min(_FOLDS, len(values))) if len(part)]
 
@@ -150,6 +162,7 @@ def loss_of(predicted: Float[Tensor, " n"], values: Float[Tensor, " n"], kind: T
 def _fit_with_penalty(
     features: Float[Tensor, "n f"], values: Float[Tensor, " n"], kind: TaskKind, penalty: float
 ) -> LinearHead:
+    """Fit a head with this strength of the L2 penalty, in float64; features and values are standardised for it."""
     head = LinearHead(features.shape[1]).double()
     features, values = features.double(), values.double()
     scale = values.std(correction=0).clamp(min=1e-12) if kind == "regression" else values.new_ones(())
@@ -178,12 +191,16 @@ def stack_features(features: Sequence[Tensor]) -> Float[Tensor, "n f"]:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A task to learn: the rows of a table with their network inputs, the kind of head input, and the settings."""
+    """A task to learn: the rows of a table with their network inputs, the kind of head input, and the settings.
+
+    `kind` is the kind of value, and `reads` the input of the head. `inputs` are the network's inputs for the rows, in
+    the same order. `preset` is the model.
+    """
 
     kind: TaskKind
     reads: HeadInput
     rows: Sequence[TaskRow]
-    inputs: Sequence[ModelInput]  # of the rows
+    inputs: Sequence[ModelInput]
     preset: Preset
     config: FinetuneConfig
 
@@ -203,7 +220,7 @@ class Task:
         return digest.hexdigest()
 
     def values(self, indices: Sequence[int]) -> Float[Tensor, " n"]:
-        """Return the values of the rows at these indices, which must have values."""
+        """Return the values of the rows at these indices; rows to predict have none and must not be among them."""
         return torch.tensor([self.rows[index].value for index in indices], dtype=torch.float32)
 
 
@@ -216,7 +233,7 @@ class TaskScores:
 
     @classmethod
     def of(cls, predicted: Sequence[float], true: Sequence[float], kind: TaskKind) -> "TaskScores":
-        """Score predictions of held-out rows."""
+        """Score predictions of held-out rows: values, or numbers that are higher for the class 1."""
         if kind == "regression":
             return cls(auc=None, spearman=with_interval(spearman, predicted, true))
         return cls(auc=with_interval(auc, predicted, [value > 0.5 for value in true]), spearman=None)
@@ -229,7 +246,10 @@ class TaskScores:
 
 @dataclass(frozen=True, kw_only=True)
 class LearntTask:
-    """A trained head, its predictions for all rows (probabilities or values), and its scores on held-out rows."""
+    """A trained head, its predictions for all rows, and its scores on held-out rows.
+
+    `predicted` has values, or for classes the probabilities of class 1.
+    """
 
     head: LinearHead
     predicted: Float[np.ndarray, " n"]
@@ -245,7 +265,10 @@ def all_features(task: Task, model: AlphaFold, device: torch.device, label: str)
 
 
 def with_frozen_network(task: Task, features: Float[Tensor, "n f"]) -> LearntTask:
-    """Fit a head to the training rows and predict all rows, from the features that the frozen network gives."""
+    """Fit a head to the training rows and predict all rows.
+
+    `features` are the head features of all rows, from the frozen network.
+    """
     train = task.of("train")
     head = fit(features[train], task.values(train), task.kind, task.config.run.seed)
     return predict_and_score(task, head, features)
@@ -254,7 +277,10 @@ def with_frozen_network(task: Task, features: Float[Tensor, "n f"]) -> LearntTas
 def with_adapted_network(
     task: Task, base: FrozenParameters, head: LinearHead, changes: Mapping[str, Tensor], device: torch.device
 ) -> LearntTask:
-    """Predict all rows with a trained head on a network with low-rank `changes` of the frozen parameters."""
+    """Predict all rows with a trained head on a network with low-rank `changes` of the frozen parameters.
+
+    All rows are folded again. `changes` are the matrices A and B by name.
+    """
     model = base.model(changed_parameters(base.state, changes, task.config.low_rank))
     return predict_and_score(task, head, all_features(task, model, device, "adapted network"))
 
@@ -266,7 +292,10 @@ def save_head(path: Path, head: LinearHead, task: Task, scores: TaskScores) -> N
 
 
 def predict_and_score(task: Task, head: LinearHead, features: Float[Tensor, "n f"]) -> LearntTask:
-    """Predict all rows with a head from their features, and score the held-out rows."""
+    """Predict all rows with a head from their features, and score the held-out rows.
+
+    `features` has all rows of the table in order.
+    """
     with torch.no_grad():
         outputs = head(features).numpy().astype(np.float64)
     test = task.of("test")
@@ -280,8 +309,9 @@ def fold_features(
 ) -> Float[Tensor, " f"]:
     """Fold the row at an index and return its head features.
 
-    The last recycling iteration has gradients where they are enabled. `position` and `part` seed the sampling of the
-    input: 0, or one plus the training step, and the index of the row in its batch.
+    `run` is the executor. The last recycling iteration has gradients where they are enabled. `position` and `part` seed
+    the sampling of the input. `position` is one plus the training step, or 0 outside of training, and `part` is the
+    index of the row in its batch.
     """
     inputs, dtype = task.inputs[index], dtype_on(task.config.run.dtype, properties_of(device))
     iterations = task.config.run.example.max_passes
@@ -293,7 +323,7 @@ def fold_features(
     return head_features(model, folded, torch.from_numpy(inputs.chain_index).to(device), task.reads)
 
 
-_HEAD = "task_head"
+_HEAD = "task_head"  # name of the head among the trained parameters
 
 
 class TaskTraining:
@@ -347,7 +377,7 @@ class TaskTraining:
         return self.step >= config.steps
 
     def averages(self) -> tuple[LinearHead, dict[str, Tensor]]:
-        """Return the head and the low-rank changes by name, as moving averages over the steps."""
+        """Return the head, and the low-rank changes (A and B) by name, as moving averages over the steps."""
         averages: Mapping[str, Tensor] = self.optimizer.averaged()
         of_head = {name: tensor for name, tensor in averages.items() if name.startswith(f"{_HEAD}.")}
         head = LinearHead(len(self.head.weight))
@@ -357,6 +387,7 @@ class TaskTraining:
         return head, {name: tensor for name, tensor in averages.items() if name not in of_head}
 
     def _make_step(self) -> None:
+        """Train for one step on a batch of training rows, which the seed and the step determine."""
         task, config = self.task, self.task.config.run
         run = parallelize(self.trained.model.train(), self.mesh, config.recompute)
         rows = task.of("train")
@@ -385,7 +416,10 @@ _COLORS = ("#0072B2", "#D55E00", "#009E73")
 
 
 def write_task_page(path: Path, title: str, task: Task, learnt: Mapping[str, LearntTask]) -> None:
-    """Write the page of a task; `learnt` has the results of each way of learning, by name."""
+    """Write the page of a task with scores, predictions and a picture.
+
+    `learnt` has the results of each way of learning, by name.
+    """
     score = "AUC" if task.kind != "regression" else "Spearman correlation"
     test = task.of("test")
     write_finetuning_page(
@@ -440,21 +474,24 @@ def _picture(task: Task, learnt: Mapping[str, LearntTask], test: list[int]) -> b
 
 
 def _cells(score: Estimate | None) -> list[str]:
+    """Return a score and its interval as two cells of a table."""
     return ["not defined", ""] if score is None else [f"{score.value:.3f}", f"{score.low:.3f} to {score.high:.3f}"]
 
 
+# Files in the output directory: the trained head, predictions for all rows, and the result.
 HEAD_FILE, TABLE_FILE, RESULT_FILE = "task_head.safetensors", "predictions.tsv", "task.json"
-# File of the features that the frozen network gives, next to the checkpoints.
+# File of the features that the frozen network gives, next to the checkpoints, and its format and version.
 _FROZEN_FILE, _FORMAT, _VERSION = "frozen_network.safetensors", "helixfold task numbers", "1"
-# Default steps of training the head and the network together.
+# Default number of steps of training the head and the network together.
 _STEPS = 200
 
 
 def finetune_task(table: Path, options: FinetuneOptions, output: Path) -> int:
     """Learn the values in a table with a head on the frozen network and, for lora, also with an adapted network.
 
-    Repeating the command resumes a killed run. Return 0 at the end, and the exit code of a signal that stopped the
-    training. Raise `InputError` for wrong input, before anything is written.
+    Files are written into `output`, and scores are printed. Repeating the command resumes a killed run; a finished one
+    only prints its scores. Return 0 at the end, and the exit code of a signal that stopped the training. Raise
+    `InputError` for wrong input, before anything is written.
     """
     limit_threads()
     rows = read_table(table, options.task)
@@ -494,6 +531,7 @@ def _is_finished(path: Path, task: Task) -> bool:
 
 
 def _steps(config: FinetuneConfig) -> int:
+    """Return the number of training steps; 0 for a head on the frozen network only."""
     return config.run.steps if config.adapter == "lora" else 0
 
 
@@ -505,6 +543,7 @@ def _config(preset: Preset, options: FinetuneOptions, mesh: Mesh, files: RunFile
 
 
 def _task(table: Path, rows: Sequence[TaskRow], options: TaskOptions, preset: Preset, config: FinetuneConfig) -> Task:
+    """Return the task of a table and options; the head reads "pae" for binders and "single" otherwise, by default."""
     reads = options.head or ("pae" if options.task == "binder" else "single")
     inputs = _inputs(table, options, preset)
     return Task(kind=options.task, reads=reads, rows=rows, inputs=inputs, preset=preset, config=config)
@@ -548,6 +587,7 @@ def _inputs(table: Path, options: TaskOptions, preset: Preset) -> list[ModelInpu
 def _write(
     output: Path, task: Task, base: FrozenParameters, learnt: Mapping[str, LearntTask], changes: Mapping[str, Tensor]
 ) -> None:
+    """Write the results: the adapter (with `changes`), the head, the table of predictions, the page and the result."""
     name = "adapted network" if changes else "frozen network"
     best = learnt[name]
     if changes:

@@ -10,14 +10,19 @@ from data_pipeline.io.errors import InputError, printable
 from data_pipeline.parse.csv_table import read_rows
 
 TaskKind = Literal["binder", "classification", "regression"]
+# Values of classes by their words in a table.
 _CLASSES = {"0": 0.0, "1": 1.0, "false": 0.0, "true": 1.0, "no": 0.0, "yes": 1.0}
 Split = Literal["train", "test", "predict"]
+# Splits by their words in a table.
 _SPLITS: dict[str, Split] = {"": "train", "train": "train", "test": "test", "held_out": "test", "predict": "predict"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskRow:
-    """A row of a table: a target, its value, and the split it belongs to."""
+    """A row of a table: a target, its value, and the split it belongs to.
+
+    "train" rows are trained on, "test" rows are held out for scores, and "predict" rows have no value.
+    """
 
     name: str
     sequence: str  # of all chains, with colons between them
@@ -55,6 +60,7 @@ def read_table(path: Path, kind: TaskKind) -> list[TaskRow]:
 
 
 def _value(path: Path, line: int, text: str, kind: TaskKind) -> float:
+    """Return the value in a cell: 0 or 1 for a class, or a finite number."""
     if kind != "regression":
         if text.lower() not in _CLASSES:
             raise InputError.at(path, f"value must be one of {', '.join(_CLASSES)}, got '{printable(text)}'", line=line)
@@ -69,6 +75,7 @@ def _value(path: Path, line: int, text: str, kind: TaskKind) -> float:
 
 
 def _require_learnable(path: Path, rows: Sequence[TaskRow]) -> None:
+    """Raise `InputError` unless training and held-out rows each have two or more different values."""
     for split, what in (("train", "to learn from"), ("test", "held out")):
         values = [row.value for row in rows if row.split == split]
         if len(values) < 2:
