@@ -191,8 +191,10 @@ def predict(
     predictions: list[Prediction] = []
     runner = runner_for(model_device, cuda_graphs)
     guess = None if initial_guess is None else guessed_positions(Path(initial_guess), features)
-    restrained = None if restraints is None else read_restraints(Path(restraints), features.sequence)
-    folding_target = FoldingTarget(features=features, initial_guess=guess, offsets=offsets, restraints=restrained)
+    distance_restraints = None if restraints is None else read_restraints(Path(restraints), features.sequence)
+    folding_target = FoldingTarget(
+        features=features, initial_guess=guess, offsets=offsets, restraints=distance_restraints
+    )
     for each in options_by_seed:
         for model, plan in zip(ready, plans, strict=True):
             equal_prediction = next((other for other in predictions if other.identity.weights == model.digest), None)

@@ -19,7 +19,7 @@ from data_pipeline.templates.pairwise_alignment import PairAlignment, align
 from data_pipeline.templates.result import UnusableHitError
 
 # Minimum sequence identity, relative to the shorter chain, for two chains to be the same protein.
-_MIN_IDENTITY = 0.3
+_MIN_CHAIN_IDENTITY = 0.3
 
 
 def guessed_positions(path: Path, features: TargetFeatures) -> Float[np.ndarray, "r 37 3"]:
@@ -52,7 +52,7 @@ def _counterpart(path: Path, name: str, sequence: str, chains: list[Chain]) -> t
         except UnusableHitError as error:
             raise InputError.at(path, str(error), record=chain.name) from error
         identity = alignment.identities / max(1, min(len(sequence), len(chain.sequence)))
-        if identity >= _MIN_IDENTITY and (best is None or identity > best[0]):
+        if identity >= _MIN_CHAIN_IDENTITY and (best is None or identity > best[0]):
             best = identity, chain, alignment
         if chain.name == name and best is not None:
             break

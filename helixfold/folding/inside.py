@@ -173,12 +173,12 @@ def module_costs(
     counts = {name.partition(".")[2]: sum(of.values()) for name, of in counter.get_flop_counts().items()}
     costs: dict[str, tuple[int, int]] = {}
     for name, module in network.named_modules():
-        line = re.sub(r"\.blocks\.\d+", ".*", name)
-        if "." not in name or re.fullmatch(r"[^.]*(\.pair)?\.\*\.\w+", line):
-            parameters, flops = costs.get(line, (0, 0))
-            times = blocks if name.startswith("evoformer") else 1
-            parameters += times * sum(parameter.numel() for parameter in module.parameters())
-            costs[line] = parameters, flops + times * counts.get(name, 0)
+        row_name = re.sub(r"\.blocks\.\d+", ".*", name)
+        if "." not in name or re.fullmatch(r"[^.]*(\.pair)?\.\*\.\w+", row_name):
+            parameters, flops = costs.get(row_name, (0, 0))
+            num_blocks = blocks if name.startswith("evoformer") else 1
+            parameters += num_blocks * sum(parameter.numel() for parameter in module.parameters())
+            costs[row_name] = parameters, flops + num_blocks * counts.get(name, 0)
     rest = ((blocks - 1) * each // blocks for each in costs["evoformer"])
     whole = (sum(pair) for pair in zip(costs.pop(""), rest, strict=True))
     lines = (("network", *whole), *((name, parameters, flops or "-") for name, (parameters, flops) in costs.items()))

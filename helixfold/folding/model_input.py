@@ -130,9 +130,9 @@ def input_notes(preset: Preset, chains: int, *, restrained: bool) -> tuple[str, 
     `restrained`.
     """
     by_gap = preset.model.method == "monomer" and chains > 1
-    templates = [_RESIDUE_GAP_NOTE] if by_gap else []
-    templates += [_NO_RESTRAINTS_NOTE] if preset.model.restraints and not restrained else []
-    return tuple(template.format(model=preset.name) for template in templates)
+    texts = [_RESIDUE_GAP_NOTE] if by_gap else []
+    texts += [_NO_RESTRAINTS_NOTE] if preset.model.restraints and not restrained else []
+    return tuple(text.format(model=preset.name) for text in texts)
 
 
 def depends_on_seed(features: TargetFeatures, preset: Preset, *, dropout: bool) -> bool:

@@ -61,7 +61,7 @@ def fold_planned(
         size, threads = current_plan.size, _threads(current_plan, model, device)
         release(device, peak=current_plan.memory.peak)
         reset_peak_memory(device)
-        in_use, before, replays = peak_memory(device), len(stages.finished), runner.replays
+        memory_in_use, num_stages_before, replays = peak_memory(device), len(stages.finished), runner.replays
         try:
             with (
                 memory_kept(current_plan.executor, size.ranks),
@@ -78,7 +78,7 @@ def fold_planned(
             if not is_out_of_memory(error):
                 raise
         else:
-            measured = max(stage.peak_memory for stage in stages.finished[before:]) - in_use
+            measured = max(stage.peak_memory for stage in stages.finished[num_stages_before:]) - memory_in_use
             return replace(
                 prediction,
                 identity=_identity(model, options),
@@ -99,13 +99,13 @@ def fold_planned(
             say("out of memory; trying again without CUDA graphs")
             plans.appendleft(current_plan)
         elif plans and plans[0].memory.spilled <= plans[0].device.spill:
-            following = "smaller slabs" if plans[0].executor == current_plan.executor else f"'{plans[0].executor}'"
-            say(f"out of memory with the executor '{current_plan.executor}'; starting again with {following}")
+            next_attempt = "smaller slabs" if plans[0].executor == current_plan.executor else f"'{plans[0].executor}'"
+            say(f"out of memory with the executor '{current_plan.executor}'; starting again with {next_attempt}")
         else:
             plans.clear()
     # The failure shows that less memory was available than the last attempt was estimated to need.
-    smaller = replace(plan.device, memory=min(plan.device.memory, current_plan.memory.peak))
-    problem = replace(plan, device=smaller).problem
+    smaller_device = replace(plan.device, memory=min(plan.device.memory, current_plan.memory.peak))
+    problem = replace(plan, device=smaller_device).problem
     raise NotEnoughMemoryError(f"out of memory with the executor '{current_plan.executor}'; {problem}")
 
 
@@ -133,8 +133,8 @@ def fold_together(
     the computation fails. In the last case `say` is called with the reason. Each target has its own plan and its own
     `stages`, which get an equal share of the time.
     """
-    shared, replays = Stages(stages[0].device), runner.replays
-    dtype = dtype_on(options.dtype, properties_of(shared.device))
+    shared_stages, replays = Stages(stages[0].device), runner.replays
+    dtype = dtype_on(options.dtype, properties_of(shared_stages.device))
     if len(targets) < 2 or not fit_together(plans) or not can_share_batch(targets, options, dtype):
         return None
     try:
@@ -144,18 +144,18 @@ def fold_together(
             _progress_bar(model, targets[0].name, options, runner, hides_bar=hides_bar),
         ):
             run = executor("whole", spill)
-            predictions = fold(model.network, model.preset, targets, options, run, stages=shared, passes=runner)
+            predictions = fold(model.network, model.preset, targets, options, run, stages=shared_stages, passes=runner)
     except Exception as error:  # the caller folds each target alone by its own plan, in which memory suffices
         problem = f"{type(error).__name__}: {error}"
     else:
         for target, own in zip(targets, stages, strict=True):
-            _share(shared, own, target.name or model.preset.name, len(targets))
+            _share(shared_stages, own, target.name or model.preset.name, len(targets))
         provenance = _provenance(backends, executor="whole", targets_at_once=len(targets))
         measurements = {
             "executor": "whole",
             "replayed_passes": runner.replays - replays,
             "targets_at_once": len(targets),
-            "peak_of_all_gib": _gib(max(stage.peak_memory for stage in shared.finished)),
+            "peak_of_all_gib": _gib(max(stage.peak_memory for stage in shared_stages.finished)),
         }
         identity = _identity(model, options)
         return [
@@ -164,7 +164,7 @@ def fold_together(
         ]
     # After the `except` block, because the exception keeps the frames alive, and with them the tensors.
     runner.clear()
-    release(shared.device)
+    release(shared_stages.device)
     say(f"{len(targets)} targets together failed ({problem}); starting again with one at a time")
     return None
 

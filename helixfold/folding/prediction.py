@@ -238,10 +238,10 @@ class Prediction:
         length = len(self.plddt)
         check_chain_ids(self.chain_ids, len(self.chain_ids))
         if self.structure is not None:
-            length, numbered = len(self.structure.aatype), np.unique(self.structure.chain_index)
-            if not np.array_equal(numbered, np.arange(len(self.chain_ids))):
+            length, chain_indices = len(self.structure.aatype), np.unique(self.structure.chain_index)
+            if not np.array_equal(chain_indices, np.arange(len(self.chain_ids))):
                 raise ValueError(
-                    f"chain_index must number each of {len(self.chain_ids)} chains from 0, got {numbered.tolist()}"
+                    f"chain_index must number each of {len(self.chain_ids)} chains from 0, got {chain_indices.tolist()}"
                 )
         if self.plddt.shape != (length,):
             raise ValueError(f"plddt must have one value for each of {length} residues, got shape {self.plddt.shape}")
@@ -310,8 +310,8 @@ class Prediction:
         """
         from helixfold.analysis.complexes import superposition_on  # noqa: PLC0415
 
-        moved = superposition_on(chains_of(self), chains_of(reference)).apply(self.protein.atom_positions)
-        return replace(self, structure=replace(self.protein, atom_positions=moved))
+        positions = superposition_on(chains_of(self), chains_of(reference)).apply(self.protein.atom_positions)
+        return replace(self, structure=replace(self.protein, atom_positions=positions))
 
     def score_against(self, reference: Reference) -> "Scores | ComplexComparison":
         """Return lDDT, TM-score, GDT and RMSD against a reference; residues are paired by sequence alignment.
@@ -396,8 +396,8 @@ class Prediction:
 
         if reference is None:
             return show_structure(self.protein, color=color, side_chains=side_chains)
-        known = protein_from_chains(chains_of(reference))
-        return show_together({"reference": known, self.name: self.superpose_on(known).protein})
+        reference_protein = protein_from_chains(chains_of(reference))
+        return show_together({"reference": reference_protein, self.name: self.superpose_on(reference_protein).protein})
 
     def film(self, reference: Reference | None = None) -> Any:
         """Show the structures of the recycling iterations in a notebook, as a film with a counter.
@@ -409,12 +409,15 @@ class Prediction:
 
         if self.recycling_iterations is None:
             raise ValueError(f"{self.name} has no recycling iterations: predict with save_passes=True")
-        known = self.protein if reference is None else protein_from_chains(chains_of(reference))
-        frames = [replace(self, structure=each).superpose_on(known).protein for each in self.recycling_iterations]
+        reference_protein = self.protein if reference is None else protein_from_chains(chains_of(reference))
+        frames = [
+            replace(self, structure=each).superpose_on(reference_protein).protein for each in self.recycling_iterations
+        ]
         labels = [f"recycling iteration {number} of {len(frames)}" for number in range(1, len(frames) + 1)]
-        return show_film(frames, None if reference is None else known, labels)
+        return show_film(frames, None if reference is None else reference_protein, labels)
 
     def _pae_or_error(self) -> Float[np.ndarray, "r r"]:
+        """Return the PAE; raise ValueError if the model does not predict it."""
         if self.pae is None:
             raise ValueError(f"{self.name} has no PAE: models with _ptm and _multimer predict it")
         return self.pae

@@ -14,9 +14,9 @@ SearchPurpose = Literal["alignment", "pairs", "templates"]
 # User name and password of a URL, before the @, and its query after the question mark, which may contain a key.
 _NAME_AND_PASSWORD = re.compile(r"([a-z][a-z0-9+.-]*://)[^/?#\s]*@", re.IGNORECASE)
 _URL_QUERY = re.compile(r"([a-z][a-z0-9+.-]*://[^?\s]*)\?\S*", re.IGNORECASE)
-_HIDDEN = "***"  # replaces secrets
+_SECRET_REPLACEMENT = "***"  # replaces secrets
 # Maximum number of recorded characters of a command, because a shell may expand a star to thousands of words.
-_MAX_CHARACTERS = 4000
+_MAX_COMMAND_CHARACTERS = 4000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,9 +120,11 @@ def recorded_command(words: Sequence[str]) -> tuple[str, ...]:
     characters = 0
     for index, word in enumerate(words):
         characters += len(word)
-        if characters > _MAX_CHARACTERS:
+        if characters > _MAX_COMMAND_CHARACTERS:
             return (*recorded, f"... and {len(words) - index} more words")
-        recorded.append(_URL_QUERY.sub(rf"\1?{_HIDDEN}", _NAME_AND_PASSWORD.sub(rf"\1{_HIDDEN}@", word)))
+        recorded.append(
+            _URL_QUERY.sub(rf"\1?{_SECRET_REPLACEMENT}", _NAME_AND_PASSWORD.sub(rf"\1{_SECRET_REPLACEMENT}@", word))
+        )
     return tuple(recorded)
 
 

@@ -41,8 +41,8 @@ class FoldingTarget:
     """Input of `fold`: a target's features, and optionally a structure to start from and residue offsets.
 
     `name` is the name of the prediction; None takes the model's name. The first iteration recycles the atom positions
-    of `initial_guess` (Å), or zeros; see `helixfold.folding.initial_guess`. `offsets` are sequence distances of residue
-    pairs; see `helixfold.folding.residue_offsets`. `restraints` are for AlphaLink's networks.
+    of `initial_guess` (Å), or zeros; see `helixfold.folding.initial_guess`. `offsets` are the sequence offsets i - j of
+    residue pairs; see `helixfold.folding.residue_offsets`. `restraints` are for AlphaLink's networks.
     """
 
     features: TargetFeatures

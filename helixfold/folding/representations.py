@@ -51,17 +51,19 @@ def representations(
     """
     targets = [targets] if isinstance(targets, Target | ComplexInput) else targets
     options = replace(options or FoldingOptions(), representations=(names,) if isinstance(names, str) else tuple(names))
-    memory, where = memory or MemoryOptions(), pick_device(device)
+    memory, network_device = memory or MemoryOptions(), pick_device(device)
     ready = memory.limited(find_models(() if model is None else (model,), weights, seed=options.seed)[0])
-    dtype = dtype_on(options.dtype, properties_of(where))
-    cast_trunk(ready.network.to(where), dtype)
+    dtype = dtype_on(options.dtype, properties_of(network_device))
+    cast_trunk(ready.network.to(network_device), dtype)
     results: dict[int, dict[RepresentationName, np.ndarray]] = {}
     order = sorted(range(len(targets)), key=lambda index: len(targets[index].sequence))
     at_once = max(1, targets_at_once)
     batches = [order[start : start + at_once] for start in range(0, len(order), at_once)]
     for batch in tqdm(batches, desc="targets", leave=False, delay=2.0, disable=hides_bars(None)):
         features = [target_features(targets[index]) for index in batch]
-        for index, prediction in zip(batch, _predict(features, ready, options, memory, Stages(where)), strict=True):
+        for index, prediction in zip(
+            batch, _predict(features, ready, options, memory, Stages(network_device)), strict=True
+        ):
             results[index] = dict(prediction.representations or {})
     return [results[index] for index in range(len(targets))]
 

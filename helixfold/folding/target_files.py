@@ -6,8 +6,8 @@ from data_pipeline.io.errors import InputError, printable
 from data_pipeline.parse.fasta import file_names
 
 # Suffixes of the files that `file_of_target` looks for.
-STRUCTURES = (".cif", ".mmcif", ".pdb", ".cif.gz", ".pdb.gz")
-RESTRAINTS = (".csv", ".tsv", ".txt")
+STRUCTURE_SUFFIXES = (".cif", ".mmcif", ".pdb", ".cif.gz", ".pdb.gz")
+RESTRAINT_SUFFIXES = (".csv", ".tsv", ".txt")
 
 
 def file_of_target(path: Path, target: str, suffixes: tuple[str, ...], *, only: bool) -> Path:
@@ -24,7 +24,7 @@ def file_of_target(path: Path, target: str, suffixes: tuple[str, ...], *, only: 
     if not path.is_dir():
         raise InputError.at(path, "no such file or directory")
     files = (path / f"{name}{suffix}" for name in file_names(target) for suffix in suffixes)
-    found = next((file for file in files if file.is_file()), None)
-    if found is None:
+    target_file = next((file for file in files if file.is_file()), None)
+    if target_file is None:
         raise InputError.at(path, f"has no file of this target, such as {example}", record=target)
-    return found
+    return target_file

@@ -22,7 +22,7 @@ from helixfold.folding.model_input import draw, model_input
 from helixfold.folding.options import FoldingOptions
 from helixfold.folding.prediction import Prediction
 from helixfold.folding.recycling import FoldingTarget, fold
-from helixfold.folding.target_files import STRUCTURES, file_of_target
+from helixfold.folding.target_files import STRUCTURE_SUFFIXES, file_of_target
 from helixfold.model.batch import Batch
 from helixfold.model.outputs import Recycled
 from helixfold.model.presets import tiny
@@ -129,15 +129,15 @@ def test_another_protein_is_refused(tmp_path: Path) -> None:
 def test_files_are_found_by_target(tmp_path: Path) -> None:
     file = tmp_path / "one.cif"
     file.touch()
-    assert file_of_target(file, "anything", STRUCTURES, only=True) == file
-    assert file_of_target(tmp_path, "one", STRUCTURES, only=False) == file
+    assert file_of_target(file, "anything", STRUCTURE_SUFFIXES, only=True) == file
+    assert file_of_target(tmp_path, "one", STRUCTURE_SUFFIXES, only=False) == file
     for path, only, problem in (
         (file, False, "is one file for several targets; pass a directory"),
         (tmp_path / "none", True, "no such file or directory"),
         (tmp_path, False, r"has no file of this target, such as two\.cif"),
     ):
         with pytest.raises(InputError, match=problem):
-            file_of_target(path, "two", STRUCTURES, only=only)
+            file_of_target(path, "two", STRUCTURE_SUFFIXES, only=only)
 
 
 def test_a_prediction_starts_from_an_earlier_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,7 +33,7 @@ from helixfold.apps.targets import failures_of_skipped, requested_targets, skipp
 from helixfold.folding.initial_guess import guessed_positions
 from helixfold.folding.model_input import input_notes
 from helixfold.folding.recycling import FoldingTarget
-from helixfold.folding.target_files import RESTRAINTS, STRUCTURES, file_of_target
+from helixfold.folding.target_files import RESTRAINT_SUFFIXES, STRUCTURE_SUFFIXES, file_of_target
 from helixfold.folding.templates import templates_read as templates_read_by
 from helixfold.report.page import counted
 from helixfold.report.pulldown import PulldownEntry
@@ -210,9 +210,9 @@ def _checked(jobs: Sequence[Job], files: Sequence[Path], options: PredictOptions
             names.add(job.title, file)
             guess = restraints = None
             if options.initial_guess is not None:
-                guess = file_of_target(options.initial_guess, job.title, STRUCTURES, only=only)
+                guess = file_of_target(options.initial_guess, job.title, STRUCTURE_SUFFIXES, only=only)
             if options.restraints is not None:
-                restraints = file_of_target(options.restraints, job.title, RESTRAINTS, only=only)
+                restraints = file_of_target(options.restraints, job.title, RESTRAINT_SUFFIXES, only=only)
             valid.append(replace(job, initial_guess=guess, restraints=restraints))
             _ = valid[-1].distance_restraints  # so that errors in the files of all targets are listed together
     return valid
