@@ -30,7 +30,7 @@ from helixfold.parallel.shard import Shard, pad_to, padded
 # An operand is computed and gathered in groups of channels: this number times the number of ranks.
 CHANNEL_GROUPS = 16
 # Temporary elements per element of a slab: send and receive buffers of an exchange; norms, projections and gates.
-_TEMPORARIES = 8
+_TEMPORARIES_PER_ELEMENT = 8
 
 
 class Axial(Executor):
@@ -314,4 +314,4 @@ def _products(
 def _rows_at_once(within: Slabs, rows: Float[LocalStream, "b i j c"]) -> int:
     """Return the number of rows of a stream in a slab of the executor."""
     row = rows.shape[0] * rows.shape[2] * rows.shape[3] * rows.dtype.itemsize
-    return within.rows_at_once(rows, lambda: _TEMPORARIES * row)
+    return within.rows_at_once(rows, lambda: _TEMPORARIES_PER_ELEMENT * row)

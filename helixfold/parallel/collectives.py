@@ -134,6 +134,8 @@ class Pending:
 
 
 class _Start(torch.autograd.Function):
+    """Autograd function that starts a collective, and in the backward pass waits for its adjoint."""
+
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, pending: Pending) -> Tensor:
         ctx.pending = pending
@@ -151,6 +153,8 @@ class _Start(torch.autograd.Function):
 
 
 class _Wait(torch.autograd.Function):
+    """Autograd function that waits for a collective, and in the backward pass starts its adjoint."""
+
     @staticmethod
     def forward(ctx: Any, token: Tensor, pending: Pending) -> Tensor:
         ctx.pending = pending

@@ -26,7 +26,7 @@ from data_pipeline.io.child_processes import (
 from helixfold.parallel.mesh import join, leave
 from helixfold.parallel.task_queue import TaskQueue, task_store
 
-_FAILED = 1  # exit code
+_FAILED_CODE = 1  # exit code
 _TERMINATION_TIMEOUT = 20  # seconds from a termination signal until a process is killed
 _HOST = "127.0.0.1"
 _SPAWN = multiprocessing.get_context("spawn")
@@ -82,7 +82,7 @@ def launch(
                 if code < 0:
                     print(f"helixfold: process {rank} was ended from outside (signal {-code})", file=sys.stderr)
                 if not queue.is_open:
-                    return LaunchResult(code if code > 0 else _FAILED)
+                    return LaunchResult(code if code > 0 else _FAILED_CODE)
                 first = rank - rank % ranks_per_task
                 first_died |= first == 0
                 for other in range(first, first + ranks_per_task):
@@ -158,7 +158,7 @@ def _run(function: Callable[..., None], *arguments: Any) -> None:
         function(*arguments)
     except Exception:
         if parent_has_ended():
-            os._exit(_FAILED)  # the store ended with the parent, and nobody reads the error
+            os._exit(_FAILED_CODE)  # the store ended with the parent, and nobody reads the error
         raise
 
 

@@ -54,13 +54,13 @@ class Layout(Checked):
             degrees[name] = int(value)
         if any_dp:
             degrees.pop("dp", None)
-        sharing = cls(**{name: count for name, count in degrees.items() if name != "dp"})
+        per_sample = cls(**{name: count for name, count in degrees.items() if name != "dp"})
         if "dp" not in degrees:
-            if ranks % sharing.ranks:
+            if ranks % per_sample.ranks:
                 raise ConfigError(
-                    f"{ranks} ranks cannot be divided into groups of {sharing.ranks} ({text}); {_suggestions(ranks)}"
+                    f"{ranks} ranks cannot be divided into groups of {per_sample.ranks} ({text}); {_suggestions(ranks)}"
                 )
-            degrees["dp"] = ranks // sharing.ranks
+            degrees["dp"] = ranks // per_sample.ranks
         layout = cls(**degrees)
         if layout.ranks != ranks:
             raise ConfigError(f"layout {layout} needs {layout.ranks} ranks, got {ranks}; {_suggestions(ranks)}")
@@ -105,7 +105,7 @@ def _suggestions(ranks: int) -> str:
     return f"these fit: {'; '.join(str(layout) for layout in fitting)}"
 
 
-_POLL = 0.05  # seconds between two looks at the store
+_POLL_SECONDS = 0.05  # seconds between two looks at the store
 
 
 def rendezvous_store(timeout: timedelta) -> tuple[Store, int, int]:
@@ -127,9 +127,9 @@ def _announce(store: Store, size: int, deadline: float) -> str:
     announced: list[str] = []
     name = ""
     while True:
-        here = [place.decode() for place in store.multi_get([f"here/{rank}" for rank in range(size)])]
-        if here != announced:
-            name, announced = uuid4().hex, here
+        current_keys = [key.decode() for key in store.multi_get([f"here/{rank}" for rank in range(size)])]
+        if current_keys != announced:
+            name, announced = uuid4().hex, current_keys
             store.set("call", json.dumps({"name": name, "ranks": announced}))
         answers = [f"answer/{rank}" for rank in range(1, size)]
         if store.check(answers) and all(answer.decode() == name for answer in store.multi_get(answers)):
@@ -156,7 +156,7 @@ def _wait(deadline: float) -> None:
     """Pause between two looks at the store; raise `DistStoreError` after the deadline."""
     if time.monotonic() > deadline:
         raise DistStoreError("a rank did not join in time")
-    time.sleep(_POLL)
+    time.sleep(_POLL_SECONDS)
 
 
 # After this time without a result, a rank of a collective counts as lost.
@@ -287,14 +287,14 @@ def join(device: str = "auto", layout: str | None = None, timeout: float = TIMEO
     setup_timeout = timedelta(seconds=max(timeout, _SETUP_TIMEOUT))
     store, rank, size = rendezvous_store(setup_timeout)
     dist.init_process_group(backend=backend, store=store, rank=rank, world_size=size, timeout=setup_timeout)
-    place = torch.device("cpu")
+    own_device = torch.device("cpu")
     if on_gpu:
-        place = pick_device(f"cuda:{dist.get_node_local_rank()}")
+        own_device = pick_device(f"cuda:{dist.get_node_local_rank()}")
     if layout is None:
-        return make_mesh(Layout(dp=size), place, timeout)
-    any_dp_flag = torch.tensor(int(any_dp), device=place)
+        return make_mesh(Layout(dp=size), own_device, timeout)
+    any_dp_flag = torch.tensor(int(any_dp), device=own_device)
     dist.broadcast(any_dp_flag, src=0)
-    return make_mesh(Layout.parse(layout, size, any_dp=bool(any_dp_flag)), place, timeout)
+    return make_mesh(Layout.parse(layout, size, any_dp=bool(any_dp_flag)), own_device, timeout)
 
 
 def make_mesh(layout: Layout, device: torch.device, timeout: float = TIMEOUT) -> Mesh:

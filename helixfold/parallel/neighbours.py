@@ -7,7 +7,7 @@ from multiprocessing.synchronize import Semaphore
 
 from data_pipeline.io.child_processes import end_with_parent, interruptions_postponed, leave_interruptions_to_parent
 
-_SIZE = 192  # rows and columns of the matrices that a process multiplies
+_MATRIX_SIZE = 192  # rows and columns of the matrices that a process multiplies
 _SECONDS_TO_START = 60
 
 
@@ -42,7 +42,7 @@ def _compute(started: Semaphore) -> None:
     import torch  # noqa: PLC0415
 
     torch.set_num_threads(1)
-    matrix = torch.ones(_SIZE, _SIZE)
+    matrix = torch.ones(_MATRIX_SIZE, _MATRIX_SIZE)
     started.release()
     while True:
         matrix @ matrix

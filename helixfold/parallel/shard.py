@@ -45,10 +45,12 @@ class Shard:
 
     @property
     def dtype(self) -> torch.dtype:
+        """The dtype of the stream."""
         return self._local.dtype
 
     @property
     def device(self) -> torch.device:
+        """The device of this rank's part."""
         return self._local.device
 
     @property

@@ -63,6 +63,7 @@ class TaskQueue:
         return len(self._names())
 
     def _names(self) -> list[str]:
+        """Return the names of all tasks."""
         return json.loads(self._store.get("names"))
 
     def _reported(self) -> dict[str, str | None]:

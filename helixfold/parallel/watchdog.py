@@ -11,7 +11,7 @@ from data_pipeline.io.errors import printable
 
 # Time that the remaining ranks wait for each other's reports. A rank that waits for a dead rank notices at once. A rank
 # that waits for a live rank notices at its own timeout, which is awaited only if it is at most `_SHORT_TIMEOUT`.
-_GRACE, _SHORT_TIMEOUT = 5.0, 30.0  # seconds
+_GRACE_SECONDS, _SHORT_TIMEOUT = 5.0, 30.0  # seconds
 # Parts of the messages of gloo's errors, which do not have their own type.
 _GLOO_MESSAGES = ("gloo", "Connection closed by peer", "Connection reset by peer", "Timed out waiting")
 
@@ -41,7 +41,7 @@ def report_lost_ranks(timeout: float) -> Iterator[None]:
         if not (isinstance(error, dist.DistError) or any(word in message for word in _GLOO_MESSAGES)):
             raise
         rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 0)
-        remaining_ranks = _remaining_ranks(rank, size, _GRACE + min(timeout, _SHORT_TIMEOUT))
+        remaining_ranks = _remaining_ranks(rank, size, _GRACE_SECONDS + min(timeout, _SHORT_TIMEOUT))
         missing = [str(rank) for rank in range(size) if rank not in remaining_ranks]
         if missing:
             which = f"{'ranks' if len(missing) > 1 else 'rank'} {', '.join(missing)} of {size}"
