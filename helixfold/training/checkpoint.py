@@ -33,7 +33,7 @@ from helixfold.training.checkpoint_files import (
 )
 
 # Files in the directory of checkpoints: the step of the best one, and the lock of the run that writes here.
-BEST = "best.json"
+BEST_FILE = "best.json"
 LOCK = ".lock"
 # Time to wait for the lock, because a killed process holds it until the system has freed its memory.
 LOCK_TIMEOUT = 10.0  # seconds
@@ -125,7 +125,7 @@ class Checkpoints:
             if not checkpoint_path(self._directory, step).is_dir():
                 self._problems.append(f"step {step} has the best score but no checkpoint in {self._directory}")
                 return
-            with atomic_write(self._directory / BEST) as temporary:
+            with atomic_write(self._directory / BEST_FILE) as temporary:
                 temporary.write_text(json.dumps({"step": step}))
             self._prune()
         except OSError as error:
@@ -140,12 +140,13 @@ class Checkpoints:
     def best(self) -> int | None:
         """Return the step marked as the best, as seen by this rank; None if none is marked."""
         try:
-            step = read_json(self._directory / BEST, "delete it")["step"]
+            step = read_json(self._directory / BEST_FILE, "delete it")["step"]
         except (ValueError, KeyError, TypeError):
             return None  # At worst, the best checkpoint is deleted; the newest ones never are.
         return step if step in checkpoint_steps(self._directory) else None
 
     def _open(self) -> None:
+        """Create the directory, lock it, and remove leftovers of a killed run."""
         with os_errors_as_input_errors(self._directory, "cannot hold checkpoints"):
             self._directory.mkdir(parents=True, exist_ok=True)
             problem = "another run writes its checkpoints here; wait for it, or train in another directory"
@@ -184,9 +185,9 @@ class Checkpoints:
             write_checkpoint(self._directory, step, tensors, record)
         except OSError as error:
             newest = self.latest()
-            left = "there is none yet" if newest is None else f"the newest checkpoint is from step {newest}"
-            where = f"to {self._directory} ({error_reason(error)})"
-            self._failure = f"the checkpoint of step {step} could not be written {where}; {left}"
+            newest_text = "there is none yet" if newest is None else f"the newest checkpoint is from step {newest}"
+            destination = f"to {self._directory} ({error_reason(error)})"
+            self._failure = f"the checkpoint of step {step} could not be written {destination}; {newest_text}"
             self._problems.append(self._failure)
             return
         try:
@@ -202,16 +203,22 @@ class Checkpoints:
                 remove_checkpoint(self._directory, step)
 
     def _wait(self) -> None:
+        """Wait for the save in the background, if any."""
         if self._pending is not None:
             self._pending.result()
 
     def _finish(self) -> None:
+        """Wait for the last save, and raise `InputError` if it failed."""
         self._wait()
         if self._failure is not None:
             self._problems = [problem for problem in self._problems if problem != self._failure]
             raise InputError(f"{self._failure}; free space or allow writing there, and start the run again")
 
     def _restore(self, tensors: Mapping[str, Tensor]) -> dict[str, Any] | None:
+        """Fill the tensors from the newest intact checkpoint, and return its step, record and damaged newer ones.
+
+        Return None if there is no checkpoint.
+        """
         self._wait()
         damaged: dict[int, str] = {}
         for step in reversed(checkpoint_steps(self._directory)):

@@ -36,9 +36,9 @@ FORMAT_VERSION = 1
 PIECE_BYTES = 1 << 23
 
 # Names of checkpoints; of an unfinished mark of the best one; and of incomplete, replaced and deleted checkpoints.
-_NAME = re.compile(r"step_(\d{8,})")
-_UNFINISHED = re.compile(r"\.best\.json\.[0-9a-f]{8}\.partial")
-_HIDDEN = re.compile(r"\.(step_\d{8,})\.[0-9a-f]{8}\.(partial|replaced|deleted)")
+_CHECKPOINT_NAME = re.compile(r"step_(\d{8,})")
+_UNFINISHED_MARK = re.compile(r"\.best\.json\.[0-9a-f]{8}\.partial")
+_HIDDEN_NAME = re.compile(r"\.(step_\d{8,})\.[0-9a-f]{8}\.(partial|replaced|deleted)")
 
 
 class DamagedError(Exception):
@@ -69,7 +69,7 @@ def checkpoint_steps(directory: Path) -> list[int]:
     """Return the steps that have a checkpoint, intact or damaged, in ascending order."""
     if not directory.is_dir():
         return []
-    return sorted(int(match[1]) for path in directory.iterdir() if (match := _NAME.fullmatch(path.name)))
+    return sorted(int(match[1]) for path in directory.iterdir() if (match := _CHECKPOINT_NAME.fullmatch(path.name)))
 
 
 def write_checkpoint(directory: Path, step: int, tensors: Mapping[str, Tensor], record: str) -> None:
@@ -191,12 +191,12 @@ def remove_leftovers(directory: Path) -> None:
     A checkpoint that was being replaced gets its name back.
     """
     for path in sorted(directory.iterdir()):
-        if match := _HIDDEN.fullmatch(path.name):
+        if match := _HIDDEN_NAME.fullmatch(path.name):
             if match[2] == "replaced" and not (directory / match[1]).exists():
                 path.rename(directory / match[1])
             else:
                 shutil.rmtree(path, ignore_errors=True)
-        elif _UNFINISHED.fullmatch(path.name):
+        elif _UNFINISHED_MARK.fullmatch(path.name):
             path.unlink()
 
 
@@ -247,11 +247,13 @@ def _pieces(flat: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
 def _parse(content: bytes) -> Manifest:
     """Return the manifest in the content of a file; raise `DamagedError` if it is damaged or of another format."""
     try:
-        outer = parse_json(content)
-        body = outer["checkpoint"]
-        if outer["format"] != FORMAT_VERSION:
-            raise DamagedError(f"{MANIFEST} has format {printable(str(outer['format']))}; expected {FORMAT_VERSION}")
-        if outer["sha256"] != _manifest_sha256(body):
+        content_json = parse_json(content)
+        body = content_json["checkpoint"]
+        if content_json["format"] != FORMAT_VERSION:
+            raise DamagedError(
+                f"{MANIFEST} has format {printable(str(content_json['format']))}; expected {FORMAT_VERSION}"
+            )
+        if content_json["sha256"] != _manifest_sha256(body):
             raise DamagedError(f"{MANIFEST} has changed since it was written (checksum)")
         if any(Path(name).name != name for name in body["files"]):
             raise DamagedError(f"{MANIFEST} lists files outside the checkpoint")
@@ -272,6 +274,7 @@ def _manifest_sha256(body: Any) -> str:
 
 
 def _dtype_name(tensor: Tensor) -> str:
+    """Return the name of a tensor's dtype, such as "float32"."""
     return str(tensor.dtype).removeprefix("torch.")
 
 

@@ -83,8 +83,8 @@ def memory_per_rank(mesh: Mesh) -> int:
     """
     ranks = mesh.all_gather({"host": platform.node(), "free": available_memory(mesh.device)})
     hosts = [rank["host"] for rank in ranks]
-    sharing = 1 if mesh.device.type == "cuda" else max(hosts.count(host) for host in hosts)
-    return int(min(rank["free"] for rank in ranks)) // sharing
+    ranks_per_host = 1 if mesh.device.type == "cuda" else max(hosts.count(host) for host in hosts)
+    return int(min(rank["free"] for rank in ranks)) // ranks_per_host
 
 
 def memory_table(config: TrainingConfig, memory: int, properties: DeviceProperties) -> Iterator[str]:

@@ -48,13 +48,13 @@ from helixfold.training.progress import print_message
 from helixfold.training.step import forward
 
 MAX_NAMES_BYTES = 2**26  # maximum size of a file of names
-_COMMENT = re.compile(r"(?:^|\s)#")  # Names may contain "#", but not after a space.
-_CA = ATOM_ORDER["CA"]
+_COMMENT_START = re.compile(r"(?:^|\s)#")  # Names may contain "#", but not after a space.
+_CA_INDEX = ATOM_ORDER["CA"]
 # Fields of `HeldOutScores` whose means are reported, and fields of `InterfaceScores` whose means are not.
-_AVERAGED = ("lddt_ca", "lddt", "tm_score", "gdt_ts", "gdt_ha", "rmsd", "plddt", "violations")
-_COUNTS = ("chains", "interfaces")
+_AVERAGED_SCORES = ("lddt_ca", "lddt", "tm_score", "gdt_ts", "gdt_ha", "rmsd", "plddt", "violations")
+_COUNT_FIELDS = ("chains", "interfaces")
 # Minimum DockQ of an acceptable interface (Basu & Wallner 2016).
-ACCEPTABLE = 0.23
+ACCEPTABLE_DOCKQ = 0.23
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +65,8 @@ class InterfaceScores:
     interfaces. A score is None where it is not defined, such as interface scores if no chains are in contact.
     """
 
-    chains: int  # with folded residues
-    interfaces: int
+    chains: int  # number of chains with folded residues
+    interfaces: int  # number of chain pairs in contact in the true structure
     chain_lddt_ca: float | None  # mean over the chains, from distances within each chain
     chain_tm_score: float | None  # mean over the chains, each superposed separately
     dockq: float | None
@@ -109,18 +109,19 @@ class HeldOutScores:
 def mean_scores(scores: Sequence[HeldOutScores]) -> dict[str, float]:
     """Return the mean of each score, of the weighted loss ("loss") and of its terms ("loss/fape" ...).
 
-    A mean interface score is over the complexes for which the score is defined.
+    A mean interface score is over the complexes for which the score is defined. Without any scores, the result is
+    empty.
     """
     if not scores:
         return {}
-    means = {name: float(np.mean([getattr(each, name) for each in scores])) for name in _AVERAGED}
+    means = {name: float(np.mean([getattr(each, name) for each in scores])) for name in _AVERAGED_SCORES}
     for term in scores[0].losses:
         name = "loss" if term == "weighted" else f"loss/{term}"
         means[name] = float(np.mean([each.losses[term] for each in scores]))
     complexes = [each.interface for each in scores if each.interface is not None]
     for field in fields(InterfaceScores):
         values = [value for each in complexes if (value := getattr(each, field.name)) is not None]
-        if values and field.name not in _COUNTS:
+        if values and field.name not in _COUNT_FIELDS:
             means[field.name] = float(np.mean(values))
     return means
 
@@ -143,7 +144,7 @@ def read_names(path: str | PathLike[str], known: Collection[str], kind: str = "c
     lines_of: dict[str, int] = {}
     text = read_text(path, MAX_NAMES_BYTES, f"a list of held-out data has the name of one {kind} on each line")
     for line_number, line in enumerate(text.split("\n"), start=1):
-        name = _COMMENT.split(line, maxsplit=1)[0].strip()
+        name = _COMMENT_START.split(line, maxsplit=1)[0].strip()
         if not name:
             continue
         if name not in known:
@@ -185,7 +186,7 @@ def evaluate(
     """
     is_multimer = model.config.method == "multimer"
     kind = "complex" if is_multimer else "chain"
-    whole = replace(
+    evaluation_example = replace(
         example,
         # A held-out chain never has its own structure as a template.
         template_augmentation=TemplateAugmentation(),
@@ -201,7 +202,7 @@ def evaluate(
     model.eval()
     for index, name in enumerate(names):
         try:
-            batch = _held_out_batch(draw(store, name, whole, config.num_recycles + 1), device)
+            batch = _held_out_batch(draw(store, name, evaluation_example, config.num_recycles + 1), device)
         except InputError as error:
             report(f"held-out {kind} {printable(name)} is skipped: {error}")
             continue
@@ -265,7 +266,7 @@ def _generator_for(name: str) -> np.random.Generator:
 
 def _held_out_batch(example: TrainingExample, device: torch.device) -> TrainingBatch:
     """Return an example as a batch of one; raise `InputError` if none of its C-alpha atoms were observed."""
-    if not example.truth.all_atom_mask[:, _CA].any():
+    if not example.truth.all_atom_mask[:, _CA_INDEX].any():
         raise InputError(f"none of the C-alpha atoms of its {len(example.truth.aatype)} residues were observed")
     return pack(StepExamples(step=0, micro_batch=0, examples=(example,), refused=()), None).on(device)
 
@@ -286,9 +287,10 @@ def _scores(name: str, outputs: Outputs, batch: TrainingBatch, loss: LossConfig)
         overlap_tolerance=loss.clash_overlap_tolerance,
     )
     predicted, true = (
-        positions[0, :, _CA].cpu().numpy() for positions in (outputs.structure.positions, labels.all_atom_positions)
+        positions[0, :, _CA_INDEX].cpu().numpy()
+        for positions in (outputs.structure.positions, labels.all_atom_positions)
     )
-    observed = labels.all_atom_mask[0, :, _CA].cpu().numpy() > 0
+    observed = labels.all_atom_mask[0, :, _CA_INDEX].cpu().numpy() > 0
     superposed = metrics.superposed_scores(predicted[observed], true[observed])
     return HeldOutScores(
         name=name,
@@ -330,7 +332,7 @@ def _write_structure(
     protein = Protein(
         aatype=batch.aatype[0].cpu().numpy(),
         # Predictions are centred, because their position is arbitrary and a PDB file has few digits.
-        atom_positions=(positions - positions[:, _CA].mean(0)) * mask[..., None],
+        atom_positions=(positions - positions[:, _CA_INDEX].mean(0)) * mask[..., None],
         atom_mask=mask,
         residue_index=batch.residue_index[0].cpu().numpy() + 1,
         # Chains are renumbered, because a crop may lack some of them.
@@ -375,18 +377,18 @@ def interface_scores(outputs: Outputs, labels: Labels, batch: MultimerBatch) -> 
     )
     compared = compare_complexes(predicted_chains, true_chains)
     interfaces = compared.interfaces if compared is not None else ()
-    alone = [
-        (predicted[here, _CA], true[here, _CA])
+    points_of_chains = [
+        (predicted[observed_residues, _CA_INDEX], true[observed_residues, _CA_INDEX])
         for each in chains
-        if len(here := each[observed[each, _CA] > 0]) >= MIN_RESIDUES
+        if len(observed_residues := each[observed[each, _CA_INDEX] > 0]) >= MIN_RESIDUES
     ]
     return InterfaceScores(
         chains=len(chains),
         interfaces=len(interfaces),
-        chain_lddt_ca=_mean_or_none([metrics.lddt(*points, np.arange(len(points[0]))) for points in alone]),
-        chain_tm_score=_mean_or_none([metrics.superposed_scores(*points).tm_score for points in alone]),
+        chain_lddt_ca=_mean_or_none([metrics.lddt(*points, np.arange(len(points[0]))) for points in points_of_chains]),
+        chain_tm_score=_mean_or_none([metrics.superposed_scores(*points).tm_score for points in points_of_chains]),
         dockq=_mean_or_none([each.dockq for each in interfaces]),
-        acceptable=_mean_or_none([each.dockq >= ACCEPTABLE for each in interfaces]),
+        acceptable=_mean_or_none([each.dockq >= ACCEPTABLE_DOCKQ for each in interfaces]),
         fnat=_mean_or_none([each.fnat for each in interfaces]),
         irms=_mean_or_none([each.irms for each in interfaces]),
         lrms=_mean_or_none([each.lrms for each in interfaces]),
@@ -440,9 +442,10 @@ def _iptm(outputs: Outputs, batch: MultimerBatch) -> float | None:
     logits = outputs.logits.aligned_error
     if logits is None:
         return None
-    other: torch.Tensor = batch.asym_id[:, :, None] != batch.asym_id[:, None]
-    return float((tm_of_alignments(logits, batch.seq_mask, other) * batch.seq_mask).max())
+    is_between_chains: torch.Tensor = batch.asym_id[:, :, None] != batch.asym_id[:, None]
+    return float((tm_of_alignments(logits, batch.seq_mask, is_between_chains) * batch.seq_mask).max())
 
 
 def _mean_or_none(values: Sequence[float]) -> float | None:
+    """Return the mean of values, or None if there are none."""
     return float(np.mean(values)) if values else None

@@ -33,24 +33,28 @@ from helixfold.training.alignment_features import alignment_features
 _OFFSET_MULTIPLE = 64  # Every array's offset is a multiple of this many bytes.
 # Names of fields of batches that are drawn for each sample.
 _BATCH_FIELDS = tuple(sampled_fields(Batch))
-_CHAIN_IDS = ("asym_id", "entity_id", "sym_id")
-_LABELS = ("true_msa", "bert_mask")  # fields of samples that only the losses read
+_CHAIN_ID_FIELDS = ("asym_id", "entity_id", "sym_id")
+_LABEL_FIELDS = ("true_msa", "bert_mask")  # fields of samples that only the losses read
 # These fields are the same in all recycling iterations of an example, so they are sent once.
 _SHARED_FIELDS = frozenset(
     name
-    for name in (*_BATCH_FIELDS, *_CHAIN_IDS)
-    if name.startswith("template_") or name in ("residue_index", "seq_mask", *_CHAIN_IDS)
+    for name in (*_BATCH_FIELDS, *_CHAIN_ID_FIELDS)
+    if name.startswith("template_") or name in ("residue_index", "seq_mask", *_CHAIN_ID_FIELDS)
 )
 # Axes of each field, as in SAMPLE_AXES, extended by fields with one residue axis and by scalars.
-_SCALARS = ("use_clamped_fape", "resolution", "is_distillation")
-_AXES = SAMPLE_AXES | dict.fromkeys((field.name for field in fields(GroundTruth)), "r") | dict.fromkeys(_SCALARS, "")
-_AXES |= dict.fromkeys(_CHAIN_IDS, "r") | dict.fromkeys(("copies_positions", "copies_mask"), "kr")
+_SCALAR_FIELDS = ("use_clamped_fape", "resolution", "is_distillation")
+_AXES_OF_FIELDS = (
+    SAMPLE_AXES | dict.fromkeys((field.name for field in fields(GroundTruth)), "r") | dict.fromkeys(_SCALAR_FIELDS, "")
+)
+_AXES_OF_FIELDS |= dict.fromkeys(_CHAIN_ID_FIELDS, "r") | dict.fromkeys(("copies_positions", "copies_mask"), "kr")
 # Integer fields of an alignment, from which features are computed on the device. Labels are sent separately.
-_ALIGNMENT = tuple(name for name in ALIGNMENT_AXES if name not in ("true_msa", "hidden"))
-_AXES |= {name: ALIGNMENT_AXES[name] for name in _ALIGNMENT}
+_ALIGNMENT_FIELDS = tuple(name for name in ALIGNMENT_AXES if name not in ("true_msa", "hidden"))
+_AXES_OF_FIELDS |= {name: ALIGNMENT_AXES[name] for name in _ALIGNMENT_FIELDS}
 # Fields of real numbers. All others are small integers (masks, residue types), sent as bytes if that is exact.
 _REAL_FIELDS = frozenset(
-    name for name in _AXES if "position" in name or name.endswith(("_feat", "_value", "pseudo_beta", "resolution"))
+    name
+    for name in _AXES_OF_FIELDS
+    if "position" in name or name.endswith(("_feat", "_value", "pseudo_beta", "resolution"))
 )
 # PyTorch's dtype for each dtype of NumPy.
 _TORCH_DTYPES = {
@@ -127,7 +131,7 @@ class PackedBatch:
         def iteration(index: int) -> Batch:
             values = dict(shared)
             if self.has_alignments:
-                values |= alignment_features({name: tensor(name, index) for name in _ALIGNMENT})
+                values |= alignment_features({name: tensor(name, index) for name in _ALIGNMENT_FIELDS})
             return kind(**values, **{name: tensor(name, index) for name in names if name not in values})
 
         recycling_inputs = tuple(map(iteration, range(self.num_iterations)))
@@ -142,8 +146,8 @@ class PackedBatch:
 
     def _stacked(self, memory: Any, name: str, field: str) -> Any:
         """Return one array of the batch: the examples' arrays, padded with zeros and stacked."""
-        slots, axes = self.slots[name], _AXES[field]
-        if field in _ALIGNMENT and self.has_alignments:
+        slots, axes = self.slots[name], _AXES_OF_FIELDS[field]
+        if field in _ALIGNMENT_FIELDS and self.has_alignments:
             kind = np.result_type(*(slot.dtype for slot in slots))
         else:
             kind = np.dtype(np.int64 if field in self.integers else np.float32)
@@ -213,14 +217,14 @@ def _arrays(drawn: StepExamples) -> dict[str, list[np.ndarray]]:
         drawn_fields = [_fields(example.drawn[index]) for example in examples]
         for name in drawn_fields[0]:
             stack = [each[name] for each in drawn_fields]
-            if name in _LABELS:
+            if name in _LABEL_FIELDS:
                 arrays[name] = stack  # The labels of the last iteration remain.
             elif index == 0 or name not in _SHARED_FIELDS:
                 arrays[f"{index}/{name}"] = stack
     arrays |= {
         field.name: [getattr(example.truth, field.name) for example in examples] for field in fields(examples[0].truth)
     }
-    arrays |= {name: [np.array(getattr(example, name), np.float32) for example in examples] for name in _SCALARS}
+    arrays |= {name: [np.array(getattr(example, name), np.float32) for example in examples] for name in _SCALAR_FIELDS}
     return {
         name: [np.ascontiguousarray(array).reshape(array.shape) for array in stack] for name, stack in arrays.items()
     }
@@ -232,7 +236,7 @@ def _fields(drawn: DrawnSample | Sample) -> dict[str, np.ndarray]:
         values = {field.name: getattr(drawn, field.name) for field in fields(drawn)}
         return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
     alignment = drawn.alignment
-    arrays = {name: getattr(alignment, name) for name in _ALIGNMENT}
+    arrays = {name: getattr(alignment, name) for name in _ALIGNMENT_FIELDS}
     # Residue types are shifted by 1, so that padding, which is 0, is not a residue.
     arrays["shown_msa"] = arrays["shown_msa"] + np.int8(1)
     return {**drawn.others, **arrays, "true_msa": alignment.true_msa, "bert_mask": alignment.hidden}

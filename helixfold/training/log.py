@@ -62,6 +62,7 @@ class TensorBoardWriter:
             self._file = None
 
     def _add(self, **content: Any) -> None:
+        """Write an event, unless an earlier one could not be written."""
         from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415
 
         if self._file is None:
@@ -146,11 +147,13 @@ class TrainingLog:
         self._tensorboard.close()
 
     def _write(self, kind: str, values: Mapping[str, Any]) -> None:
+        """Write a line of a type ("step", "evaluation" or "event") with these values."""
         line = {"type": kind, "time": round(time.time(), 3), **values}
         self._waiting += json.dumps(_finite(line), allow_nan=False).encode() + b"\n"
         self._write_waiting()
 
     def _write_waiting(self) -> None:
+        """Write all lines that are waiting; if that fails, keep them and print a message once."""
         try:
             while self._waiting:
                 self._waiting = self._waiting[self._file.write(self._waiting) :]

@@ -18,7 +18,7 @@ from helixfold.parallel.islands import make_islands
 from helixfold.parallel.mesh import Mesh
 
 # A synchronisation makes this optimizer state equal on all islands. The remaining state differs between islands.
-_COMMON = ("master", "average")
+_EQUAL_STATE = ("master", "average")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,8 @@ class OuterSync:
         """Make the parameters of all islands equal, and merge the results of their steps.
 
         `completed` are this island's steps since the last synchronisation. Return these steps with the results of all
-        islands, and messages for the log; both are the same on every rank.
+        islands, and messages for the log; both are the same on every rank. With a single island, return the steps
+        unchanged.
         """
         if self._outer is None:
             return list(completed), []
@@ -156,25 +157,33 @@ class OuterSync:
         return merged, [message] if report.left_out else []
 
     def gathered_state(self) -> dict[str, Tensor]:
-        """Return the state of all islands for a checkpoint; only the first rank's return value is complete."""
+        """Return the tensors of a checkpoint, by name; only the first rank's return value is complete.
+
+        With several islands, state that differs between islands is stacked on the CPU. With one, these are the
+        optimizer's own tensors.
+        """
         return self._state(self.islands.gather)
 
     def empty_state(self) -> dict[str, Tensor]:
-        """Return uninitialised tensors with the shapes of `gathered_state`, to restore a checkpoint into."""
+        """Return tensors with the shapes of `gathered_state`, to restore a checkpoint into.
+
+        State that differs between islands is uninitialised. All other tensors are the optimizers' own.
+        """
         return self._state(lambda tensor: torch.empty(self.islands.count, *tensor.shape, dtype=tensor.dtype))
 
     def _state(self, of_islands: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+        """Return the tensors of a checkpoint; `of_islands` collects a tensor from all islands."""
         state = self._optimizer.tensors()
         if self._outer is None:
             return state
-        own = {name: of_islands(tensor) for name, tensor in state.items() if name not in _COMMON}
-        return {name: state[name] for name in _COMMON} | own | self._outer.tensors()
+        own = {name: of_islands(tensor) for name, tensor in state.items() if name not in _EQUAL_STATE}
+        return {name: state[name] for name in _EQUAL_STATE} | own | self._outer.tensors()
 
     def restore(self, state: dict[str, Tensor]) -> None:
         """Continue from the tensors of `empty_state` after a checkpoint was restored into them."""
         if self._outer is not None:
             for name, tensor in self._optimizer.tensors().items():
-                if name not in _COMMON:
+                if name not in _EQUAL_STATE:
                     tensor.copy_(state[name][self.islands.index])
             self._outer.restored()
         self._optimizer.restored()
@@ -193,4 +202,5 @@ class OuterSync:
 
 
 def _mib(size: int) -> str:
+    """Return bytes as text in MiB."""
     return f"{size / 2**20:,.1f} MiB"

@@ -44,7 +44,7 @@ _RESOLUTION = 1.0
 class Frame:
     """A prediction of the chain after `step` training steps, superposed on the true structure."""
 
-    step: int
+    step: int  # number of completed steps
     loss: float  # weighted total loss of the last step; NaN before the first
     lddt: float  # lDDT-CA, 0 to 1
     prediction: Prediction
@@ -87,10 +87,10 @@ class OverfitRun:
         `config` is `settings()` by default.
         """
         self.config = settings() if config is None else config
-        read = read_structure(structure)
-        chain = read.chains[0]
-        self._labels = replace(chain_labels(read, chain), resolution=_RESOLUTION)
-        self.features = prepare(Target(name=read.name, sequence=chain.sequence)).features
+        parsed_structure = read_structure(structure)
+        chain = parsed_structure.chains[0]
+        self._labels = replace(chain_labels(parsed_structure, chain), resolution=_RESOLUTION)
+        self.features = prepare(Target(name=parsed_structure.name, sequence=chain.sequence)).features
         self.truth = Protein(
             aatype=chain.aatype,
             atom_positions=chain.atom_positions,

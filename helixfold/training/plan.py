@@ -83,12 +83,12 @@ class Hardware:
 
 
 # Number of samples of a stage by preset, unless the user sets it or the number of steps.
-_SAMPLES = {"initial_training": INITIAL_SAMPLES, "finetuning": FINETUNING_SAMPLES}
+_DEFAULT_SAMPLES = {"initial_training": INITIAL_SAMPLES, "finetuning": FINETUNING_SAMPLES}
 # On this machine, all ranks of the run are measured at once, so that they share its processors as in the run. If there
-# are more than `_MAX_MEASURED`, `_PROBED` ranks show how long a forward pass and a message take.
-_MAX_MEASURED, _PROBED = 8, 2
+# are more than `_MAX_MEASURED_RANKS`, `_PROBED_RANKS` ranks show how long a forward pass and a message take.
+_MAX_MEASURED_RANKS, _PROBED_RANKS = 8, 2
 # Number of examples that are drawn from a training set to compute the mean size.
-_SAMPLE_SIZE = 32
+_NUM_DRAWN_EXAMPLES = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,8 +146,8 @@ def stages_of(options: PlanOptions) -> list[Stage]:
         samples = config.steps * config.batch_size
         if options.samples:
             samples = options.samples[index]
-        elif name in _SAMPLES and not any(setting.startswith("steps=") for setting in options.settings):
-            samples = _SAMPLES[name]
+        elif name in _DEFAULT_SAMPLES and not any(setting.startswith("steps=") for setting in options.settings):
+            samples = _DEFAULT_SAMPLES[name]
         stages.append(Stage(name=name, config=config, samples=samples))
     return stages
 
@@ -214,7 +214,7 @@ def _mean_size(size: PassSize, config: TrainingConfig, store: FeatureStore) -> P
     dataset_of = ComplexDataset if config.model.method == "multimer" else TrainingDataset
     example = replace(config.example, max_passes=1)
     dataset = dataset_of(store=store, config=example, selection=config.selection, seed=config.seed)
-    samples = [dataset.draw(step).examples[0].samples[0] for step in range(_SAMPLE_SIZE)]
+    samples = [dataset.draw(step).examples[0].samples[0] for step in range(_NUM_DRAWN_EXAMPLES)]
     return replace(
         size,
         residues=math.ceil(math.sqrt(fmean(len(each.aatype) ** 2 for each in samples))),
@@ -226,16 +226,16 @@ def _mean_size(size: PassSize, config: TrainingConfig, store: FeatureStore) -> P
 
 def _measure(work: Training, ranks: int) -> Machine:
     """Measure the rates of this machine's devices and links."""
-    probed = ranks if ranks <= _MAX_MEASURED else _PROBED
+    measured_ranks = ranks if ranks <= _MAX_MEASURED_RANKS else _PROBED_RANKS
     if torch.cuda.is_available():
-        if ranks > 1 and torch.cuda.device_count() < _PROBED:
+        if ranks > 1 and torch.cuda.device_count() < _PROBED_RANKS:
             raise InputError(
                 f"measuring links between GPUs needs two GPUs, got one; pass --hardware h200x{ranks} for an estimate"
             )
-        probed = min(probed, torch.cuda.device_count())
+        measured_ranks = min(measured_ranks, torch.cuda.device_count())
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    threads = max(1, torch.get_num_threads() // probed)
-    return on_ranks(probed, measure_machine, work, ranks, device=device, threads=threads)
+    threads = max(1, torch.get_num_threads() // measured_ranks)
+    return on_ranks(measured_ranks, measure_machine, work, ranks, device=device, threads=threads)
 
 
 def _stage_line(stage: Stage, work: Training, machine: Machine, size: PassSize) -> str:

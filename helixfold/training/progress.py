@@ -16,10 +16,10 @@ from helixfold.training.config import EvaluationConfig
 
 _SECONDS_BETWEEN_LINES = 30
 # For steps and evaluations, this is the weighted sum of all terms without the factor for the number of residues.
-_LOSS = "weighted loss"
+_LOSS_NAME = "weighted loss"
 # These scores of an evaluation are printed; log.jsonl has all of them.
 _PRINTED_SCORES = {
-    "loss": _LOSS,
+    "loss": _LOSS_NAME,
     "lddt_ca": "CA-lDDT",
     "tm_score": "TM-score",
     "chain_lddt_ca": "CA-lDDT within chains",
@@ -55,7 +55,7 @@ class Progress:
 
         Without a terminal, print a line instead if the last one is half a minute old or the run ends.
         """
-        text = f"{_LOSS} {weighted_loss:.3f}{self._lddt}, {examples_per_second:.3g} examples/s"
+        text = f"{_LOSS_NAME} {weighted_loss:.3f}{self._lddt}, {examples_per_second:.3g} examples/s"
         now = time.monotonic()
         if self._bar is not None:
             self._bar.set_postfix_str(text, refresh=False)

@@ -117,7 +117,7 @@ def small() -> tuple[Stage, ...]:
         seed=1,
     )
     later = [first]
-    for stage_index, (crop, rate, changes) in enumerate(_LATER, start=2):
+    for stage_index, (crop, rate, changes) in enumerate(_LATER_STAGES, start=2):
         before = later[-1]
         later.append(
             replace(
@@ -180,7 +180,7 @@ class _Changes:
 # and to place only missing residues, because full updates move aligned residues by more than they correct them.
 _UPDATE_FACTOR = 0.2
 # Crop, learning rate and other changes of each stage after the first.
-_LATER = (
+_LATER_STAGES = (
     (96, 5e-4, _Changes(rows=24, unclamped_fraction=0.7)),
     (128, 4e-4, _Changes(rows=32, max_passes=2, violation=0.02, update_factor=_UPDATE_FACTOR)),
     (

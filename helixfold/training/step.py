@@ -86,13 +86,13 @@ class CapturedGradients:
             self._gradients.add(losses.total.mean())
             return losses.terms()
 
-        *earlier, trained = recycling_inputs
+        *earlier, last_input = recycling_inputs
         # The first iteration recycles zeros, so that one graph serves it and the later ones.
-        previous = nothing_recycled(run, model.config, trained.seq_mask, dtype)
+        previous = nothing_recycled(run, model.config, last_input.seq_mask, dtype)
         with torch.no_grad():
             for sample in earlier:
                 previous = self.graphs.run(("recycling", dtype), recycle, (sample, previous))
-        return self.graphs.run(("learning", dtype), learn, (trained, previous, labels))
+        return self.graphs.run(("learning", dtype), learn, (last_input, previous, labels))
 
 
 class MicroBatchStep:

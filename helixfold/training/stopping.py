@@ -33,22 +33,22 @@ class StopRequest:
         A second signal more than three seconds later has its usual effect, and ends the process. SIGHUP, which a closed
         terminal sends, stays ignored if it was ignored before (`nohup`). The earlier handlers are restored at the end.
         """
-        earlier = {number: signal.getsignal(number) for number in _EXIT_CODES}
-        if earlier[signal.SIGHUP] is signal.SIG_IGN:
-            del earlier[signal.SIGHUP]
+        earlier_handlers = {number: signal.getsignal(number) for number in _EXIT_CODES}
+        if earlier_handlers[signal.SIGHUP] is signal.SIG_IGN:
+            del earlier_handlers[signal.SIGHUP]
 
         def request(number: int, _: object) -> None:
             if self._request_time is None:
                 self._request_time = time.monotonic()
                 self.exit_code = _EXIT_CODES[signal.Signals(number)]
             elif time.monotonic() - self._request_time > _SAME_REQUEST:
-                signal.signal(number, earlier[signal.Signals(number)])
+                signal.signal(number, earlier_handlers[signal.Signals(number)])
                 signal.raise_signal(number)
 
-        for number in earlier:
+        for number in earlier_handlers:
             signal.signal(number, request)
         try:
             yield self
         finally:
-            for number, handler in earlier.items():
+            for number, handler in earlier_handlers.items():
                 signal.signal(number, handler)

@@ -156,6 +156,7 @@ class Trainer:
             self.log.close()
 
     def _open_log(self) -> None:
+        """Open the log on the first rank, and record the notes about the start."""
         if self.mesh.is_first:
             self.log = TrainingLog(
                 self.files.directory,
@@ -173,6 +174,7 @@ class Trainer:
         return self.progress.step >= self.config.steps or self.progress.is_settled(self.config.evaluation)
 
     def _run_steps(self, stop: StopRequest) -> Iterator[int]:
+        """Train until the end or a stop; yield the number of completed steps after each synchronisation."""
         self.model.train()
         loader = TrainingLoader(
             self.dataset,
@@ -286,6 +288,7 @@ class Trainer:
         return self.optimizer.step(self.config.optimizer.rate(step), micro_batches=micro_batches)
 
     def _count_skipped(self, step: int, report: StepReport, stats: StepStats) -> None:
+        """Count a skipped step and record it; raise `DivergedError` after too many in a row."""
         if not report.skipped:
             self.progress.skipped_in_a_row = 0
             return
@@ -307,6 +310,7 @@ class Trainer:
             )
 
     def _write_weights(self, name: str) -> None:
+        """Write the averaged parameters to `weights/NAME.safetensors`, where NAME is `name`."""
         self.files.write_weights(
             name,
             self.optimizer.averaged(),
@@ -380,6 +384,7 @@ class Trainer:
         return hashlib.sha256(entries.encode()).hexdigest()
 
     def _log_problems(self) -> None:
+        """Record the problems of checkpoints in the log."""
         for problem in self.checkpoints.problems():
             self.log.event("save", problem)
 

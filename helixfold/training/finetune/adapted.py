@@ -24,7 +24,7 @@ from helixfold.weights.low_rank import LORA_A, LORA_B, MAGNITUDE, LowRankConfig,
 from helixfold.weights.tensor_file import digest_of
 from helixfold.weights.transfer import initial_weights
 
-HEADS = "heads."  # first part of the names of the heads' parameters
+HEADS_PREFIX = "heads."  # first part of the names of the heads' parameters
 
 
 @dataclass(kw_only=True)
@@ -140,12 +140,14 @@ class HeadsTrained:
     def __init__(self, base: FrozenParameters) -> None:
         self.model, self.base = base.model(), base
         for name, tensor in base.state.items():
-            if name.startswith(HEADS):
+            if name.startswith(HEADS_PREFIX):
                 _place(self.model, name, nn.Parameter(tensor.clone()))
 
     def optimizer(self, config: OptimizerConfig, dtype: torch.dtype, *, averages: bool) -> FlatOptimizer:
         """Return a new optimizer of the heads; the trunk's frozen parameters are cast to `dtype`."""
-        _place_frozen(self.model, self.base, [name for name in self.base.state if not name.startswith(HEADS)], dtype)
+        _place_frozen(
+            self.model, self.base, [name for name in self.base.state if not name.startswith(HEADS_PREFIX)], dtype
+        )
         return FlatOptimizer(self.model, config, averages=averages)
 
     def apply(self) -> None:
@@ -156,7 +158,7 @@ class HeadsTrained:
 
     def state(self, numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the float32 state dict of the model with these values of the heads' parameters."""
-        return {**self.base.state, **{name: numbers[name] for name in self.base.state if name.startswith(HEADS)}}
+        return {**self.base.state, **{name: numbers[name] for name in self.base.state if name.startswith(HEADS_PREFIX)}}
 
 
 def _first_values(weight: Tensor, config: LowRankConfig, seed: int, name: str) -> dict[str, Tensor]:
@@ -198,7 +200,7 @@ def _add(root: nn.Module, path: str, values: Mapping[str, Tensor]) -> None:
 
 def adapter_names(kind: str, names: Sequence[str]) -> list[str]:
     """Return the names of the averaged parameters that an adapter file of this kind ("lora" or "heads") holds."""
-    return [name for name in names if kind == "lora" or name.startswith(HEADS)]
+    return [name for name in names if kind == "lora" or name.startswith(HEADS_PREFIX)]
 
 
 def base_file(model: str | None, weights: Path | None) -> tuple[Preset, Path]:

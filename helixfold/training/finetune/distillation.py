@@ -15,13 +15,17 @@ from helixfold.results.json_object import JsonObject
 from helixfold.results.prediction import best_structure, read_finished
 from helixfold.results.writing import write_file
 
+# Directory of the selected predictions in the output directory, and the table of all targets in it.
 SELECTED_DIRECTORY, SELECTED_FILE = "selected", "selected.tsv"
 _STRUCTURES, _ALIGNMENTS = "structures", "alignments"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """The best prediction of a finished target, and the reason if it is left out of the training set."""
+    """The best prediction of a finished target, and the reason if it is left out of the training set.
+
+    `directory` is the directory of the target, and `structure` the file of the prediction.
+    """
 
     name: str
     directory: Path
@@ -33,9 +37,9 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class SelectedPredictions:
-    """Directories with the structures and alignments of selected predictions, and the counts.
+    """Directories with the structures and alignments of selected predictions, and the numbers of targets.
 
-    `alignments` is None if no prediction has any.
+    `alignments` is None if no selected target has any. `selected` and `left_out` are numbers of finished targets.
     """
 
     structures: Path
@@ -47,10 +51,11 @@ class SelectedPredictions:
 def select_predictions(predictions: Path, output: Path, min_plddt: float) -> SelectedPredictions:
     """Copy the best structure and the alignments of confident targets of `helixfold predict` into `output`/selected.
 
-    Targets must be single chains with a mean pLDDT of at least `min_plddt`. Among similar sequences (40 % identity by
-    MMseqs2, or identical without that program), only the most confident one is selected. Residues below a pLDDT of 50
-    do not count in the loss (`example.min_confidence`). `selected.tsv` lists all targets, with the reasons for those
-    left out. Raise `InputError` if no target is selected.
+    `predictions` is the output directory of `helixfold predict`. Targets must be single chains with a mean pLDDT of at
+    least `min_plddt`, by a model with trained parameters. Among similar sequences (40 % identity by MMseqs2, or
+    identical without that program), only the most confident one is selected. Residues below a pLDDT of 50 do not count
+    in the loss (`example.min_confidence`). `selected.tsv` lists all finished targets, with the reasons for those left
+    out. Raise `InputError` if no target is selected, or if `min_plddt` is not from 0 to 100.
     """
     if not 0 <= min_plddt <= 100:
         raise InputError(f"--min-plddt must be from 0 to 100, got {min_plddt:g}")
@@ -101,6 +106,7 @@ def _candidate(folder: Path, min_plddt: float) -> Candidate | None:
 
 
 def _reason(prediction: Prediction, min_plddt: float) -> str:
+    """Return why a prediction is left out; "" if it is not."""
     if len(prediction.chain_ids) > 1:
         return f"it has {len(prediction.chain_ids)} chains"
     if any(note.startswith("UNTRAINED") for note in prediction.notes):
@@ -145,6 +151,7 @@ def _copy(candidate: Candidate, directory: Path) -> bool:
 
 
 def _write_table(path: Path, candidates: Sequence[Candidate]) -> None:
+    """Write the table of all candidates, in which the column "taken" is "yes" for selected ones."""
     lines = ["target\tmean_plddt\ttaken\treason\n"]
     lines += [
         f"{each.name}\t{each.plddt:.1f}\t{'no' if each.reason else 'yes'}\t{each.reason}\n" for each in candidates

@@ -34,7 +34,7 @@ from helixfold.weights.adapters import AdapterCard, read_adapter, save_adapter
 
 ADAPTER_FILE = "adapter.safetensors"  # name of a file in the output directory
 # These facts about a run are digests or lists of names; all others are options.
-_DIGESTS = frozenset({"base", "table", "held_out"})
+_INPUT_FACTS = frozenset({"base", "table", "held_out"})
 # Fields of `HeldOutScores` that are recorded before training.
 _BEFORE_FIELDS = ("name", "residues", *TargetScores.SCORES)
 
@@ -153,9 +153,11 @@ class Finetuning:
     def _card(self, scores: Mapping[str, Any]) -> AdapterCard:
         """Return the card of the adapter file, which describes its base model, training and scores."""
         config = self.task.config
-        free = {name.split(".")[0] for name in FREE_SETTINGS}
+        free_settings = {name.split(".")[0] for name in FREE_SETTINGS}
         settings = {
-            name: value for name, value in config.run.flat().items() if name.split(".")[0] not in {*free, "model"}
+            name: value
+            for name, value in config.run.flat().items()
+            if name.split(".")[0] not in {*free_settings, "model"}
         }
         return AdapterCard(
             kind="heads" if config.adapter == "heads" else "lora",
@@ -246,8 +248,8 @@ def require_same_finetuning(directory: Path, facts: Mapping[str, Any], config: T
         directory,
         *(
             RunRecord(
-                inputs={name: values[name] for name in recorded & _DIGESTS},
-                options={**settings.record.options, **{name: values[name] for name in recorded - _DIGESTS}},
+                inputs={name: values[name] for name in recorded & _INPUT_FACTS},
+                options={**settings.record.options, **{name: values[name] for name in recorded - _INPUT_FACTS}},
             )
             for settings, values in ((before, stored), (now, facts))
         ),

@@ -13,10 +13,10 @@ from helixfold.training.finetune.settings import LEARNING_RATES, FinetuneConfig,
 from helixfold.weights.low_rank import LowRankConfig
 
 # Keys of a job that are settings of `LowRankConfig`, and keys that are paths relative to the file.
-_LOW_RANK = ("rank", "alpha", "targets", "rank_stabilised", "decomposed")
-_PATHS = ("training_set", "held_out")
+_LOW_RANK_KEYS = ("rank", "alpha", "targets", "rank_stabilised", "decomposed")
+_PATH_KEYS = ("training_set", "held_out")
 # Keys of a job, and the types of their values.
-_KEYS: dict[str, tuple[type, ...]] = {
+_JOB_KEYS: dict[str, tuple[type, ...]] = {
     "training_set": (str,),
     "held_out": (str,),
     "adapter": (str,),
@@ -39,7 +39,7 @@ def config_of(preset: Preset, values: Mapping[str, Any]) -> FinetuneConfig:
     `values` has the keys of a job in the file; further keys are ignored. Without "alpha", it is twice a "rank" that is
     set. Raise `ConfigError` for a value that is not allowed.
     """
-    low_rank = {name: values[name] for name in _LOW_RANK if values.get(name) is not None}
+    low_rank = {name: values[name] for name in _LOW_RANK_KEYS if values.get(name) is not None}
     if "rank" in low_rank and "alpha" not in low_rank:
         low_rank["alpha"] = 2 * low_rank["rank"]
     low_rank = {**LowRankConfig().to_dict(), **low_rank}
@@ -84,7 +84,7 @@ def _task(path: Path, position: int, job: dict[str, Any], preset: Preset, output
     values = _checked(path, where, job)
     if "training_set" not in values:
         raise InputError.at(path, f"{where} has no training_set; add training_set = PATH")
-    paths = {key: path.parent / values[key] for key in _PATHS if key in values}
+    paths = {key: path.parent / values[key] for key in _PATH_KEYS if key in values}
     deadline = values.get("deadline")
     if deadline is not None and not 0 < deadline < float("inf"):
         raise InputError.at(path, f"{where}: deadline must be a number of seconds greater than 0, got {deadline:g}")
@@ -104,9 +104,9 @@ def _task(path: Path, position: int, job: dict[str, Any], preset: Preset, output
 
 def _checked(path: Path, where: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a table, or raise `InputError` for an unknown key or a value of a wrong type."""
-    require_keys(path, values, _KEYS, f"{where}: ")
+    require_keys(path, values, _JOB_KEYS, f"{where}: ")
     for key, value in values.items():
-        is_valid = isinstance(value, _KEYS[key]) and (isinstance(value, bool) is (bool in _KEYS[key]))
+        is_valid = isinstance(value, _JOB_KEYS[key]) and (isinstance(value, bool) is (bool in _JOB_KEYS[key]))
         if key == "settings":
             is_valid = is_valid and all(isinstance(each, str) for each in value)
         if not is_valid:

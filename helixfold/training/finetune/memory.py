@@ -15,7 +15,7 @@ from helixfold.parallel.mesh import Layout
 from helixfold.planning.estimate import RESERVE, Device, estimate
 from helixfold.planning.passes import ALONE
 from helixfold.training.estimate import workload
-from helixfold.training.finetune.adapted import HEADS
+from helixfold.training.finetune.adapted import HEADS_PREFIX
 from helixfold.training.finetune.settings import FinetuneConfig
 from helixfold.weights.load import model_shapes
 from helixfold.weights.low_rank import LORA_A, LORA_B, MAGNITUDE
@@ -50,11 +50,11 @@ def run_memory(config: FinetuneConfig, properties: DeviceProperties, layout: Lay
     Its checkpoint policies must not be "auto". `layout` is how ranks share a sample.
     """
     dtype = dtype_on(config.run.dtype, properties)
-    values, optimizer = state_bytes(config, dtype)
+    trained_bytes, optimizer_bytes = state_bytes(config, dtype)
     work = workload(config.run, properties, layout, state=0, trained=_with_gradients(config))
     return RunMemory(
-        state=values + optimizer,
-        optimizer=optimizer,
+        state=trained_bytes + optimizer_bytes,
+        optimizer=optimizer_bytes,
         effective=_effective(config, dtype),
         activations=estimate(work, Device(properties=properties, memory=0)).peak,
     )
@@ -133,7 +133,7 @@ def _trained_shapes(config: FinetuneConfig) -> dict[str, tuple[int, ...]]:
     if config.adapter == "full":
         return shapes
     if config.adapter == "heads":
-        return {name: shape for name, shape in shapes.items() if name.startswith(HEADS)}
+        return {name: shape for name, shape in shapes.items() if name.startswith(HEADS_PREFIX)}
     rank = config.low_rank.rank
     trained: dict[str, tuple[int, ...]] = {}
     for name in config.low_rank.matching_maps(shapes):

@@ -15,7 +15,7 @@ from helixfold.results.writing import to_json, write_file
 # Files in the output directory of a fine-tuning.
 BEFORE_FILE, RESULT_FILE, PAGE_FILE, CURVES_FILE = "before.json", "finetuning.json", "finetuning.html", "curves.png"
 # Names of the scores on the page.
-_NAMES = {"lddt_ca": "CA-lDDT", "tm_score": "TM-score", "plddt": "pLDDT"}
+_SCORE_NAMES = {"lddt_ca": "CA-lDDT", "tm_score": "TM-score", "plddt": "pLDDT"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ def write_result(directory: Path, result: FinetuningResult, output: Path, facts:
                     "Target",
                     "Residues",
                     *(
-                        f"{_NAMES[name]} {when}"
+                        f"{_SCORE_NAMES[name]} {when}"
                         for name in TargetScores.SCORES
                         for when in ("before", "after", "change")
                     ),

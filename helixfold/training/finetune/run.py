@@ -67,7 +67,11 @@ class ScheduledRun:
     turns: Iterator[int] | None = None
 
     def slack(self, now: float) -> float:
-        """Return the seconds that would be left before the deadline if this run took all turns from `now` on."""
+        """Return the seconds that would be left before the deadline if this run took all turns from `now` on.
+
+        `now` is in seconds since the start of the schedule. The result is infinite without a deadline, and negative if
+        the run would be late.
+        """
         if self.deadline is None:
             return float("inf")
         step_seconds = self.seconds / self.new_steps if self.new_steps else 0.0
@@ -170,7 +174,7 @@ class Schedule:
 
 
 TABLE_FILE = "finetuning.tsv"  # in the output directory of several fine-tunings
-_COLUMNS = (
+_TABLE_COLUMNS = (
     *("name", "adapter", "state", "steps", "best_step", "held_out_targets"),
     *("lddt_ca_before", "lddt_ca_after", "lddt_ca_change", "seconds"),
 )
@@ -182,9 +186,9 @@ def write_overview(tasks: Sequence[Task], runs: Sequence[ScheduledRun], progress
     by_name = {run.name: run for run in runs}
     results = {task.name: read_result(task.output) for task in tasks}
     rows = [_row(task, by_name.get(task.name), results[task.name]) for task in tasks]
-    lines = ["\t".join(_COLUMNS), *("\t".join(row) for row in rows)]
+    lines = ["\t".join(_TABLE_COLUMNS), *("\t".join(row) for row in rows)]
     write_file(output / TABLE_FILE, "".join(f"{line}\n" for line in lines).encode())
-    states = [row[_COLUMNS.index("state")] for row in rows]
+    states = [row[_TABLE_COLUMNS.index("state")] for row in rows]
     histories = {task.name: history for task in tasks if (history := _history(task.output)) is not None}
     changes = [
         (name, signed(change))
@@ -201,7 +205,7 @@ def write_overview(tasks: Sequence[Task], runs: Sequence[ScheduledRun], progress
             "of their steps": duration(sum(run.seconds for run in runs)),
         },
         tables=[
-            PageTable(title="Fine-tunings", columns=[name.replace("_", " ") for name in _COLUMNS], rows=rows),
+            PageTable(title="Fine-tunings", columns=[name.replace("_", " ") for name in _TABLE_COLUMNS], rows=rows),
             PageTable(
                 title="Change of CA-lDDT on held-out targets, with 95 % interval",
                 columns=["name", "change"],

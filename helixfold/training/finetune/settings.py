@@ -23,7 +23,7 @@ AdapterKind = Literal["lora", "full", "heads"]
 # Default learning rates by what is trained.
 LEARNING_RATES: dict[AdapterKind, float] = {"lora": 2.5e-4, "full": 2.5e-5, "heads": 1e-3}
 # Residues of a crop: enough for the domains of most families. Memory grows with the square of the crop.
-_CROP = 256
+_CROP_RESIDUES = 256
 # Maximum number of recycling iterations, including the first. With a number drawn from 1 to 4, the recycling embedder
 # sees the model's own predictions. Training takes two thirds of the time that it would take with four every time.
 _MAX_ITERATIONS = 4
@@ -66,7 +66,7 @@ def finetuning(preset: Preset, adapter: AdapterKind, low_rank: LowRankConfig | N
         run=TrainingConfig(
             model=preset.model,
             example=ExampleConfig(
-                crop_size=_CROP,
+                crop_size=_CROP_RESIDUES,
                 sampling=sampling,
                 block_deletion=BlockDeletion(blocks=0),
                 max_passes=iterations,
@@ -81,7 +81,7 @@ def finetuning(preset: Preset, adapter: AdapterKind, low_rank: LowRankConfig | N
             evaluation=EvaluationConfig(
                 every=50,
                 num_recycles=iterations - 1,
-                max_residues=_CROP,
+                max_residues=_CROP_RESIDUES,
                 structures=0,
                 # Heads do not change the structure, so lDDT stays the same.
                 patience=None if adapter == "heads" else 5,

@@ -68,15 +68,16 @@ _ERROR_UNIT, SLOPE, MIDPOINT = 10.0, -7.9, 0.804
 # Penalty strengths per row, among which cross-validation on the training rows chooses.
 _PENALTIES = (1.0, 0.1, 0.01, 0.001)
 # Folds of the cross-validation, and maximum number of iterations of a fit.
-_FOLDS, _ITERATIONS = 5, 200
+_NUM_FOLDS, _MAX_FIT_ITERATIONS = 5, 200
 
 
 def head_features(model: AlphaFold, folded: Folded, chains: Int[Tensor, " r"], reads: HeadInput) -> Float[Tensor, " f"]:
     """Return the input features of a head for one folded target; `chains` is the chain index of each residue.
 
-    For "pae", this is the mean predicted error between residues of different chains, in units of 10 Å. For "single"
-    and "pair", it is the mean and standard deviation of each channel of the representation, over pairs of different
-    chains if there are several. Raise `InputError` for "pae" if the model does not predict aligned errors.
+    For "pae", this is the mean predicted error over pairs of residues in different chains, in units of 10 Å. For
+    "single", it is the mean and standard deviation of each channel over all residues, and for "pair" over pairs in
+    different chains. In a target of one chain, all pairs are used. Raise `InputError` for "pae" if the model does not
+    predict aligned errors.
     """
     if reads == "single":
         return _moments(folded.representations.single[0].float())
@@ -136,20 +137,20 @@ def fit(features: Float[Tensor, "n f"], values: Float[Tensor, " n"], kind: TaskK
     The strength of its L2 penalty is chosen by five-fold cross-validation. `seed` divides the rows into folds.
     """
     order = torch.randperm(len(values), generator=torch.Generator().manual_seed(seed))
-    parts = [part for part in order.tensor_split(min(_FOLDS, len(values))) if len(part)]
+    row_groups = [row_group for row_group in order.tensor_split(min(_NUM_FOLDS, len(values))) if len(row_group)]
 
     def validation_loss(penalty: float) -> float:
         total = 0.0
-        for part in parts:
-            others = torch.ones(len(values), dtype=torch.bool)
-            others[part] = False
-            head = _fit_with_penalty(features[others], values[others], kind, penalty)
+        for row_group in row_groups:
+            is_training_row = torch.ones(len(values), dtype=torch.bool)
+            is_training_row[row_group] = False
+            head = _fit_with_penalty(features[is_training_row], values[is_training_row], kind, penalty)
             with torch.no_grad():
-                total += float(loss_of(head(features[part]), values[part], kind)) * len(part)
+                total += float(loss_of(head(features[row_group]), values[row_group], kind)) * len(row_group)
         return total
 
-    best = min(_PENALTIES, key=validation_loss)
-    return _fit_with_penalty(features, values, kind, best)
+    best_penalty = min(_PENALTIES, key=validation_loss)
+    return _fit_with_penalty(features, values, kind, best_penalty)
 
 
 def loss_of(predicted: Float[Tensor, " n"], values: Float[Tensor, " n"], kind: TaskKind) -> Float[Tensor, ""]:
@@ -169,7 +170,7 @@ def _fit_with_penalty(
     centre = values.mean() if kind == "regression" else values.new_zeros(())
     head.mean.copy_(features.mean(0))
     head.deviation.copy_(features.std(0, correction=0).clamp(min=1e-6))
-    optimizer = torch.optim.LBFGS(head.parameters(), max_iter=_ITERATIONS, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS(head.parameters(), max_iter=_MAX_FIT_ITERATIONS, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
         optimizer.zero_grad()
@@ -323,7 +324,7 @@ def fold_features(
     return head_features(model, folded, torch.from_numpy(inputs.chain_index).to(device), task.reads)
 
 
-_HEAD = "task_head"  # name of the head among the trained parameters
+_HEAD_NAME = "task_head"  # name of the head among the trained parameters
 
 
 class TaskTraining:
@@ -340,7 +341,7 @@ class TaskTraining:
         self.trained = LowRankTrained(base, task.config.low_rank, seed=config.seed)
         self.head = LinearHead(len(fitted.weight)).to(mesh.device)
         self.head.load_state_dict(fitted.state_dict())
-        self.trained.matrices.add_module(_HEAD, self.head)
+        self.trained.matrices.add_module(_HEAD_NAME, self.head)
         dtype = dtype_on(config.dtype, properties_of(mesh.device))
         self.optimizer = self.trained.optimizer(config.optimizer, dtype, averages=True)
         self.checkpoints = Checkpoints(checkpoints, keep=config.keep, mesh=mesh)
@@ -379,10 +380,13 @@ class TaskTraining:
     def averages(self) -> tuple[LinearHead, dict[str, Tensor]]:
         """Return the head, and the low-rank changes (A and B) by name, as moving averages over the steps."""
         averages: Mapping[str, Tensor] = self.optimizer.averaged()
-        of_head = {name: tensor for name, tensor in averages.items() if name.startswith(f"{_HEAD}.")}
+        of_head = {name: tensor for name, tensor in averages.items() if name.startswith(f"{_HEAD_NAME}.")}
         head = LinearHead(len(self.head.weight))
         head.load_state_dict(
-            {**self.head.state_dict(), **{name.removeprefix(f"{_HEAD}."): tensor for name, tensor in of_head.items()}}
+            {
+                **self.head.state_dict(),
+                **{name.removeprefix(f"{_HEAD_NAME}."): tensor for name, tensor in of_head.items()},
+            }
         )
         return head, {name: tensor for name, tensor in averages.items() if name not in of_head}
 
@@ -481,9 +485,9 @@ def _cells(score: Estimate | None) -> list[str]:
 # Files in the output directory: the trained head, predictions for all rows, and the result.
 HEAD_FILE, TABLE_FILE, RESULT_FILE = "task_head.safetensors", "predictions.tsv", "task.json"
 # File of the features that the frozen network gives, next to the checkpoints, and its format and version.
-_FROZEN_FILE, _FORMAT, _VERSION = "frozen_network.safetensors", "helixfold task numbers", "1"
+_FROZEN_FILE, _FROZEN_FORMAT, _FROZEN_VERSION = "frozen_network.safetensors", "helixfold task numbers", "1"
 # Default number of steps of training the head and the network together.
-_STEPS = 200
+_DEFAULT_STEPS = 200
 
 
 def finetune_task(table: Path, options: FinetuneOptions, output: Path) -> int:
@@ -537,7 +541,7 @@ def _steps(config: FinetuneConfig) -> int:
 
 def _config(preset: Preset, options: FinetuneOptions, mesh: Mesh, files: RunFiles) -> FinetuneConfig:
     """Return the settings of a task, with dtype and checkpoint policies chosen for the device."""
-    config = config_of(preset, {**vars(options), "steps": options.steps or _STEPS})
+    config = config_of(preset, {**vars(options), "steps": options.steps or _DEFAULT_STEPS})
     config = replace(config, run=with_settled_dtype(config.run, mesh, files.checkpoints, print_message))
     return with_settled_memory(config, properties_of(mesh.device), available_memory(mesh.device))
 
@@ -570,10 +574,10 @@ def _learn(task: Task, base: FrozenParameters, mesh: Mesh, files: RunFiles, stop
 def _frozen_features(task: Task, base: FrozenParameters, device: torch.device, path: Path) -> Float[Tensor, "n f"]:
     """Return the head features of all rows from the frozen network, using a file so that a resumed run is faster."""
     if path.is_file():
-        with open_tensors(path, _FORMAT, _VERSION, "was written by another program; delete it") as file:
+        with open_tensors(path, _FROZEN_FORMAT, _FROZEN_VERSION, "was written by another program; delete it") as file:
             return read_tensors(path, file)["numbers"]
     features = all_features(task, base.model(), device, "frozen network")
-    write_tensors(path, {"numbers": features}, {"format": _FORMAT, "version": _VERSION})
+    write_tensors(path, {"numbers": features}, {"format": _FROZEN_FORMAT, "version": _FROZEN_VERSION})
     return features
 
 

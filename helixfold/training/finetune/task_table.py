@@ -38,13 +38,13 @@ def read_table(path: Path, kind: TaskKind) -> list[TaskRow]:
     """
     delimiter = "\t" if path.name.lower().removesuffix(".gz").endswith(".tsv") else ","
     rows: list[TaskRow] = []
-    lines: dict[str, int] = {}
+    line_of_name: dict[str, int] = {}
     for index, (line, cells) in enumerate(read_rows(path, ("name", "sequence", "value"), delimiter)):
         name = cells["name"].strip()
-        if not name or name in lines:
-            problem = "has no name" if not name else f"'{printable(name)}' is also in line {lines[name]}"
+        if not name or name in line_of_name:
+            problem = "has no name" if not name else f"'{printable(name)}' is also in line {line_of_name[name]}"
             raise InputError.at(path, f"{problem}; give each row its own name", line=line)
-        lines[name] = line
+        line_of_name[name] = line
         split = cells.get("split", "test" if index % 5 == 4 else "train").strip().lower()
         if split not in _SPLITS:
             raise InputError.at(path, f"split must be train, test or predict, got '{printable(split)}'", line=line)
@@ -52,9 +52,9 @@ def read_table(path: Path, kind: TaskKind) -> list[TaskRow]:
         if kind == "binder" and ":" not in sequence:
             problem = "a binder needs two or more chains; write their sequences with a colon between them"
             raise InputError.at(path, problem, line=line)
-        kind_of_split = _SPLITS[split]
-        value = None if kind_of_split == "predict" else _value(path, line, cells["value"].strip(), kind)
-        rows.append(TaskRow(name=name, sequence=sequence, value=value, split=kind_of_split))
+        row_split = _SPLITS[split]
+        value = None if row_split == "predict" else _value(path, line, cells["value"].strip(), kind)
+        rows.append(TaskRow(name=name, sequence=sequence, value=value, split=row_split))
     _require_learnable(path, rows)
     return rows
 
