@@ -169,8 +169,8 @@ _SETUP_TIMEOUT = 60.0  # seconds
 class Group:
     """A process group from the view of one of its ranks.
 
-    `rank` is the index of this process in the group. `handle` is None in a group of one and in a simulated group, whose
-    collectives are counted but send nothing.
+    `rank` is the index of this process in the group. `handle` is None in a simulated group, whose collectives are
+    counted but send nothing, and in a group of one that needs no process group.
     """
 
     rank: int = 0

@@ -36,7 +36,7 @@ class Shard:
         self.channel, self.shape, self.made_by = channel, shape, made_by
         self._local, self._cut = local, cut
         self._moving: tuple[int, Pending] | None = None
-        self.uses = 0  # how often `Axial` has used the output of an update in training
+        self.uses = 0  # how often `Axial` has used this output of an update, not counting recomputation
 
     @property
     def part(self) -> Stream:
