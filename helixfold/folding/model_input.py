@@ -35,15 +35,20 @@ _NO_RESTRAINTS_NOTE: Final = "NO RESTRAINTS: '{model}' reads distance restraints
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInput:
-    """Features of a target as one model reads them, its chains, and notes about how reliable a prediction is."""
+    """Features of a target as one model reads them, its chains, and notes about how reliable a prediction is.
 
-    name: str  # of the target
+    `name` is the name of the target. `chain_index` has for each residue the index of its chain in `chain_ids`, and
+    `rings` the indices of the cyclic chains. `residue_number` counts from 1 in each chain. `offsets` are the sequence
+    offsets of residue pairs; None means differences of residue numbers.
+    """
+
+    name: str
     features: Features | ComplexFeatures
     chain_ids: tuple[str, ...]
-    chain_index: Int[np.ndarray, "r"]  # index in `chain_ids`
-    residue_number: Int[np.ndarray, "r"]  # from 1 in each chain
-    rings: tuple[int, ...] = ()  # indices in `chain_ids` of the cyclic chains
-    offsets: Int[np.ndarray, "r r"] | None = None  # sequence offsets; None: differences of residue numbers
+    chain_index: Int[np.ndarray, "r"]
+    residue_number: Int[np.ndarray, "r"]
+    rings: tuple[int, ...] = ()
+    offsets: Int[np.ndarray, "r r"] | None = None
     restraints: DistanceRestraints | None = None
     notes: tuple[str, ...] = ()
 

@@ -111,38 +111,51 @@ class PredictionIdentity:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A chain or a domain of a prediction: its residues and its confidence."""
+    """A chain or a domain of a prediction: its residues and its confidence.
+
+    `ranges` are the first and last residue numbers of its pieces, and `chains` the chain of each piece; `chains` is
+    empty if the target is a single chain. `residues` is the number of residues. `measures` are further scores by name:
+    pTM of a chain, mean PAE (Å) of a domain.
+    """
 
     name: str
-    ranges: tuple[tuple[int, int], ...]  # residue numbers, both ends included
-    chains: tuple[str, ...]  # the chain of each range; empty if the target is a single chain
-    residues: int  # number of residues
+    ranges: tuple[tuple[int, int], ...]
+    chains: tuple[str, ...]
+    residues: int
     mean_plddt: float  # 0 to 100
-    measures: tuple[tuple[str, float], ...]  # further scores by name: pTM of a chain, mean PAE of a domain
+    measures: tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChainPair:
-    """The interface of two chains of a prediction with its scores; None is a score that the file lacks."""
+    """The interface of two chains of a prediction with its scores; None is a score that the file lacks.
+
+    `contacts` is the number of residue pairs in contact. `scores` are by name, in the order of a table's columns.
+    """
 
     chains: tuple[str, str]
-    contacts: int  # number of residue pairs in contact
-    scores: tuple[tuple[str, float | None], ...]  # by name, in the order of a table's columns
+    contacts: int
+    scores: tuple[tuple[str, float | None], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConfidenceSummary:
-    """Content of a prediction's confidence file about its chains, domains and alignment, besides the scores."""
+    """Content of a prediction's confidence file about its chains, domains and alignment, besides the scores.
 
-    target: str  # name in the input file
+    `target` is the name of the target in the input file. Residue numbers start again in each chain. `depth` is the
+    number of MSA rows with a residue at each position. `rows` is the number of all MSA rows, and `effective_rows` their
+    number weighted by similarity; None if the file lacks it.
+    """
+
+    target: str
     mean_plddt: float  # 0 to 100
-    residue_numbers: tuple[int, ...]  # which start again in each chain
+    residue_numbers: tuple[int, ...]
     chains: tuple[Part, ...] = ()
     chain_pairs: tuple[ChainPair, ...] = ()
     domains: tuple[Part, ...] = ()
-    depth: tuple[float, ...] = ()  # number of MSA rows with a residue at each position
-    rows: int | None = None  # number of MSA rows; None if the file lacks it
-    effective_rows: float | None = None  # MSA rows weighted by their similarity; None if the file lacks it
+    depth: tuple[float, ...] = ()
+    rows: int | None = None
+    effective_rows: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,9 +165,14 @@ class Prediction:
     `helixfold.predict` returns predictions, and `helixfold.load_results` reads them from files.
     `helixfold.results.confidence.read_prediction` reads scores and a summary only: the structure, PAE, distances and
     optional outputs are then None.
+
+    `name` is part of file names. `kinds` are the formats in which the structure can be written: without "pdb" if that
+    format cannot hold it. `features` has the MSA and templates of the target. `program` is the name of the prediction
+    program, and `file` the structure file that the prediction was read from. `measurements` are for timings.json, such
+    as peaks of memory.
     """
 
-    name: str  # such as model_1_ptm, or model_1_ptm_seed_3 if there are several seeds; part of file names
+    name: str  # such as model_1_ptm, or model_1_ptm_seed_3 if there are several seeds
     identity: PredictionIdentity
     provenance: Provenance | None = None
     plddt: Float[np.ndarray, "r"]  # 0 to 100
@@ -177,12 +195,12 @@ class Prediction:
     recycling_iterations: tuple[Protein, ...] | None = None  # structures, with `FoldingOptions.save_passes`
     # Representations of the iterations before the last, with `FoldingOptions.save_passes`.
     pass_representations: tuple[Mapping[RepresentationName, np.ndarray], ...] = ()
-    measurements: Mapping[str, object] = field(default_factory=dict)  # for timings.json, such as peaks of memory
+    measurements: Mapping[str, object] = field(default_factory=dict)
     summary: ConfidenceSummary | None = None  # only of predictions read from files
-    kinds: tuple[str, ...] = STRUCTURE_KINDS  # of structure files; without "pdb" if the format cannot hold it
-    features: TargetFeatures | None = None  # the MSA and templates of the target
-    program: str = "helixfold"  # name of the prediction program
-    file: Path | None = None  # the structure file that it was read from
+    kinds: tuple[str, ...] = STRUCTURE_KINDS
+    features: TargetFeatures | None = None
+    program: str = "helixfold"
+    file: Path | None = None
 
     @property
     def protein(self) -> Protein:

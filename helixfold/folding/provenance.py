@@ -43,22 +43,28 @@ class Provenance:
     """Software, device, searches and command that produced a prediction.
 
     The inputs and options of the target, and the model, weights and seed of the prediction, are recorded elsewhere.
+
+    `threads` are CPU threads of PyTorch. `ranks` is the number of processes that folded the target together, and
+    `targets_at_once` the number of targets in its batch. `slab_budget` is the maximum bytes of a slab's temporaries;
+    None is the executor's default. `backends` has the backends that were used, by operator. `features` is the SHA-256
+    digest of the target's features. `searches` is empty for features from a file. `templates` has the labels of the
+    templates that the network read, and `command` the words of the command line, without secrets.
     """
 
     # Versions by program: helixfold, python, numpy and torch; on a GPU also triton, cuda and driver.
     software: Mapping[str, str] = field(default_factory=dict)
     # "kind" (cpu, cuda, mps), "name" and "capability".
     device: Mapping[str, str] = field(default_factory=dict)
-    threads: int  # CPU threads of PyTorch
-    ranks: int = 1  # processes that folded the target together
-    targets_at_once: int = 1  # targets that were computed as one batch
+    threads: int
+    ranks: int = 1
+    targets_at_once: int = 1
     executor: str
-    slab_budget: int | None = None  # max bytes of a slab's temporaries; None: the executor's default
-    backends: Mapping[str, tuple[str, ...]]  # backends that were used, by operator
-    features: str = ""  # SHA-256 digest of the target's features
-    searches: tuple[RecordedSearch, ...] = ()  # empty for features from a file
-    templates: tuple[str, ...] = ()  # labels of the templates that the network read
-    command: tuple[str, ...] = ()  # words of the command line, without secrets
+    slab_budget: int | None = None
+    backends: Mapping[str, tuple[str, ...]]
+    features: str = ""
+    searches: tuple[RecordedSearch, ...] = ()
+    templates: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
 
     @classmethod
     def from_dict(cls, entry: Mapping[str, Any]) -> "Provenance":

@@ -16,13 +16,19 @@ from helixfold.model.presets import Preset
 
 @dataclass(frozen=True, kw_only=True)
 class AlignedTemplate:
-    """A template structure in the features of a target, aligned to one of its chains."""
+    """A template structure in the features of a target, aligned to one of its chains.
 
-    name: str  # entry and chain, "1abc_A"
-    chain_id: str  # of the target
-    residues: str  # for each residue of the target's chain, the aligned template residue, or "-"
-    label: str  # unique among the templates of all chains: "1abc_A", or for a complex "chain B: 1abc_A"
-    slot: int = 0  # index of the template in the arrays of the features
+    `name` is its entry and chain, such as "1abc_A", and `chain_id` the name of the target's chain. `residues` has for
+    each residue of this chain the letter of the aligned template residue, or "-". `label` is unique among the templates
+    of all chains: "1abc_A", or for a complex "chain B: 1abc_A". `slot` is the index of the template in the arrays of
+    the features.
+    """
+
+    name: str
+    chain_id: str
+    residues: str
+    label: str
+    slot: int = 0
 
 
 def templates_read(features: TargetFeatures, preset: Preset) -> tuple[AlignedTemplate, ...]:
