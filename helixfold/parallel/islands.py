@@ -23,6 +23,9 @@ class Islands:
     island, and `waiting` the same mesh with a timeout for data from other islands. `between` is the mesh of the first
     rank of each island; only these communicate between islands. All ranks of an island must pass the same value to a
     collective between islands.
+
+    `sent` and `gathered` count the bytes that this island sent to other islands: in all-reduce and all-gather, counted
+    on its first rank, and in `gather` to the first island.
     """
 
     index: int
@@ -30,8 +33,8 @@ class Islands:
     within: Mesh
     waiting: Mesh
     between: Mesh
-    sent: int = 0  # bytes that this island sent in all-reduce and all-gather, counted on its first rank
-    gathered: int = 0  # bytes that this island sent in `gather` to the first island
+    sent: int = 0
+    gathered: int = 0
 
     def all_reduce(self, tensor: Tensor) -> None:
         """Replace a tensor in place by its sum over the islands, equal bit for bit on all ranks of all islands.

@@ -228,7 +228,7 @@ class Mesh:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is rank 0, which writes files and prints."""
+        """Whether this is rank 0 of the mesh, which writes files and prints."""
         return self.rank == 0
 
     def micro_batches(self, count: int) -> range:
