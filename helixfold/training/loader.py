@@ -75,14 +75,18 @@ _PIPE_BYTES = 2**20  # size of the pipe of the workers: the maximum that Linux a
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingBatch:
-    """One micro-batch of a step on its device."""
+    """One micro-batch of a step on its device.
+
+    `micro_batch` is its index within the step. `recycling_inputs` has one batch for each recycling iteration. `names`
+    are the names of the examples' chains, and `refused` messages about chains that were drawn but cannot be used.
+    """
 
     step: int
-    micro_batch: int  # index within the step
-    recycling_inputs: tuple[Batch, ...]  # one for each recycling iteration
+    micro_batch: int
+    recycling_inputs: tuple[Batch, ...]
     labels: Labels
-    names: tuple[str, ...]  # of the examples' chains
-    refused: tuple[str, ...]  # messages about chains that were drawn but cannot be used
+    names: tuple[str, ...]
+    refused: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,19 +100,25 @@ class _Slot:
 
 @dataclass(frozen=True, kw_only=True)
 class PackedBatch:
-    """The arrays of all examples of a `TrainingBatch`, unpadded, in one buffer of bytes on the CPU."""
+    """The arrays of all examples of a `TrainingBatch`, unpadded, in one buffer of bytes on the CPU.
+
+    `sizes` has the length to which each axis is padded, by the axis's letter; None for a single example, which is not
+    padded. `slots` has the places of the arrays of all examples in the buffer, by field or "iteration/field".
+    `integers` has the names of the fields that hold integers. With `has_alignments`, it has integer alignments, from
+    which MSA features are computed on the device.
+    """
 
     step: int
     micro_batch: int  # index within the step
     names: tuple[str, ...]  # of the examples' chains
     refused: tuple[str, ...]  # messages about chains that were drawn but cannot be used
     num_iterations: int  # number of recycling iterations
-    sizes: dict[str, int] | None  # to pad to, by axis; None for a single example, which is not padded
-    slots: dict[str, list[_Slot]]  # of all examples, by "iteration/field" or field
-    integers: frozenset[str]  # names of the fields that hold integers
+    sizes: dict[str, int] | None
+    slots: dict[str, list[_Slot]]
+    integers: frozenset[str]
     buffer: Tensor | np.ndarray
     of_complexes: bool = False  # whether the examples are complexes
-    has_alignments: bool = False  # has integer alignments, from which MSA features are computed on the device
+    has_alignments: bool = False
 
     def pin_memory(self) -> "PackedBatch":
         """Return a copy with a page-locked buffer; PyTorch's `DataLoader` calls this."""

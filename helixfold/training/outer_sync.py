@@ -23,15 +23,20 @@ _EQUAL_STATE = ("master", "average")
 
 @dataclass(frozen=True, kw_only=True)
 class StepStats:
-    """Statistics of one training step, on one rank or on several ranks together."""
+    """Statistics of one training step, on one rank or on several ranks together.
 
-    losses: dict[str, float]  # by name, sums over the examples
-    names: list[str]  # of the examples' chains
-    refused: list[str]  # messages about chains that were drawn but cannot be used
-    data_seconds: float  # time spent waiting for data
-    memory: int  # peak memory of a rank, in bytes
-    stop: bool  # whether a signal requested the process to stop
-    # For each metric, the sum over the examples that have it, and the number of such examples.
+    `losses` are sums over the examples, by name. `metrics` has, by name, the sum over the examples that have the
+    metric, and the number of these. `names` are the names of the examples' chains, and `refused` messages about chains
+    that were drawn but cannot be used. `data_seconds` is the time spent waiting for data, and `memory` the peak memory
+    of a rank in bytes. `stop` is true if a signal requested a process to stop.
+    """
+
+    losses: dict[str, float]
+    names: list[str]
+    refused: list[str]
+    data_seconds: float
+    memory: int
+    stop: bool
     metrics: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     def mean_metrics(self) -> dict[str, float]:

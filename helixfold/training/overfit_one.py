@@ -42,11 +42,14 @@ _RESOLUTION = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """A prediction of the chain after `step` training steps, superposed on the true structure."""
+    """A prediction of the chain after `step` training steps, superposed on the true structure.
 
-    step: int  # number of completed steps
-    loss: float  # weighted total loss of the last step; NaN before the first
-    lddt: float  # lDDT-CA, 0 to 1
+    `loss` is the weighted total loss of the last step, and NaN before the first. `lddt` is lDDT-CA, 0 to 1.
+    """
+
+    step: int
+    loss: float
+    lddt: float
     prediction: Prediction
 
 

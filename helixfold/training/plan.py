@@ -129,7 +129,9 @@ class StageTime:
 def stages_of(options: PlanOptions) -> list[Stage]:
     """Return the stages of a plan, one for each preset.
 
-    Raise `InputError` if samples or times per step are passed, but not one for each stage, or if a time is not above 0.
+    By default, AlphaFold 2's stages have its published numbers of samples, and other stages the samples of all steps of
+    their preset. Raise `InputError` if samples or times per step are passed, but not one for each stage, or if a time
+    is not above 0.
     """
     for name, values in (("--samples", options.samples), ("--step-seconds", options.step_seconds)):
         if values and len(values) != len(options.preset):

@@ -73,22 +73,29 @@ class Progress:
         print_note(f"held-out {kind} after {step + 1} steps: {', '.join(scores)}")
 
     def close(self) -> None:
-        """End the bar."""
+        """End the bar, if there is one."""
         if self._bar is not None:
             self._bar.close()
 
 
 @dataclass(kw_only=True)
 class RunProgress:
-    """Progress of a run, which its checkpoints record in addition to tensors."""
+    """Progress of a run, which its checkpoints record in addition to tensors.
 
-    step: int = 0  # index of the next step: the number of completed steps
-    skipped: int = 0  # number of steps whose loss or gradient was not finite
-    skipped_in_a_row: int = 0  # number of such steps since the last other one
-    best_score: float | None = None  # `deciding_score` of the held-out chains or complexes
-    best_step: int | None = None  # number of completed steps at the evaluation with the best score
-    descends_from: str | None = None  # packaged model from which the initial parameters descend
-    began_with: str | None = None  # description of the initial parameters; None if all were random
+    `step` is the index of the next step, the number of completed steps. `skipped` counts steps whose loss or gradient
+    was not finite, and `skipped_in_a_row` those since the last other step. `best_score` is the highest `deciding_score`
+    of the held-out chains or complexes, and `best_step` the number of completed steps at that evaluation.
+    `descends_from` is the packaged model from which the initial parameters descend. `began_with` describes the initial
+    parameters; None if all were random.
+    """
+
+    step: int = 0
+    skipped: int = 0
+    skipped_in_a_row: int = 0
+    best_score: float | None = None
+    best_step: int | None = None
+    descends_from: str | None = None
+    began_with: str | None = None
 
     def is_settled(self, evaluation: EvaluationConfig) -> bool:
         """Return whether the run ends early, after `patience` evaluations without a new best score.

@@ -24,13 +24,14 @@ CONFIG_FILE = "config.json"
 class RunFiles:
     """Paths of one training run, with methods that check its directory and write its files.
 
-    `directory` is the output directory of the run, which may not exist yet.
+    `directory` is the output directory of the run, which may not exist yet, and `name` the name of the model that is
+    trained. `draw` draws the training curves into a PNG file. `save` is called by `write_weights` to write the file,
+    with its path and the averaged trained parameters.
     """
 
     directory: Path
-    name: str  # of the model that is trained
-    draw: Callable[[TrainingHistory, Path], None] | None = None  # draws the training curves into a PNG file
-    # Called by `write_weights` to write the file, with its path and the averaged trained parameters.
+    name: str
+    draw: Callable[[TrainingHistory, Path], None] | None = None
     save: Callable[[Path, Mapping[str, Tensor]], None] | None = None
 
     @property

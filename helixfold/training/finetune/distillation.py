@@ -24,15 +24,16 @@ _STRUCTURES, _ALIGNMENTS = "structures", "alignments"
 class Candidate:
     """The best prediction of a finished target, and the reason if it is left out of the training set.
 
-    `directory` is the directory of the target, and `structure` the file of the prediction.
+    `directory` is the directory of the target, and `structure` the file of the prediction. `plddt` is the mean over the
+    residues, 0 to 100. `reason` is empty if the prediction is selected.
     """
 
     name: str
     directory: Path
     structure: Path
-    plddt: float  # mean over the residues, 0 to 100
+    plddt: float
     sequence: str
-    reason: str = ""  # empty if the prediction is selected
+    reason: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

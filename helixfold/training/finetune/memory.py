@@ -25,12 +25,17 @@ _FLOAT_BYTES = 4
 
 @dataclass(frozen=True, kw_only=True)
 class RunMemory:
-    """Memory of one fine-tuning in bytes: its state, which is always in memory, and what a step needs in addition."""
+    """Memory of one fine-tuning in bytes: its state, which is always in memory, and what a step needs in addition.
 
-    state: int  # trained parameters and their gradients, moments and averages
-    optimizer: int  # part of `state`: gradients, moments and averages
-    effective: int  # effective weights of LoRA and their gradients, during a step
-    activations: int  # forward and backward pass, during a step
+    `state` is the trained parameters and their gradients, moments and averages; `optimizer` is the part without the
+    parameters. During a step, `effective` is the effective weights of LoRA and their gradients, and `activations` the
+    forward and backward pass.
+    """
+
+    state: int
+    optimizer: int
+    effective: int
+    activations: int
 
     @property
     def step(self) -> int:

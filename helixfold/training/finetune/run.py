@@ -51,18 +51,24 @@ State = Literal["waiting", "running", "finished", "diverged", "failed", "stopped
 
 @dataclass(kw_only=True)
 class ScheduledRun:
-    """A fine-tuning in a schedule, with its state and progress. `begin` creates the run once there is memory for it."""
+    """A fine-tuning in a schedule, with its state and progress. `begin` creates the run once there is memory for it.
+
+    `steps` is the total number of steps, `completed` the number of completed ones including earlier commands, and
+    `new_steps` the number since the schedule started. `share` is the number of turns by which runs are compared; a new
+    run starts with the smallest current one. `deadline` is in seconds from the start of the schedule, and `seconds` the
+    time of the run's own steps.
+    """
 
     name: str
     begin: Callable[[], Finetuning]
     memory: RunMemory
-    steps: int  # total steps of the fine-tuning
-    deadline: float | None = None  # seconds from the start of the schedule
+    steps: int
+    deadline: float | None = None
     state: State = "waiting"
-    new_steps: int = 0  # completed since the schedule started
-    share: int = 0  # turns taken, by which runs are compared; a new run starts with the smallest current share
-    completed: int = 0  # steps, including earlier commands
-    seconds: float = 0.0  # time of its own steps
+    new_steps: int = 0
+    share: int = 0
+    completed: int = 0
+    seconds: float = 0.0
     finetuning: Finetuning | None = None
     turns: Iterator[int] | None = None
 

@@ -53,7 +53,8 @@ def finetuning(preset: Preset, adapter: AdapterKind, low_rank: LowRankConfig | N
 
     Losses, clamping of FAPE and recycling are AlphaFold's. The violation loss has a small weight, because AlphaFold
     adds it at the end of training, when structures are already good. The run ends after five evaluations of held-out
-    chains in a row without a new best score.
+    chains in a row without a new best score. With the adapter "heads" it does not end early, because heads do not
+    change the structure.
     """
     iterations = min(preset.num_recycles + 1, _MAX_ITERATIONS)
     sampling = preset.sampling
