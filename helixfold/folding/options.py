@@ -13,20 +13,35 @@ from helixfold.runtime.options import RepresentationName
 
 @dataclass(frozen=True, kw_only=True)
 class FoldingOptions:
-    """Options of folding a target with one model: recycling, ensemble, seed and precision."""
+    """Options of folding a target with one model: recycling, ensemble, seed and precision.
 
-    num_recycles: int | None = None  # iterations after the first; None: the number in the model's preset
-    # Å: stop recycling once distances change by less. 0 never stops; None takes the value in the model's preset.
+    `num_recycles` is the number of recycling iterations after the first. Recycling stops once the root mean square
+    change of distances is below `recycle_tolerance` in Å; 0 never stops. None takes the number and the tolerance from
+    the model's preset. Recycling also stops once the mean pLDDT (0 to 100) is at least `stop_at_score`; None never
+    stops.
+
+    `num_ensemble` is the number of samples per iteration, whose representations are averaged. `dtype` is the precision
+    of the trunk: one of `DTYPES`, or "auto" for the one that suits the device. With `dropout`, as in training,
+    predictions vary between seeds, most where confidence is low. `cyclic` has the names of chains whose ends are
+    bonded; () means all, and None means none.
+
+    Three options add outputs. `logits` returns the logits of all heads, which need much memory. `representations` are
+    the names of those to return; "pair" takes r x r x c_z numbers. `save_passes` returns structures, and any
+    `representations`, of all recycling iterations.
+    """
+
+    num_recycles: int | None = None
+
     recycle_tolerance: float | None = None
-    num_ensemble: int = 1  # samples per iteration, whose representations are averaged
+    num_ensemble: int = 1
     seed: int = 0
-    dtype: str = AUTO  # precision of the trunk: one of `DTYPES`, or "auto" for the one that suits the device
-    logits: bool = False  # return the logits of all heads, which need much memory
-    dropout: bool = False  # as in training; predictions then vary between seeds, most where confidence is low
-    save_passes: bool = False  # return structures, and any `representations`, of all recycling iterations
-    representations: tuple[RepresentationName, ...] = ()  # to return; "pair" takes r x r x c_z numbers
-    stop_at_score: float | None = None  # stop recycling once the mean pLDDT is at least this; None never stops
-    cyclic: tuple[str, ...] | None = None  # names of chains whose ends are bonded; () means all, None means none
+    dtype: str = AUTO
+    logits: bool = False
+    dropout: bool = False
+    save_passes: bool = False
+    representations: tuple[RepresentationName, ...] = ()
+    stop_at_score: float | None = None
+    cyclic: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         for name in ("representations", "cyclic"):

@@ -53,10 +53,14 @@ CONFIDENCE_BANDS: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class Distances:
-    """Distances between pseudo-beta atoms (C-beta, or C-alpha of glycine) according to the distogram."""
+    """Distances between pseudo-beta atoms (C-beta, or C-alpha of glycine) according to the distogram.
 
-    expected: Float[np.ndarray, "r r"]  # Å; 21.8 for distances above 21.7
-    contact: Float[np.ndarray, "r r"]  # probability, 0 to 1, of a distance below 8 Å
+    `expected` is in Å, and 21.8 for distances above 21.7. `contact` is the probability, 0 to 1, of a distance below 8
+    Å.
+    """
+
+    expected: Float[np.ndarray, "r r"]
+    contact: Float[np.ndarray, "r r"]
 
     def __post_init__(self) -> None:
         if self.contact.shape != self.expected.shape:
@@ -71,13 +75,16 @@ class Distances:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionIdentity:
-    """Identity of a prediction of a target: model, parameters, seed, and variant of the alignment."""
+    """Identity of a prediction of a target: model, parameters, seed, and variant of the alignment.
+
+    `weights` is the digest of the parameters. `alignment` describes the variant; "" is the whole alignment.
+    """
 
     model: str
     seed: int = 0
-    weights: str = ""  # digest of the parameters
+    weights: str = ""
     weights_provenance: WeightsProvenance = "untrained"
-    alignment: str = ""  # description of the variant; "" is the whole alignment
+    alignment: str = ""
 
     @property
     def key(self) -> tuple[str, int, str]:

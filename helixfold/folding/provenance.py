@@ -21,10 +21,13 @@ _MAX_COMMAND_CHARACTERS = 4000
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedSearch:
-    """A database search whose results a prediction used: for its alignment, for paired rows, or for templates."""
+    """A database search whose results a prediction used: for its alignment, for paired rows, or for templates.
+
+    `search` has the program, its options and the databases in one line.
+    """
 
     purpose: SearchPurpose
-    search: str  # program, options and databases in one line
+    search: str
     databases: tuple[SearchedDatabase, ...]
 
     @classmethod
