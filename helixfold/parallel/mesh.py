@@ -189,13 +189,13 @@ class Mesh:
 
     `rank` is the index of this process among the `size` processes of `world`. `sample` has the ranks that share this
     rank's sample; `branch` and `axial` are subgroups of it. `data` has the ranks at the same position in the groups of
-    all samples.
+    all samples. `timeout` is the seconds that a rank waits in a collective.
     """
 
     rank: int
     size: int
     device: torch.device
-    timeout: float = TIMEOUT  # seconds that a rank waits in a collective
+    timeout: float = TIMEOUT
     layout: Layout = field(default_factory=Layout)
     world: Group = field(default_factory=Group)
     data: Group = field(default_factory=Group)
