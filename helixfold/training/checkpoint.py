@@ -43,12 +43,13 @@ LOCK_TIMEOUT = 10.0  # seconds
 class Restored:
     """Step and record of the checkpoint that a run resumes from, and messages about damaged newer ones.
 
-    `step` is the number of completed steps, and `record` what the caller passed to `Checkpoints.save`.
+    `step` is the number of completed steps, and `record` what the caller passed to `Checkpoints.save`. `damaged` has a
+    sentence for each newer checkpoint that could not be used.
     """
 
     step: int
     record: dict[str, Any]
-    damaged: tuple[str, ...]  # a sentence for each newer checkpoint that could not be used
+    damaged: tuple[str, ...]
 
 
 class Checkpoints:

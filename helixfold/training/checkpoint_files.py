@@ -49,14 +49,14 @@ class DamagedError(Exception):
 class Manifest:
     """Content of a checkpoint's `manifest.json`.
 
-    `shapes` and `dtypes` are by the name of the tensor, `files` by the name of the file. `record` is the record that
-    the caller passed to `write_checkpoint`.
+    `shapes` and `dtypes` are by the name of the tensor, `files` (bytes and SHA-256) by the name of the file. `record`
+    is the record that the caller passed to `write_checkpoint`.
     """
 
     step: int
     shapes: dict[str, tuple[int, ...]]
     dtypes: dict[str, str]
-    files: dict[str, tuple[int, str]]  # bytes and SHA-256
+    files: dict[str, tuple[int, str]]
     record: dict[str, Any]
 
 

@@ -63,19 +63,26 @@ class InterfaceScores:
 
     An interface is a pair of chains that are in contact in the true structure; interface scores are means over all
     interfaces. A score is None where it is not defined, such as interface scores if no chains are in contact.
+
+    `chains` is the number of chains with folded residues, and `interfaces` the number of interfaces. `chain_lddt_ca`
+    and `chain_tm_score` are means over the chains: from distances within each chain, and after superposing each chain
+    separately. `acceptable` is the fraction of interfaces with a DockQ of at least 0.23, and `fnat` the fraction of
+    true contacts that are predicted. `irms` (Å) is of the backbones at an interface, and `lrms` (Å) of the shorter
+    chain when the longer one is superposed. `interface_lddt` is over all distances between heavy atoms of different
+    chains. `iptm` is predicted, and None without an aligned-error head.
     """
 
-    chains: int  # number of chains with folded residues
-    interfaces: int  # number of chain pairs in contact in the true structure
-    chain_lddt_ca: float | None  # mean over the chains, from distances within each chain
-    chain_tm_score: float | None  # mean over the chains, each superposed separately
+    chains: int
+    interfaces: int
+    chain_lddt_ca: float | None
+    chain_tm_score: float | None
     dockq: float | None
-    acceptable: float | None  # fraction of the interfaces with a DockQ of at least 0.23
-    fnat: float | None  # fraction of the true contacts that are predicted
-    irms: float | None  # Å, of the backbones at an interface
-    lrms: float | None  # Å, of the shorter chain when the longer one is superposed
-    interface_lddt: float | None  # over all distances between heavy atoms of different chains
-    iptm: float | None  # predicted; None without an aligned-error head
+    acceptable: float | None
+    fnat: float | None
+    irms: float | None
+    lrms: float | None
+    interface_lddt: float | None
+    iptm: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,21 +90,25 @@ class HeldOutScores:
     """Scores of one held-out chain or complex over the experimentally observed atoms, from 0 to 1 unless noted.
 
     A complex is scored as a whole, after its true chains were permuted to fit the prediction where chains have equal
-    sequences; `interface` has the scores of its chains and interfaces.
+    sequences. `interface` has the scores of its chains and interfaces, and is None for a single chain.
+
+    `residues` is the number of folded residues. `lddt` is over all heavy atoms, and `rmsd` (Å) over C-alpha atoms.
+    `plddt` is the mean over the residues, 0 to 100. `violations` is the fraction of residues with impossible bonds,
+    angles or clashes. `losses` has each term unweighted, the weighted sum "weighted", and "total".
     """
 
     name: str
-    residues: int  # number of folded residues
+    residues: int
     lddt_ca: float
-    lddt: float  # over all heavy atoms
+    lddt: float
     tm_score: float
     gdt_ts: float
     gdt_ha: float
-    rmsd: float  # Å, over C-alpha atoms
-    plddt: float  # mean over the residues, 0 to 100
-    violations: float  # fraction of residues with impossible bonds, angles or clashes
-    losses: dict[str, float]  # each term unweighted, the weighted sum "weighted", and "total"
-    interface: InterfaceScores | None = None  # None for a single chain
+    rmsd: float
+    plddt: float
+    violations: float
+    losses: dict[str, float]
+    interface: InterfaceScores | None = None
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "HeldOutScores":

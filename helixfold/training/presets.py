@@ -119,10 +119,7 @@ def tiny_multimer() -> TrainingConfig:
 
 
 def small() -> TrainingConfig:
-    """Return the settings of the first stage of the demonstration model's training.
-
-    `helixfold train --recipe small` runs all stages.
-    """
+    """Return the first stage of the demonstration model's training; `helixfold train --recipe small` runs them all."""
     return recipe("small")[0].config
 
 

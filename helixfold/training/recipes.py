@@ -24,23 +24,26 @@ from helixfold.training.config import EvaluationConfig, TrainingConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One stage of a recipe: the name of its directory, its settings, and its expected duration."""
+    """One stage of a recipe: the name of its directory, its settings, and its expected duration.
+
+    `minutes` is the expected duration on two cores.
+    """
 
     name: str
     config: TrainingConfig
-    minutes: int  # expected, on two cores
+    minutes: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageRun:
     """One stage of a recipe with its directory and the weights that it starts from.
 
-    `weights` is the path of a file, which need not exist yet.
+    `weights` is the path of a file, which need not exist yet; None means random parameters.
     """
 
     stage: Stage
     directory: Path
-    weights: Path | None  # None: random parameters
+    weights: Path | None
 
     @property
     def last_weights(self) -> Path:

@@ -89,17 +89,19 @@ class Schedule:
     """Fine-tunings that take turns on one device, one step at a time.
 
     As many are in progress as fit into `memory` bytes, of which frozen parameters take `shared`. `turns` is the order:
-    "steps" prefers the run with the fewest turns, and "deadline" the one with the least slack. `clock` returns seconds.
-    The result of a run does not depend on the other runs or on the order of turns.
+    "steps" prefers the run with the fewest turns, and "deadline" the one with the least slack. `progress` counts the
+    steps of all fine-tunings, and records failures. `clock` returns seconds. `max_concurrent` is the largest number of
+    fine-tunings that were in progress at the same time. The result of a run does not depend on the other runs or on the
+    order of turns.
     """
 
     runs: Sequence[ScheduledRun]
     shared: int
     memory: int
-    progress: Run  # counts the steps of all fine-tunings, and records failures
+    progress: Run
     turns: Turns = "steps"
     clock: Callable[[], float] = time.monotonic
-    max_concurrent: int = 0  # largest number of fine-tunings that were in progress at the same time
+    max_concurrent: int = 0
     _start: float = field(default=0.0)
 
     def carry_out(self, is_stopped: Callable[[], bool] = lambda: False) -> None:

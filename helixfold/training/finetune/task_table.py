@@ -21,12 +21,13 @@ _SPLITS: dict[str, Split] = {"": "train", "train": "train", "test": "test", "hel
 class TaskRow:
     """A row of a table: a target, its value, and the split it belongs to.
 
-    "train" rows are trained on, "test" rows are held out for scores, and "predict" rows have no value.
+    `sequence` has all chains, with colons between them. `value` is 0 or 1 for a class, and None if it is to be
+    predicted. "train" rows are trained on, "test" rows are held out for scores, and "predict" rows have no value.
     """
 
     name: str
-    sequence: str  # of all chains, with colons between them
-    value: float | None  # 0 or 1 for a class; None if it is to be predicted
+    sequence: str
+    value: float | None
     split: Split
 
 
