@@ -3,7 +3,8 @@
 Without paths, the packages and the documentation are read. `--show PHRASE` lists each place of a phrase. `--pages`
 prints the words (with a letter or digit, also in code) and the mean sentence length of each page. What scripts write
 into pages is not counted, and neither is the record of measurements. `--draw SEED COUNT` draws public functions and
-classes with their docstrings, and identifiers, for a reader to explain who has not seen the code.
+classes with their docstrings, and identifiers with what documents them, for a reader to explain who has not seen the
+code.
 """
 
 import argparse
@@ -170,27 +171,54 @@ def drawn(seed: int, count: int) -> Iterator[str]:
     for path in files([ROOT / "data_pipeline", ROOT / "helixfold"]):
         if path.suffix != ".py":
             continue
-        where, tree = path.relative_to(ROOT), ast.parse(path.read_text(encoding="utf-8"))
+        source = path.read_text(encoding="utf-8")
+        where, tree = path.relative_to(ROOT), ast.parse(source)
+        described = _described_names(tree, source.splitlines())
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
                 docstring = ast.get_docstring(node)
                 if docstring:
                     documented.append(f"{where}:{node.lineno} {_signature(node)}\n{docstring}")
-        names = {text.text: text.line for text in reversed([*texts(path)]) if text.is_name and len(text.text) > 2}
-        identifiers += [f"{where}: {name} in {_definition_at(tree, line)}" for name, line in sorted(names.items())]
+        identifiers += [f"{where}: {name} in {place}" for name, place in sorted(described.items())]
     chooser = random.Random(seed)
     yield from chooser.sample(documented, count)
     yield from chooser.sample(identifiers, count)
 
 
-def _definition_at(tree: ast.Module, line: int) -> str:
-    """Return the signature and the first sentence of the innermost definition at a line, or of the module."""
-    inner, place = None, "the module"
+def _described_names(tree: ast.Module, lines: Sequence[str]) -> dict[str, str]:
+    """Return what documents each name of a module: a signature and docstring, or comments.
+
+    The names are functions and classes with a docstring, their parameters and fields, and constants of the module with
+    a comment. Other names have nothing but themselves to explain them.
+    """
+    described: dict[str, str] = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.lineno <= line <= (node.end_lineno or 0):
-            inner, place = node, _signature(node)
-    docstring = ast.get_docstring(tree if inner is None else inner) or ""
-    return f"{place}\n{docstring.partition(chr(10))[0]}"
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and (docstring := ast.get_docstring(node)):
+            if isinstance(node, ast.ClassDef):
+                names = _assigned(node.body)
+            else:
+                names = [arg.arg for arg in (*node.args.args, *node.args.kwonlyargs)]
+            described |= dict.fromkeys([node.name, *names], f"{_signature(node)}\n{docstring}")
+    for node in tree.body:
+        comment = _comment_at(lines, node.lineno - 1)
+        described |= dict.fromkeys(_assigned([node]) if comment else [], f"the module\n{comment}")
+    return {name: text for name, text in described.items() if len(name.strip("_")) > 2 and name not in ("self", "cls")}
+
+
+def _assigned(body: list[ast.stmt]) -> list[str]:
+    """Return the names that statements assign."""
+    targets = [target for each in body if isinstance(each, ast.Assign) for target in each.targets]
+    targets += [each.target for each in body if isinstance(each, ast.AnnAssign)]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def _comment_at(lines: Sequence[str], index: int) -> str:
+    """Return the comment at the end of a line and on the lines above it."""
+    start = index
+    while start and lines[start - 1].startswith("#"):
+        start -= 1
+    comments = [*lines[start:index], *lines[index].partition("  #")[1:]]
+    return " ".join(" ".join(comments).replace("#", " ").split())
 
 
 def _signature(node: "ast.FunctionDef | ast.ClassDef") -> str:
