@@ -14,14 +14,15 @@ __all__ = ["ARCHIVE_FILE", "ENVIRONMENTAL_FILE", "PAIRED_FILE", "TEMPLATE_FILE",
 
 AlignmentKind = Literal["msa", "pair", "template"]
 ARCHIVE_FILE: Final = "result.tar.gz"
+# The modes that each kind of search accepts, as in ColabFold's server.
 MODES: Final[dict[str, tuple[str, ...]]] = {
     "msa": ("env", "all", "env-nofilter", "nofilter"),
     "pair": ("pairgreedy", "paircomplete", "pairgreedy-env", "paircomplete-env"),
     "template": ("",),
 }
-MAX_SEQUENCES: Final = 100
-MAX_TEMPLATES: Final = 50
-_MAX_TEXT: Final = 2**20
+MAX_SEQUENCES: Final = 100  # of one request
+MAX_TEMPLATES: Final = 50  # of one request
+_MAX_QUERY_LETTERS: Final = 2**20  # characters of a query's text, and residues of all its sequences
 # ColabFold numbers its records from 101, Protenix names them query_0.
 _RECORD_NAME = re.compile(r"[A-Za-z0-9_]{1,40}")
 _TEMPLATE_NAME = re.compile(r"(pdb_)?[A-Za-z0-9]{4,12}_[A-Za-z0-9]{1,8}")
@@ -29,9 +30,11 @@ _TEMPLATE_NAME = re.compile(r"(pdb_)?[A-Za-z0-9]{4,12}_[A-Za-z0-9]{1,8}")
 
 @dataclass(frozen=True, kw_only=True)
 class AlignmentRequest:
-    """A search that another program requests.
+    """A search that another program requests. Raise `InputError` if a value is invalid.
 
-    For the kind "template", `names` are template hits such as 1abc_A and `sequences` is empty.
+    `mode` selects databases and filters, as in ColabFold's server. For the kinds "msa" and "pair", `names` are the
+    names of the FASTA records, and `sequences` their sequences in the same order. For the kind "template", `names` are
+    template hits such as 1abc_A, and `sequences` is empty.
     """
 
     kind: AlignmentKind
@@ -48,8 +51,8 @@ class AlignmentRequest:
             return
         if not 0 < len(self.names) <= MAX_SEQUENCES or len(set(self.names)) < len(self.names):
             raise InputError(f"a query has 1 to {MAX_SEQUENCES} records with different names, got {len(self.names)}")
-        if len(self.sequences) != len(self.names) or self.residues > _MAX_TEXT:
-            raise InputError(f"a query has a sequence for each name, and at most {_MAX_TEXT:,} residues")
+        if len(self.sequences) != len(self.names) or self.residues > _MAX_QUERY_LETTERS:
+            raise InputError(f"a query has a sequence for each name, and at most {_MAX_QUERY_LETTERS:,} residues")
         for name, sequence in zip(self.names, self.sequences, strict=True):
             if not _RECORD_NAME.fullmatch(name):
                 raise InputError(f"records are named by digits, letters and _, such as >101, got {name[:40]!a}")
@@ -63,7 +66,7 @@ class AlignmentRequest:
         return sum(map(len, self.sequences))
 
     def job_id(self, secret: bytes) -> str:
-        """Return the job id of this request, which equal requests share.
+        """Return the job id of this request, 32 hexadecimal digits that equal requests share.
 
         `secret` is known only to the service, so that nobody else can compute the id from the sequences.
         """
@@ -78,9 +81,12 @@ class AlignmentRequest:
 
     @classmethod
     def of_text(cls, kind: AlignmentKind, text: str, mode: str) -> Self:
-        """Parse FASTA records with short names, as clients of ColabFold's server send them."""
-        if len(text) > _MAX_TEXT:
-            raise InputError(f"the query has {len(text):,} characters; the maximum is {_MAX_TEXT:,}")
+        """Parse FASTA records with short names, as clients of ColabFold's server send them.
+
+        Whole headers are the names; sequences are converted to upper case. Raise `InputError` for invalid records.
+        """
+        if len(text) > _MAX_QUERY_LETTERS:
+            raise InputError(f"the query has {len(text):,} characters; the maximum is {_MAX_QUERY_LETTERS:,}")
         count = text.count(">")
         if not 0 < count <= MAX_SEQUENCES:
             raise InputError(f"a query has 1 to {MAX_SEQUENCES} records, got {count:,}")
@@ -93,6 +99,9 @@ class AlignmentRequest:
 
     @classmethod
     def of_templates(cls, text: str) -> Self:
-        """Parse a request for the structures of template hits, whose names are separated by commas."""
+        """Parse a request for the structures of template hits, whose names are separated by commas.
+
+        Repeated and empty names are left out. Raise `InputError` if a name is invalid or the number of names is wrong.
+        """
         names = tuple(dict.fromkeys(name for name in text.split(",") if name))
         return cls(kind="template", names=names)

@@ -20,7 +20,7 @@ class ChangeSignal:
                 loop.call_soon_threadsafe(event.set)
 
     async def wait(self, seconds: float) -> None:
-        """Wait for a change, for at most `seconds`."""
+        """Wait until `notify` is called, or until `seconds` have passed; the caller does not learn which."""
         entry = (asyncio.get_running_loop(), asyncio.Event())
         with self._lock:
             self._waiting.add(entry)

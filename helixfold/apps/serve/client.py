@@ -27,20 +27,22 @@ from helixfold.apps.serve.transfer import MAX_RESULT_FILES, checked_result_path
 __all__ = ["Client", "ServerError", "ServerUnreachableError"]
 
 _API: Final = "/api/v1"
-_ENDED: Final = ("done", "failed", "cancelled", "expired")
-_STATES: Final = ("queued", "running", *_ENDED)
-_MAX_FILE_BYTES: Final = 2**28
-_MAX_DISK: Final = 20 * 2**30  # of a result; a service's default limit for all files of a user
-_ATTEMPTS: Final = 6
+_END_STATES: Final = ("done", "failed", "cancelled", "expired")
+_JOB_STATES: Final = ("queued", "running", *_END_STATES)
+_MAX_UPLOADED_BYTES: Final = 2**28  # of one alignment or template
+_MAX_RESULT_BYTES: Final = 20 * 2**30  # of a result; a service's default limit for all files of a user
+_MAX_ATTEMPTS: Final = 6  # at one request
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
-_ID = re.compile(r"[0-9a-f]{32}")
+_JOB_ID = re.compile(r"[0-9a-f]{32}")
 
 
 class Client:
     """Submits jobs to a server, watches them and downloads their results.
 
-    A request without an answer is repeated, and the server never submits a job twice. A server with an http:// address
-    must be on this machine, unless `allow_http` is set because the network is trusted.
+    A request without an answer, or one that the server asks to repeat within a minute, is tried up to six times; the
+    server never submits a job twice. A server with an http:// address must be on this machine, unless `allow_http` is
+    set because the network is trusted. `token` is the user's token; None if the service requires none. `sleep` is the
+    function that waits for a number of seconds between requests.
     """
 
     def __init__(
@@ -74,9 +76,11 @@ class Client:
     ) -> dict[str, Any]:
         """Submit a sequence, with ':' between the chains of a complex, and return its job.
 
-        `options` are options of the REST interface, such as recycles=3 or predictions=5. `search_templates` is its
-        option "templates"; the argument `templates` takes structure files. Raise `ServerError` if the server refuses
-        the job, `ServerUnreachableError` if it does not answer.
+        `name` is the name of the job, `alignments` and `templates` are files to upload, and the server calls the
+        address `webhook` when the job ends. `options` are options of the REST interface, such as recycles=3 or
+        predictions=5; None leaves one out. `search_templates` is its option "templates": search the server's database.
+        A second submission with the same `idempotency_key` returns the first job; by default, each key is random.
+        Raise `ServerError` if the server refuses the job, `ServerUnreachableError` if it does not answer.
         """
         if search_templates:
             options["templates"] = True
@@ -92,15 +96,18 @@ class Client:
         return self._job("POST", "/jobs", body, {"Idempotency-Key": key})
 
     def forecast(self, sequence: str, **options: Any) -> dict[str, Any] | None:
-        """Estimate the time and memory of a job for a sequence. Return None while no worker has connected."""
+        """Return the estimated time and memory of a job for a sequence, with the fields of `ForecastBody`.
+
+        Return None while no worker has connected. Nothing is submitted.
+        """
         return self._request_json("POST", "/forecast", {"sequence": sequence, "options": options})
 
     def job(self, job: str) -> dict[str, Any]:
-        """Return the current state of a job."""
+        """Return the fields of the job with an id: its state, progress, options and summary, among others."""
         return self._job("GET", f"/jobs/{_id(job)}")
 
     def jobs(self, *, limit: int = 50) -> list[dict[str, Any]]:
-        """Return the user's newest jobs."""
+        """Return at most `limit` predictions of the user, the newest first. The server accepts limits up to 200."""
         answer = self._request_json("GET", f"/jobs?limit={limit}")
         jobs = answer.get("jobs") if isinstance(answer, dict) else None
         if not isinstance(jobs, list) or not all(map(_is_job, jobs)):
@@ -108,35 +115,35 @@ class Client:
         return jobs
 
     def service(self) -> dict[str, Any]:
-        """Return what the service offers, and how many jobs wait and run."""
+        """Return the models and limits of the service, and how many workers it has and how many jobs wait and run."""
         return self._request_json("GET", "/service")
 
     def cancel(self, job: str) -> dict[str, Any]:
-        """Cancel a queued or running job."""
+        """Cancel a queued or running job, and return it. A job that has ended does not change."""
         return self._job("POST", f"/jobs/{_id(job)}/cancel")
 
     def retry(self, job: str) -> dict[str, Any]:
-        """Queue a failed or cancelled job again."""
+        """Queue a failed or cancelled job again, and return it. Raise `ServerError` if it is in another state."""
         return self._job("POST", f"/jobs/{_id(job)}/retry")
 
     def share(self, job: str) -> str:
-        """Create a link that shows a job to anyone who has it, and return its address."""
+        """Create a link that shows a job to anyone who has it, for 30 days at most, and return its address."""
         link = self._request_json("POST", f"/jobs/{_id(job)}/share")
         return str(link.get("url") or f"{self._http.url}{link['path']}")
 
     def delete(self, job: str) -> None:
-        """Remove the files of a job that has ended."""
+        """Remove the files and the sequence of a job that has ended. Its name and state stay in the history."""
         self._request_json("DELETE", f"/jobs/{_id(job)}")
 
     def watch(self, job: str, *, seconds: float = 1.0) -> Iterator[dict[str, Any]]:
-        """Yield a job whenever it changes, until it has ended. Poll the server every `seconds`."""
+        """Yield a job at once, and again whenever it changes, until it has ended. Poll the server every `seconds`."""
         last = None
         while True:
             current = self.job(job)
             if current != last:
                 last = current
                 yield current
-            if current["state"] in _ENDED:
+            if current["state"] in _END_STATES:
                 return
             self._sleep(seconds)
 
@@ -145,11 +152,11 @@ class Client:
         *_, ended = self.watch(job, seconds=seconds)
         return ended
 
-    def fetch(self, job: str, output: Path, *, max_bytes: int = _MAX_DISK) -> list[Path]:
+    def fetch(self, job: str, output: Path, *, max_bytes: int = _MAX_RESULT_BYTES) -> list[Path]:
         """Download the files of a result into the directory `output`, and return their paths.
 
-        Raise `InputError` if the job has no result, if the files have more than `max_bytes` in total, or if a name
-        would lead outside of the directory.
+        Existing files of the same names are replaced. Raise `InputError` if the job has no result, if it has too many
+        files or more than `max_bytes` in total, or if a name would lead outside of the directory.
         """
         entries = self._request_json("GET", f"/jobs/{_id(job)}/files")
         if not isinstance(entries, list) or not all(map(_is_result_file, entries)):
@@ -189,16 +196,16 @@ class Client:
 
     def _retry(self, action: Callable[[], Any]) -> Any:
         """Repeat an action after growing pauses while the server does not answer, or asks to wait at most a minute."""
-        for attempt in range(_ATTEMPTS):
+        for attempt in range(_MAX_ATTEMPTS):
             seconds = pause(attempt, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE)
             try:
                 return action()
             except ServerUnreachableError:
-                if attempt == _ATTEMPTS - 1:
+                if attempt == _MAX_ATTEMPTS - 1:
                     raise
             except ServerError as error:
                 retry_after = error.retry_after if error.status in (429, 503) else None
-                if retry_after is None or retry_after > _LONGEST_PAUSE or attempt == _ATTEMPTS - 1:
+                if retry_after is None or retry_after > _LONGEST_PAUSE or attempt == _MAX_ATTEMPTS - 1:
                     raise
                 seconds = max(seconds, retry_after)
             self._sleep(seconds)
@@ -206,7 +213,7 @@ class Client:
 
 
 def _file(path: Path) -> dict[str, str]:
-    content = base64.b64encode(read_file(path, _MAX_FILE_BYTES)).decode()
+    content = base64.b64encode(read_file(path, _MAX_UPLOADED_BYTES)).decode()
     return {"name": os.path.basename(path), "content": content, "encoding": "base64"}
 
 
@@ -220,7 +227,7 @@ def _is_job(content: Any) -> bool:
             "error": str() | None,
             "progress": dict(progress),
             "summary": dict(),
-        } if _ID.fullmatch(job) and state in _STATES:
+        } if _JOB_ID.fullmatch(job) and state in _JOB_STATES:
             stages = progress.get("stages", [])
             return isinstance(stages, list) and all(
                 isinstance(stage, dict) and isinstance(stage.get("name"), str) for stage in stages
@@ -236,7 +243,7 @@ def _is_result_file(content: Any) -> bool:
 
 
 def _id(job: str) -> str:
-    if not _ID.fullmatch(job):
+    if not _JOB_ID.fullmatch(job):
         raise InputError(f"a job id must have 32 hexadecimal digits, got '{printable(job, 60)}'")
     return job
 
@@ -250,7 +257,10 @@ def read_token(path: Path) -> str:
 
 
 def server_client(url: str, token_file: Path | None, *, allow_http: bool = False) -> Client:
-    """Return a client of the server at `url`. Raise `InputError` if the file contains no token."""
+    """Return a client of the server at `url`, with the token in a file; None for a server that requires no tokens.
+
+    Raise `InputError` if the file contains no token, or if the token would travel unencrypted (see `Client`).
+    """
     return Client(url, None if token_file is None else read_token(token_file), allow_http=allow_http)
 
 

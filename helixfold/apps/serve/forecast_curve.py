@@ -13,15 +13,19 @@ _MAX_EXPONENT = 60.0  # limits extrapolated values
 
 @dataclass(frozen=True, kw_only=True)
 class ForecastBody:
-    """Estimated time (without searches) and memory of a job, on the most suitable worker."""
+    """Estimated time (without searches) and memory of a job, on the fastest of the workers whose memory suffices.
 
-    seconds: float | None
+    `peak_bytes` and `available_bytes` are the memory that tensors need, and that the worker has for them. `model` and
+    `device` are the names of the model and of the worker's device. A value is None if the worker did not send it.
+    """
+
+    seconds: float | None  # of all predictions together
     peak_bytes: int | None
     available_bytes: int | None
     fits: bool  # False if no worker has enough memory
     model: str | None
     device: str | None
-    longest: int | None  # residues of the longest chain that fits
+    longest: int | None  # residues of the longest chain or complex that fits
 
 
 def estimate_job(
@@ -33,9 +37,11 @@ def estimate_job(
     recycles: int | None,
     count: int,
 ) -> ForecastBody | None:
-    """Estimate the time and memory of a job of `count` predictions.
+    """Estimate the time and memory of a job of `count` predictions on the most suitable of `workers`.
 
-    Return None if no worker with a suitable model has ever connected. `recycles` of None is the model's default.
+    This is the fastest worker on which the job fits, or the fastest of all if it fits on none. Return None if no
+    worker has sent estimates for the model. `residues` and `chains` are totals of the job. `model` of None is the
+    default model (see `usual_model`), and `recycles` of None is the model's default.
     """
     estimates: list[ForecastBody] = []
     for worker in workers:
@@ -48,7 +54,10 @@ def estimate_job(
 
 
 def usual_model(models: Sequence[str], chains: int) -> str | None:
-    """Return the default model for a job: a multimer model for several chains, else a monomer model, if available."""
+    """Return the default model for a job: the first multimer model for several chains, else the first monomer model.
+
+    If there is no such model, return the first of `models`; None if there are no models.
+    """
     suitable = [name for name in models if ("multimer" in name) == (chains > 1)]
     return next(iter([*suitable, *models]), None)
 

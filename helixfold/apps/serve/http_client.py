@@ -11,13 +11,16 @@ from data_pipeline.io.addresses import is_http_address
 from data_pipeline.io.errors import InputError, RequestError, UnusableAnswerError, printable
 from data_pipeline.io.http import Response, send
 
-_TIMEOUT: Final = 60.0
-_MAX_JSON_BYTES: Final = 2**24
-_MAX_ERROR_READS: Final = 16
+_TIMEOUT_SECONDS: Final = 60.0
+_MAX_ANSWER_BYTES: Final = 2**24
+_MAX_ERROR_READS: Final = 16  # parts of an error's body that are read; the rest is ignored
 
 
 class ServerError(RuntimeError):
-    """Error for an answer that refuses a request (with its status and text) or cannot be used (status 0)."""
+    """Error for an answer that refuses a request (with its status and text) or cannot be used (status 0).
+
+    `retry_after` is the number of seconds after which the server allows another attempt; None if it names none.
+    """
 
     def __init__(self, status: int, text: str, retry_after: float | None = None) -> None:
         super().__init__(text)
@@ -45,9 +48,12 @@ class Answer:
 
 
 class HttpClient:
-    """Sends requests to one server, with a token. Not thread-safe."""
+    """Sends requests to the server at `url`, with a token if there is one. Not thread-safe.
 
-    def __init__(self, url: str, token: str | None = None, *, timeout: float = _TIMEOUT) -> None:
+    `timeout` is in seconds. Raise `InputError` for an invalid address.
+    """
+
+    def __init__(self, url: str, token: str | None = None, *, timeout: float = _TIMEOUT_SECONDS) -> None:
         if not is_http_address(url) or urlsplit(url).query or urlsplit(url).username is not None:
             raise InputError(f"the server must be an address such as http://127.0.0.1:8000, got '{printable(url)}'")
         self.url, self._timeout = url.rstrip("/"), timeout
@@ -65,13 +71,14 @@ class HttpClient:
     ) -> Answer:
         """Send a request with `content` as JSON, or with `body`, and return the answer.
 
-        Raise `ServerError` if the server refuses the request, `ServerUnreachableError` if no complete answer comes.
+        `path` is appended to the server's address. `timeout` of None is the client's. Raise `ServerError` for a status
+        of 300 or more (redirects are not followed), `ServerUnreachableError` if no complete answer comes.
         """
         all_headers = dict(headers or {})
         if content is not None:
             body, all_headers["Content-Type"] = json.dumps(content).encode(), "application/json"
         with self._open(
-            method, path, body=body, headers=all_headers, timeout=timeout, max_bytes=_MAX_JSON_BYTES
+            method, path, body=body, headers=all_headers, timeout=timeout, max_bytes=_MAX_ANSWER_BYTES
         ) as response:
             try:
                 return Answer(response.status, response.headers, response.read_all())
@@ -79,7 +86,7 @@ class HttpClient:
                 raise self._failure("broke off its answer", error) from error
 
     def download(self, path: str, file: IO[bytes], *, max_bytes: int, headers: Mapping[str, str] | None = None) -> int:
-        """Write the body of an answer to a file, and return its size in bytes.
+        """Request a path with GET, write the body of the answer to a file, and return the body's size in bytes.
 
         Raise `InputError` if the answer is larger than `max_bytes`, and errors as `request` does.
         """

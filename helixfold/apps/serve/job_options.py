@@ -30,6 +30,7 @@ _SERVICE_OPTIONS = (
         text="search for templates in the databases of the service",
     ),
 )
+# Options of `helixfold predict` that a job may set, by the names of their fields in `PredictOptions`.
 PREDICT_OPTIONS = {name: traits.offer for name, traits in traits_of(PredictOptions).items() if traits.offer is not None}
 # Options by their names in a request, in the order of the form.
 OFFERS: Final[Mapping[str, Offer]] = {offer.name: offer for offer in (*_SERVICE_OPTIONS, *PREDICT_OPTIONS.values())}
@@ -38,7 +39,8 @@ OFFERS: Final[Mapping[str, Offer]] = {offer.name: offer for offer in (*_SERVICE_
 def job_options(values: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Check option values, and return them with the defaults of all other options.
 
-    None as a value lets the service choose. Raise `InputError` for an unknown option or an invalid value.
+    None lets the service choose; only options whose default is None accept it. Raise `InputError` for an unknown
+    option or an invalid value.
     """
     values = values or {}
     if unknown := values.keys() - OFFERS.keys():
@@ -52,7 +54,10 @@ def job_options(values: Mapping[str, Any] | None = None) -> dict[str, Any]:
 
 
 def model_label(name: str) -> str:
-    """Return the name of a model with a description, such as "AlphaFold 2 (model_1_ptm)"."""
+    """Return the name of a model with a description, such as "AlphaFold 2 (model_1_ptm)".
+
+    A name that is not one of helixfold's models is returned unchanged.
+    """
     kinds = {"small": "demonstration model", "tiny": "random parameters", "tiny_multimer": "random parameters"}
     if name.startswith("model_"):
         return f"AlphaFold{'-Multimer' if '_multimer' in name else ' 2'} ({name})"
@@ -62,7 +67,9 @@ def model_label(name: str) -> str:
 def request_labels(request: Mapping[str, Any], model: str | None) -> list[tuple[str, str]]:
     """Return the options of a job for its page, as pairs of label and value.
 
-    `model` is the name of the model of the best prediction, or None before the job is done.
+    They are the sources of alignments and templates, the model, and the options that differ from their defaults.
+    `request` is the JSON object of the job. `model` is the name of the model of the best prediction, or None before
+    the job is done.
     """
     options = request["options"]
     source = "your files" if request["alignments"] else "from the server's databases, if it has any"
@@ -104,7 +111,10 @@ def _problem(offer: Offer, value: Any) -> str | None:
 
 
 def predict_values(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the options of a job to options of `helixfold predict`, by name."""
+    """Convert the options of a job to values of `PredictOptions`, by the names of its fields.
+
+    `options` are complete, as `job_options` returns them. Options that are None or only of the service are left out.
+    """
     values = {}
     for name, offer in PREDICT_OPTIONS.items():
         value = options[offer.name]

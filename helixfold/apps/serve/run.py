@@ -33,27 +33,27 @@ from helixfold.apps.serve.worker.run import WorkerCall, create_worker
 from helixfold.apps.serve.worker.worker import Worker
 
 _LOGGER = logging.getLogger("helixfold.apps.serve")
-_IDLE_SECONDS: Final = 15  # after which a connection without a request is closed
+_IDLE_CONNECTION_SECONDS: Final = 15  # after which a connection without a request is closed
 _SHUTDOWN_SECONDS: Final = 5  # to finish answers
-_OPEN_FILES: Final = 2 * MAX_CONNECTIONS
+_MIN_OPEN_FILES: Final = 2 * MAX_CONNECTIONS
 
-_MAINTENANCE_SECONDS: Final = 2.0
-_ROUNDS_PER_EXPIRY: Final = 300
-_WEBHOOK_SECONDS: Final = 10.0  # time limit of one call
+_SECONDS_BETWEEN_ROUNDS: Final = 2.0
+_ROUNDS_PER_EXPIRY: Final = 300  # rounds of maintenance between two removals of old results
+_WEBHOOK_TIMEOUT: Final = 10.0  # time limit of one call
 _WEBHOOKS_PER_ROUND: Final = 20
 _WEBHOOK_PAUSES: Final = (10.0, 60.0, 600.0, 3600.0)  # seconds between the attempts
 
 _NICENESS: Final = 5  # of the predicting processes, so that the server answers quickly
-_LONGEST_PAUSE: Final = 60.0
-_QUICK_EXIT: Final = 30.0  # seconds; after a shorter run, the pause before the next start doubles
-_STOP_SECONDS: Final = 15.0
+_MAX_RESTART_PAUSE: Final = 60.0
+_QUICK_EXIT_SECONDS: Final = 30.0  # seconds; after a shorter run, the pause before the next start doubles
+_MAX_STOP_SECONDS: Final = 15.0  # until all workers have ended; then their processes are stopped
 
 
 @contextmanager
 def only_server(directory: Path) -> Iterator[None]:
-    """Hold the lock of a data directory. Raise `InputError` if another server holds it.
+    """Create a private data directory if necessary, and hold its lock within the context.
 
-    The system releases the lock when this process ends.
+    Raise `InputError` if another server holds it. The system releases the lock when this process ends.
     """
     make_private(directory)
     with os_errors_as_input_errors(directory, "cannot be written"):
@@ -71,7 +71,8 @@ def serve(
     """Run the server until SIGTERM or Ctrl-C. Unfinished jobs stay queued for the next start.
 
     A worker with these `options` is started for each of `environments`, the additional environment variables of its
-    predicting process. Raise `InputError` if the address cannot be used, or if another server uses the data directory.
+    predicting process. Events are logged to stderr as JSON lines. Raise `InputError` if the address cannot be used, or
+    if another server uses the data directory.
     """
     _log_to_stderr()
     os.umask(0o077)  # only the owner can read what this process and its workers write
@@ -95,7 +96,7 @@ def serve(
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                timeout_keep_alive=_IDLE_SECONDS,
+                timeout_keep_alive=_IDLE_CONNECTION_SECONDS,
                 timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
             )
             socket = _bound(config)
@@ -137,7 +138,7 @@ class _Server(uvicorn.Server):
         self._workers, self._is_ending = workers, False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop the workers, then the server; stop the server at once at a second signal."""
+        """Stop the workers in a thread, then the server. A second signal stops the server without waiting for them."""
         if self._is_ending:
             super().handle_exit(sig, frame)
             return
@@ -151,10 +152,13 @@ class _Server(uvicorn.Server):
 
 
 def allow_connections() -> None:
-    """Raise the limit of open files to what the maximum number of connections needs, or to the hard limit."""
+    """Raise this process's soft limit of open files to twice the maximum number of connections.
+
+    A lower hard limit is used instead. A limit that is already high enough does not change.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < _OPEN_FILES:
-        allowed = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    if soft < _MIN_OPEN_FILES:
+        allowed = _MIN_OPEN_FILES if hard == resource.RLIM_INFINITY else min(_MIN_OPEN_FILES, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
@@ -186,8 +190,9 @@ class _JsonLines(logging.Formatter):
 
 
 class Maintenance:
-    """Two threads that maintain the queue and call webhooks while the server runs.
+    """Two threads that maintain the queue and call webhooks every two seconds while the server runs.
 
+    Maintenance queues jobs of lost workers again or marks them as failed, and removes old results.
     Webhooks have their own thread because their hosts may answer slowly, which must not delay ended leases.
     """
 
@@ -210,7 +215,7 @@ class Maintenance:
             thread.join()
 
     def _repeat(self, task: Callable[[], None]) -> None:
-        while not self._stop.wait(_MAINTENANCE_SECONDS):
+        while not self._stop.wait(_SECONDS_BETWEEN_ROUNDS):
             try:
                 task()
             except (OSError, sqlite3.Error) as error:  # may be temporary, such as a full disk
@@ -228,7 +233,10 @@ class Maintenance:
 
 
 def call_due_webhooks(service: Service, is_ending: Callable[[], bool] = lambda: False) -> None:
-    """Call the webhooks that are due until `is_ending` returns true; retry failed calls after growing pauses."""
+    """Call at most 20 of the webhooks that are due, until `is_ending` returns true.
+
+    A failed call becomes due again after a growing pause, at most four times.
+    """
     query = "SELECT * FROM jobs WHERE webhook_next IS NOT NULL AND webhook_next <= ? ORDER BY webhook_next LIMIT ?"
     for row in service.database.rows(query, (service.clock(), _WEBHOOKS_PER_ROUND)):
         if is_ending():
@@ -256,7 +264,7 @@ def _post_end(service: Service, job: Job) -> str | None:
     body = json.dumps({"id": job.id, "name": job.name, "state": job.state, "ended": job.ended}).encode()
     headers = {"Content-Type": "application/json"}
     try:
-        with send("POST", url, timeout=_WEBHOOK_SECONDS, max_bytes=0, headers=headers, body=body) as response:
+        with send("POST", url, timeout=_WEBHOOK_TIMEOUT, max_bytes=0, headers=headers, body=body) as response:
             status = response.status
     except RequestError as error:
         return str(error)
@@ -274,15 +282,15 @@ class LocalWorkers:
         ]
 
     def start(self) -> None:
-        """Start all workers."""
+        """Start the threads of all workers."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Let all workers release their jobs and end. Kill the processes of workers that take too long."""
+        """Let all workers release their jobs and end. End the predicting processes of workers that take too long."""
         for worker in self._workers:
             worker.stop.set()
-        until = time.monotonic() + _STOP_SECONDS
+        until = time.monotonic() + _MAX_STOP_SECONDS
         for worker, thread in zip(self._workers, self._threads, strict=True):
             thread.join(max(0.1, until - time.monotonic()))
             if thread.is_alive():
@@ -298,5 +306,5 @@ def _keep_working(worker: Worker) -> None:
             worker.run()
         except Exception:
             _LOGGER.warning(json.dumps({"event": "worker ended", "worker": worker.name}), exc_info=True)
-        pause = min(2 * pause, _LONGEST_PAUSE) if time.monotonic() - started < _QUICK_EXIT else 1.0
+        pause = min(2 * pause, _MAX_RESTART_PAUSE) if time.monotonic() - started < _QUICK_EXIT_SECONDS else 1.0
         worker.stop.wait(pause)

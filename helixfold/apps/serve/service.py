@@ -22,13 +22,16 @@ from helixfold.apps.serve.submission import Submission
 from helixfold.apps.serve.tokens import TokenFile
 from helixfold.apps.serve.upload_check import check_upload
 
-_OFFERS_SECONDS = 1.0  # during which the list of workers is not read again
-_MAX_CHECKS = 2  # of uploads at a time, at most one for each user
+_OFFERS_CACHE_SECONDS = 1.0  # during which the list of workers is not read again
+_MAX_UPLOAD_CHECKS = 2  # of uploads at a time, at most one for each user
 
 
 @dataclass(frozen=True)
 class User:
-    """The user who makes a request, the address it comes from, and the id of its token; None without tokens."""
+    """The user who makes a request.
+
+    `address` is the IP address that it comes from; `token` is the id of its token, None if no tokens are required.
+    """
 
     name: str
     address: str
@@ -37,7 +40,10 @@ class User:
 
 @dataclass
 class Service:
-    """The state of a server that its routes share. No other process opens its database."""
+    """The state of a server that its routes share. No other process opens its database.
+
+    `clock` returns the current time and `started` is the time of the start, in seconds since 1970.
+    """
 
     settings: ServeSettings
     storage: Storage
@@ -60,7 +66,10 @@ class Service:
 
     @classmethod
     def open(cls, settings: ServeSettings) -> "Service":
-        """Open the service in its data directory, and remove the files that a killed server left behind."""
+        """Open the service in its data directory, which is created if necessary.
+
+        Remove the files that a killed server left behind, and extend the leases of running jobs.
+        """
         storage = Storage(settings.data)
         storage.prepare()
         service = cls(settings, storage, Database(storage.database), TokenFile(settings.data))
@@ -75,11 +84,12 @@ class Service:
     def submit(
         self, submission: Submission, user: User, *, idempotency_key: str | None = None, webhook: str | None = None
     ) -> tuple[Job, bool]:
-        """Queue a submission.
+        """Check a submission, store its files, and queue it.
 
-        Return its job and True, or the earlier job with the same idempotency key and False. Raise `InputError` if it
-        cannot be predicted, `QuotaError` if it exceeds the user's limits, and `BusyError` while too many other uploads
-        are being checked.
+        Return its job and True, or the earlier job of the user with the same idempotency key and False. `webhook` is
+        the address to call when the job ends. Raise `InputError` if the job cannot be predicted or the webhook is not
+        allowed, `QuotaError` if it exceeds the user's limits, `DuplicateKeyError` if the earlier job differs, and
+        `BusyError` while too many other uploads are being checked.
         """
         self._check(submission, webhook)
         new = NewJob(
@@ -121,7 +131,7 @@ class Service:
         with self._checks_lock:
             if user in self._checking:
                 raise BusyError("another upload of yours is being checked; wait until it is queued")
-            if len(self._checking) >= _MAX_CHECKS:
+            if len(self._checking) >= _MAX_UPLOAD_CHECKS:
                 raise BusyError("the service is checking the uploads of other users; submit again in a few seconds")
             self._checking.add(user)
         try:
@@ -131,7 +141,10 @@ class Service:
                 self._checking.remove(user)
 
     def enqueue(self, new: NewJob) -> tuple[Job, bool]:
-        """Add a job to the queue, and wake up waiting workers. Return the job and whether it is new."""
+        """Add a job to the queue, and wake up waiting workers. Return the job and whether it is new.
+
+        If an earlier job is returned instead, or the job is refused, the files stored for the new job are removed.
+        """
         try:
             job, is_new = self.queue.submit(new)
         except BaseException:
@@ -156,19 +169,25 @@ class Service:
         )
 
     def offers(self) -> Sequence[WorkerOffers]:
-        """Return the offers of the connected workers, or of all recent workers if none is connected."""
+        """Return the offers of the connected workers, or of all workers of the last week if none is connected.
+
+        The list is at most one second old.
+        """
         read, offers = self._offers
-        if time.monotonic() - read > _OFFERS_SECONDS or not offers:
+        if time.monotonic() - read > _OFFERS_CACHE_SECONDS or not offers:
             offers = list((self.workers.present() or self.workers.offers()).values())
             self._offers = (time.monotonic(), offers)
         return offers
 
     def models(self) -> list[str]:
-        """Return the names of the models that workers offer."""
+        """Return the names of the models that the workers of `offers` have, each once."""
         return list(dict.fromkeys(name for worker in self.offers() for name in worker.models))
 
     def provenance(self) -> str:
-        """Return the least trustworthy provenance among the best models of all workers."""
+        """Return the provenance of each worker's best model, from the worker where it is least trustworthy.
+
+        Without workers, return "trained".
+        """
         return min((worker.best_provenance for worker in self.offers()), key=PROVENANCES.index, default=PROVENANCES[-1])
 
     def visible_job(self, job: str, user: User, kinds: Sequence[JobKind] = ("prediction",)) -> Job | None:
@@ -194,7 +213,10 @@ class Service:
         return not self.settings.needs_token or any(each.is_valid(now) for each in own)
 
     def remove_files(self, jobs: Sequence[Job]) -> None:
-        """Remove the files and shared links of expired jobs, and erase their requests from the database's log."""
+        """Remove the files and shared links of jobs that were marked as expired.
+
+        Also empty the database's write-ahead log, which may still contain their requests.
+        """
         for job in jobs:
             self.storage.remove(job.id)
             self.shares.withdraw(job.id)
@@ -233,7 +255,10 @@ class Service:
 
 
 def job_fields(job: Job, place: int | None = None) -> dict[str, Any]:
-    """Return the fields of a job in answers of the REST interface; `place` is its position in the queue."""
+    """Return the fields of a job in answers of the REST interface.
+
+    `place` is its position in the queue from 1, None if it is not queued. The field "forecast" is always None.
+    """
     return {
         "id": job.id,
         "kind": job.kind,

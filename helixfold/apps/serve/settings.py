@@ -17,8 +17,8 @@ from helixfold.apps.serve.transfer import MAX_INPUT_BYTES
 from helixfold.runtime.annotations import Group
 from helixfold.runtime.options import MOST_USED, Directory, MemorySize, Positive, option_group
 
-DATA: Final = Path("helixfold-service")
-API: Final = "/api/v1"
+DATA: Final = Path("helixfold-service")  # the default data directory, in the working directory
+API: Final = "/api/v1"  # the prefix of the paths of the REST interface
 _PUBLIC_URL = re.compile(r"https?://([a-z0-9.-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?")
 
 
@@ -88,8 +88,9 @@ class ServeSettings(ListeningOptions):
 
     @property
     def accepted_hosts(self) -> Sequence[str] | None:
-        """Return the host names, without a port, that the Host header of a request may have; None accepts all.
+        """Return the host names, without a port, that the Host header of a request may have.
 
+        None accepts all: tokens are required, and no host names are set.
         This prevents DNS rebinding: another site's page whose name resolves to this machine sends its own host name.
         """
         if self.host_name or not self.needs_token:
@@ -99,7 +100,10 @@ class ServeSettings(ListeningOptions):
 
 
 def check_encrypted(url: str, *, allow_http: bool = False) -> None:
-    """Raise `InputError` if requests to a server, and the token in them, would travel unencrypted."""
+    """Raise `InputError` for an http:// address of another machine, to which a token would travel unencrypted.
+
+    With `allow_http`, all addresses are accepted.
+    """
     try:
         parts = urlsplit(url)
     except ValueError:

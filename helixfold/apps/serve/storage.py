@@ -27,12 +27,12 @@ TOKEN_FILE: Final = "tokens.json"
 TOKEN_LOCK: Final = "tokens.lock"
 SERVER_LOCK: Final = "server.lock"
 _SECRET_FILE: Final = "secret.key"
-_INPUTS: Final = "inputs"
-_OWN_FILES: Final = (
+_INPUTS_FOLDER: Final = "inputs"
+_PRIVATE_FILES: Final = (
     *(DATABASE_FILE, f"{DATABASE_FILE}-wal", f"{DATABASE_FILE}-shm"),
     *(TOKEN_FILE, TOKEN_LOCK, SERVER_LOCK, _SECRET_FILE),
 )
-_ID = re.compile(r"[0-9a-f]{32}")
+_JOB_ID = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,10 @@ class Storage:
     directory: Path
 
     def prepare(self) -> None:
-        """Create the directory, readable by its owner only. Raise `InputError` if this fails."""
+        """Create the directory and its subdirectory for jobs, or correct its permissions: only the owner can read it.
+
+        Remove partial files of a killed server. Raise `InputError` if this fails.
+        """
         make_private(self.directory)
         with os_errors_as_input_errors(self.directory, "cannot be prepared"):
             remove_partial_files([self.directory], re.escape(_SECRET_FILE))
@@ -61,7 +64,10 @@ class Storage:
         return self.directory / DATABASE_FILE
 
     def secret(self) -> bytes:
-        """Return the secret with which this service signs sessions; create it at the first start."""
+        """Return the secret with which this service signs sessions and derives the ids of searches.
+
+        At the first call, 32 random bytes are stored as the secret.
+        """
         path = self.directory / _SECRET_FILE
         if not path.is_file() or path.stat().st_size < 32:
             with atomic_write(path) as temporary:
@@ -72,13 +78,13 @@ class Storage:
 
     def job(self, job: str) -> Path:
         """Return the directory of a job. Raise ValueError if `job` is not an id."""
-        if not _ID.fullmatch(job):
+        if not _JOB_ID.fullmatch(job):
             raise ValueError("not a job id")
         return self.directory / "jobs" / job
 
     def inputs(self, job: str) -> Path:
         """Return the directory of the files that were uploaded for a job."""
-        return self.job(job) / _INPUTS
+        return self.job(job) / _INPUTS_FOLDER
 
     def input_file(self, job: str, name: str) -> Path:
         """Return the path of an uploaded file. Raise `InputError` for a name that the server does not assign."""
@@ -93,7 +99,10 @@ class Storage:
         return self.attempt(job, attempt) / checked_result_path(path)
 
     def results(self, job: Job) -> Iterator[tuple[str, int]]:
-        """Yield the relative path and the size in bytes of each file of a job's result, sorted by path."""
+        """Yield the relative path and the size in bytes of each file of a job's result, sorted by path.
+
+        Yield nothing for a job without a result. Symbolic links are left out.
+        """
         if job.result is None:
             return
         directory = self.attempt(job.id, job.result)
@@ -102,7 +111,10 @@ class Storage:
                 yield path.relative_to(directory).as_posix(), path.stat().st_size
 
     def result_file(self, job: Job, path: str) -> Path | None:
-        """Return the absolute path of a file of a job's result; None if it does not exist."""
+        """Return the path at which a file of a job's result is stored; None if it does not exist.
+
+        `path` is relative to the result. An invalid path and a symbolic link count as missing.
+        """
         if job.result is None:
             return None
         try:
@@ -112,7 +124,7 @@ class Storage:
         return file if file.is_file() and not file.is_symlink() else None
 
     def remove(self, job: str) -> None:
-        """Remove all files of a job."""
+        """Remove the directory of a job with all its files, if it exists."""
         shutil.rmtree(self.job(job), ignore_errors=True)
 
     def remove_other_attempts(self, job: Job) -> None:
@@ -134,14 +146,15 @@ class Storage:
             _flush_folder(folder)
 
     def sizes(self, directory: Path) -> dict[Path, int]:
-        """Return the size in bytes of each file below a directory."""
+        """Return the size in bytes of each file below a directory, by path."""
         return {path: path.stat().st_size for path in directory.rglob("*") if path.is_file()}
 
 
 def make_private(directory: Path) -> None:
     """Create the data directory of a service, or correct its permissions, so that only its owner can read it.
 
-    Raise `InputError` if this fails.
+    Raise `InputError` if this fails, or if all users share the directory, as /tmp. A token lock that other users could
+    open is removed.
     """
     with os_errors_as_input_errors(directory, "cannot be made private"):
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -151,7 +164,7 @@ def make_private(directory: Path) -> None:
         lock = directory / TOKEN_LOCK
         if lock.exists() and lock.stat().st_mode & 0o077:
             lock.unlink()  # another user may have opened it, and could hold it forever
-        _restrict(*(directory / name for name in _OWN_FILES))
+        _restrict(*(directory / name for name in _PRIVATE_FILES))
 
 
 def _restrict(*paths: Path) -> None:
@@ -164,7 +177,10 @@ def _restrict(*paths: Path) -> None:
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """Write a file so that its content survives a power cut. Its name survives once `flush_names` was called."""
+    """Write a file so that its content survives a power cut. Its name survives once `flush_names` was called.
+
+    Missing directories are created. Raise `InputError` if the file cannot be written.
+    """
     with os_errors_as_input_errors(path.name, "cannot be stored"):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with path.open("wb") as file:
@@ -182,7 +198,10 @@ def _flush_folder(path: Path) -> None:
 
 
 def file_name_of(name: str) -> str:
-    """Convert the name of a job to a file name of ASCII letters, digits, '_' and '-'."""
+    """Convert the name of a job to a file name of at most 60 ASCII letters, digits, '_' and '-'.
+
+    If none are left, return "protein"; a name that Windows reserves gets the prefix "protein_".
+    """
     letters = re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_-")[:60].rstrip("_-")
     if not letters:
         return "protein"
@@ -191,7 +210,10 @@ def file_name_of(name: str) -> str:
 
 
 def checked_name(name: str) -> str:
-    """Return a job name with normalized spaces. Raise `InputError` if it is too long or not printable."""
+    """Return a job name with single spaces between words.
+
+    Raise `InputError` if it has more than 120 characters or is not printable.
+    """
     text = " ".join(name.split())
     if len(text) > 120 or not text.isprintable():
         raise InputError(f"a job name must have at most 120 printable characters, got '{printable(name, 40)}'")

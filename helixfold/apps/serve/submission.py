@@ -17,13 +17,13 @@ from data_pipeline.parse.fasta import FastaRecord, kind_problem, unknown_residue
 from helixfold.apps.serve.job_options import job_options
 from helixfold.apps.serve.storage import checked_name, file_name_of
 
-MAX_SEQUENCE_TEXT: Final = 2**20
+MAX_SEQUENCE_TEXT: Final = 2**20  # characters
 MAX_RECORDS: Final = 100  # of one text
-MAX_FILES: Final = 20
-_TEXT_NAME: Final = "sequence.fasta"
+MAX_FILES: Final = 20  # uploaded alignments and templates of a job
+_TEMPORARY_FASTA: Final = "sequence.fasta"
 FileKind = Literal["alignment", "template"]
 _ALIGNMENT_ENDINGS = (".a3m", ".a3m.gz", ".sto", ".sto.gz", ".fasta", ".fa")
-_TABLES = {"csv": ",", "tsv": "\t"}
+_TABLE_DELIMITERS = {"csv": ",", "tsv": "\t"}
 _TEMPLATE_ENDINGS = (".cif", ".cif.gz", ".pdb", ".pdb.gz")
 
 
@@ -36,7 +36,10 @@ class UploadedFile:
     content: bytes
 
     def stored_name(self, index: int) -> str:
-        """Return the name under which the server stores the file. Raise `InputError` for an unknown extension."""
+        """Return the name under which the server stores the file, such as alignment_0.a3m.
+
+        `index` is its position among the files of the job, from 0. Raise `InputError` for an unknown extension.
+        """
         endings = _ALIGNMENT_ENDINGS if self.kind == "alignment" else _TEMPLATE_ENDINGS
         ending = next((ending for ending in endings if self.name.lower().endswith(ending)), None)
         if ending is None:
@@ -46,7 +49,11 @@ class UploadedFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Submission:
-    """A protein or complex to predict, with its options and uploaded files."""
+    """A protein or complex to predict, with its options and uploaded files.
+
+    `name` is the name of the job. `chains` are the sequences, `chain_ids` their ids, or empty for the default ids.
+    Raise `InputError` for too many files.
+    """
 
     name: str
     chains: tuple[str, ...]
@@ -73,7 +80,7 @@ class Submission:
         return {file.stored_name(index): file for index, file in enumerate(self.files)}
 
     def request(self) -> dict[str, Any]:
-        """Return the JSON object that the server sends to the worker."""
+        """Return the JSON object that the server sends to the worker, with the stored names of the files."""
         stored = self.stored_files()
         return {
             "name": file_name_of(self.name),
@@ -93,16 +100,17 @@ class Submission:
 def read_sequence_file(name: str, content: bytes) -> tuple[str, list[UploadedFile]]:
     """Convert an uploaded FASTA, CSV, TSV or a3m file to FASTA text; an a3m file is also returned as an alignment.
 
-    Raise `InputError` for a file that cannot be read.
+    The extension of `name` gives the format. A file with any other extension is FASTA, and its text is returned as it
+    is, without what exceeds the maximum length. Raise `InputError` for a table or a3m file that cannot be read.
     """
     stem, _, ending = name.rpartition(".")
     if ending.lower() == "a3m":
         return _target_of_a3m(checked_name(stem), content), [UploadedFile(kind="alignment", name=name, content=content)]
     text = content[: MAX_SEQUENCE_TEXT + 1].decode("utf-8", "replace")
-    if len(content) > MAX_SEQUENCE_TEXT or ending.lower() not in _TABLES:
+    if len(content) > MAX_SEQUENCE_TEXT or ending.lower() not in _TABLE_DELIMITERS:
         return text, []
     lines = []
-    for record in _records(text, _TABLES[ending.lower()]):
+    for record in _records(text, _TABLE_DELIMITERS[ending.lower()]):
         if isinstance(record, ComplexTarget):
             ids, sequence = CHAIN_SEPARATOR.join(record.chain_ids), CHAIN_SEPARATOR.join(record.sequences)
             lines.append(f">{record.name} {CHAIN_IDS_WORD}={ids}\n{sequence}")
@@ -139,7 +147,8 @@ def read_submissions(
     """Read a sequence, with colons between the chains of a complex, or FASTA records; return a submission for each.
 
     A submission is named by the FASTA header, or by `name` if there is one sequence; with several records, `name`
-    precedes their own names. Raise `InputError` for a text that `helixfold predict` does not accept.
+    precedes their own names. Without both names, it is "protein". `files` require that there is one sequence. Raise
+    `InputError` for a text that `helixfold predict` does not accept, and for invalid options.
     """
     if len(text) > MAX_SEQUENCE_TEXT:
         raise InputError(f"the text has {len(text):,} characters; the maximum is {MAX_SEQUENCE_TEXT:,}")
@@ -184,7 +193,7 @@ def _records(
 ) -> list[FastaRecord | ComplexTarget]:
     """Return the records of a FASTA text, or of a table with this delimiter."""
     with tempfile.TemporaryDirectory(prefix="helixfold-") as directory:
-        path = Path(directory) / _TEXT_NAME
+        path = Path(directory) / _TEMPORARY_FASTA
         path.write_text(text, encoding="utf-8", errors="replace")
         try:
             return read_fasta_targets(path) if delimiter is None else read_table_targets(path, delimiter)

@@ -10,7 +10,11 @@ from data_pipeline.io.errors import InputError
 
 
 def read_records(inputs: Sequence[Path], *, has_files: bool) -> list[tuple[str, str]]:
-    """Return the name and sequence of each record, with ':' between chains. Raise `InputError` for invalid files."""
+    """Return the name and sequence of each record, with ':' between chains.
+
+    `inputs` are FASTA files, or sequences as arguments, which are named "protein". With `has_files`, alignments or
+    templates are submitted too, so there must be one record. Raise `InputError` for invalid files or no records.
+    """
     records = []
     for path in inputs:
         if is_sequence(path):

@@ -23,9 +23,9 @@ from data_pipeline.io.json_files import read_json
 from helixfold.apps.serve.storage import TOKEN_FILE, TOKEN_LOCK, make_private
 
 TokenKind = Literal["user", "worker"]
-_USER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
-_FORM = re.compile(r"hf_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
-_ADVICE: Final = "restore it from a backup, or delete it and create all tokens again"
+_USER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
+_TOKEN_FORM = re.compile(r"hf_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
+_REPAIR_ADVICE: Final = "restore it from a backup, or delete it and create all tokens again"
 
 
 class TokenFileError(InputError):
@@ -34,7 +34,10 @@ class TokenFileError(InputError):
 
 @dataclass(frozen=True, kw_only=True)
 class Token:
-    """A token in the token file. Times are seconds since 1970; `expires` is None for a token without expiry."""
+    """A token in the token file, without its secret. `id` is the public part of the token.
+
+    Times are seconds since 1970. `expires` is None for a token without expiry, `revoked` for one that is not revoked.
+    """
 
     id: str
     user: str
@@ -50,7 +53,10 @@ class Token:
 
 
 class TokenFile:
-    """The tokens of a service, in a file of its data directory that only its owner can read."""
+    """The tokens of a service, in a file of its data `directory` that only the owner can read.
+
+    Methods raise `TokenFileError` if the file is damaged. A missing file has no tokens.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / TOKEN_FILE
@@ -58,11 +64,11 @@ class TokenFile:
         self._tokens: dict[str, Token] = {}
 
     def create(self, user: str, kind: TokenKind = "user", *, seconds: float | None = None) -> str:
-        """Create a token for a user, valid for `seconds` or without limit, and return it.
+        """Create a token for a user, valid for `seconds` or without limit, store its digest, and return it as text.
 
-        The token cannot be read from the file later. Raise `InputError` for an invalid user name.
+        The text cannot be read from the file later. Raise `InputError` for an invalid user name.
         """
-        if not _USER.fullmatch(user):
+        if not _USER_NAME.fullmatch(user):
             raise InputError(f"a user name must have 1 to 64 letters, digits, '.', '_', '@' or '-', got {user[:80]!a}")
         now, secret = time.time(), secrets.token_urlsafe(32)
         token = Token(
@@ -97,7 +103,7 @@ class TokenFile:
 
     def authenticate(self, text: str, kind: TokenKind = "user") -> Token | None:
         """Return the token that a client sent as `text`; None if it is invalid or of another kind."""
-        form = _FORM.fullmatch(text)
+        form = _TOKEN_FORM.fullmatch(text)
         self._read()
         token = None if form is None else self._tokens.get(form[1])
         # The work is the same for every id, so that response times do not reveal which ids exist.
@@ -121,14 +127,14 @@ class TokenFile:
         if state == self._state:
             return
         try:
-            content: Any = read_json(self._path, _ADVICE)
+            content: Any = read_json(self._path, _REPAIR_ADVICE)
             tokens = [Token(**entry) for entry in content["tokens"]]
             if not all(map(_has_right_types, tokens)):
                 raise TypeError("values of other types")
         except InputError as error:
             raise TokenFileError(str(error)) from error
         except (TypeError, KeyError) as error:
-            raise TokenFileError.at(self._path, f"is not a token file; {_ADVICE}") from error
+            raise TokenFileError.at(self._path, f"is not a token file; {_REPAIR_ADVICE}") from error
         self._tokens, self._state = {token.id: token for token in tokens}, state
 
     @contextmanager

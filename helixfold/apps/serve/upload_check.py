@@ -19,16 +19,19 @@ from data_pipeline.parse.text_files import read_chunks
 from helixfold.apps.serve.storage import file_name_of
 
 # Reading an mmCIF file takes up to 26 times its size in memory; reading an alignment takes little.
-_MEMORY: Final = 160 * 2**20  # in addition to what the process has when it starts
-_UNPACKED: Final = 64 * 2**20  # bytes of all files of an upload
-_SECONDS: Final = 30
-_OPEN_FILES: Final = 256
-_METHOD: Final = "forkserver"
+_MAX_ADDED_MEMORY: Final = 160 * 2**20  # in addition to what the process has when it starts
+_MAX_UNPACKED_BYTES: Final = 64 * 2**20  # bytes of all files of an upload
+_MAX_SECONDS: Final = 30  # until the answer, and of processor time
+_MAX_OPEN_FILES: Final = 256
+_START_METHOD: Final = "forkserver"
 
 
 def prepare_checks() -> None:
-    """Start the process from which the checking processes are forked, with the parsers imported to save time."""
-    context = multiprocessing.get_context(_METHOD)
+    """Start the process from which the checking processes are forked, with the parsers imported to save time.
+
+    Return after a first process without a task has ended.
+    """
+    context = multiprocessing.get_context(_START_METHOD)
     context.set_forkserver_preload([__name__])
     process = context.Process(target=_nothing)
     process.start()
@@ -36,14 +39,17 @@ def prepare_checks() -> None:
 
 
 def check_upload(request: Mapping[str, Any], directory: Path) -> None:
-    """Raise `InputError` if the uploaded files of a request, in `directory`, cannot be used for its sequence."""
-    context = multiprocessing.get_context(_METHOD)
+    """Read the uploaded files of a request, in `directory`, in a new process.
+
+    Raise `InputError` if they cannot be used for its sequence, or if reading them exceeds the limits.
+    """
+    context = multiprocessing.get_context(_START_METHOD)
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_check, args=(dict(request), directory, theirs), daemon=True)
     process.start()
     theirs.close()
     try:
-        problem = ours.recv() if ours.poll(_SECONDS) else _too_much("time")
+        problem = ours.recv() if ours.poll(_MAX_SECONDS) else _too_much("time")
     except EOFError:
         problem = _too_much("memory or time")
     finally:
@@ -55,7 +61,7 @@ def check_upload(request: Mapping[str, Any], directory: Path) -> None:
 
 
 def request_targets(request: Mapping[str, Any], directory: Path) -> Any:
-    """Read the targets of a request with its files in `directory`, as `helixfold predict` does.
+    """Return the targets of a request with its files in `directory`, read as by `helixfold predict`.
 
     This writes the sequence to a FASTA file in `directory`. Raise `InputError` for invalid files.
     """
@@ -67,7 +73,7 @@ def request_targets(request: Mapping[str, Any], directory: Path) -> Any:
 
 
 def fasta_of(request: Mapping[str, Any]) -> str:
-    """Return the FASTA text of a request, with its chain ids in the header."""
+    """Return the FASTA text of a request, with its chain ids in the header if it has any."""
     ids = ":".join(request["chain_ids"])
     header = f">{file_name_of(str(request['name']))}" + (f" chain_ids={ids}" if ids else "")
     return f"{header}\n{request['sequence']}\n"
@@ -85,14 +91,14 @@ def _check(request: dict[str, Any], directory: Path, answer: Connection) -> None
     leave_interruptions_to_parent()
     os.nice(10)  # so that the server still answers other requests quickly
     for kind, limit in (
-        (resource.RLIMIT_DATA, _writable_memory() + _MEMORY),
-        (resource.RLIMIT_CPU, _SECONDS),
-        (resource.RLIMIT_NOFILE, _OPEN_FILES),
+        (resource.RLIMIT_DATA, _writable_memory() + _MAX_ADDED_MEMORY),
+        (resource.RLIMIT_CPU, _MAX_SECONDS),
+        (resource.RLIMIT_NOFILE, _MAX_OPEN_FILES),
         (resource.RLIMIT_CORE, 0),
     ):
         resource.setrlimit(kind, (limit, limit))
     try:
-        left = _UNPACKED
+        left = _MAX_UNPACKED_BYTES
         for name in (*request["alignments"], *request["templates"]):
             left -= sum(map(len, read_chunks(directory / name, left)))
         request_targets(request, directory)

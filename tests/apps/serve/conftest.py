@@ -33,4 +33,4 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Running]":
 @pytest.fixture(autouse=True)
 def patient_upload_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the checking process take long on a busy machine; its limits of memory and processor time are as they are."""
-    monkeypatch.setattr("helixfold.apps.serve.upload_check._SECONDS", 600)
+    monkeypatch.setattr("helixfold.apps.serve.upload_check._MAX_SECONDS", 600)

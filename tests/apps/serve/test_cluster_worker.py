@@ -39,7 +39,7 @@ class Engine:
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "_SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr(cluster, "_POLLING_SECONDS", 0.01)
     monkeypatch.setattr(cluster, "_SECONDS_TO_STOP", 0.01)
 
 

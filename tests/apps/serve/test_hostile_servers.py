@@ -134,7 +134,7 @@ def working(url: str, directory: Path) -> Iterator[tuple[Predicting, list[str]]]
 def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_module, "_LONGEST_PAUSE", 0.02)
     monkeypatch.setattr(worker_module, "_FIRST_PAUSE", 0.02)
-    monkeypatch.setattr(client_module, "_ATTEMPTS", 1)
+    monkeypatch.setattr(client_module, "_MAX_ATTEMPTS", 1)
 
 
 @pytest.mark.parametrize("kind", ["alignments", "templates"])

@@ -123,7 +123,7 @@ def test_several_sequences_are_refused_where_one_structure_is_returned(server: R
 def test_structures_of_a_worker_that_do_not_fit_into_an_answer_are_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api_nim, "_MAX_TEXT", 10)
+    monkeypatch.setattr(api_nim, "_MAX_ANSWER_BYTES", 10)
     with running(tmp_path) as server, ThreadPoolExecutor(1) as pool:
         for sizes, expected in (((5, 5), 200), ((6, 5), 502)):
             answer = pool.submit(server.asked, "POST", f"{NIM}/predict-structure-from-sequence", JOB)

@@ -235,7 +235,7 @@ def count_by_walking(value: Any) -> int:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 2**16])
 def test_values_are_counted_outside_of_strings(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_SLICE", size)
+    monkeypatch.setattr(threads, "_SLICE_BYTES", size)
     for value in (
         *(1, "a,b", '"', "\\", '\\"', "[,{", [], {}, [1], [1, 2], {"a,": [{}, "\\\\", '",['], '\\"': "é,\n"}),
         {"name": '[",', "files": [{"content": ">a [Homo]\n,,\\"}, {"content": '"\\"'}]},

@@ -137,13 +137,13 @@ def test_a_receiver_that_never_answers_is_asked_again_later(told: Told, monkeypa
     with monkeypatch.context() as unanswered:
         unanswered.setattr(run, "send", send_in_vain)
         assert told.call() == 0
-        assert timeouts == [run._WEBHOOK_SECONDS]
+        assert timeouts == [run._WEBHOOK_TIMEOUT]
     assert [told.call(after) for after in (9, 2, 10_000)] == [0, 1, 1]
 
 
 def test_no_lease_waits_for_a_receiver_that_never_answers(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "_WEBHOOK_SECONDS", 60.0)
-    monkeypatch.setattr(run, "_MAINTENANCE_SECONDS", 0.02)
+    monkeypatch.setattr(run, "_WEBHOOK_TIMEOUT", 60.0)
+    monkeypatch.setattr(run, "_SECONDS_BETWEEN_ROUNDS", 0.02)
     told.receiver.answers = [None]
     first = told.end_job()
     looks_after = Maintenance(told.server.service)

@@ -197,7 +197,7 @@ def test_a_result_is_limited_in_files_and_bytes(tmp_path: Path, monkeypatch: pyt
 def test_structures_that_are_not_text_or_too_large_do_not_break_the_service(
     server: Running, structure: bytes, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api_nim, "_MAX_TEXT", 100, raising=False)
+    monkeypatch.setattr(api_nim, "_MAX_ANSWER_BYTES", 100, raising=False)
     answers: list[tuple[int, Any, bytes]] = []
 
     def ask() -> None:

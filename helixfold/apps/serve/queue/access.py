@@ -17,9 +17,9 @@ class Shares:
     clock: Callable[[], float] = time.time
 
     def create(self, job: str, seconds: float, token: str | None = None) -> str:
-        """Create a link to a job that is valid for `seconds`, and return its secret, which is not stored.
+        """Create a link to a job that is valid for `seconds`, and return its secret, of which only a digest is stored.
 
-        `token` is the id of the user's token; None if the service does not require tokens.
+        `job` is an id. `token` is the id of the user's token; None if the service does not require tokens.
         """
         secret, now = secrets.token_urlsafe(24), self.clock()
         with self.database.transaction() as connection:
@@ -48,7 +48,7 @@ class Shares:
 
 
 class EndedSessions:
-    """Sessions that users ended before they expired, in the database and in memory."""
+    """Sessions that users ended before they expired: digests of their cookies, in the database and in memory."""
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
         self._database, self._clock = database, clock

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from data_pipeline.io.errors import InputError
 
-_BUSY_SECONDS: Final = 30.0
+_LOCK_TIMEOUT_SECONDS: Final = 30.0  # to wait for another program that locks the database
 # The statements that migrate each version to the next. Statements of released versions are never changed.
 MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
     (
@@ -89,7 +89,7 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         "DELETE FROM jobs WHERE kind = 'alignment' AND state = 'expired'",
     ),
 )
-VERSION: Final = len(MIGRATIONS)
+VERSION: Final = len(MIGRATIONS)  # of the tables after all migrations
 
 
 def open_database(path: Path) -> sqlite3.Connection:
@@ -117,14 +117,20 @@ def open_database(path: Path) -> sqlite3.Connection:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Return a connection without automatic transactions. Threads that share it must use a lock."""
-    connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    """Return a connection to a SQLite file, without automatic transactions and with columns by name.
+
+    Threads that share it must use a lock.
+    """
+    connection = sqlite3.connect(path, timeout=_LOCK_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False)
     connection.row_factory = sqlite3.Row
     return connection
 
 
 def migrate(connection: sqlite3.Connection, path: Path, *, up_to: int = VERSION) -> None:
-    """Apply the migrations that a database needs, each in its own transaction."""
+    """Apply the migrations that a database needs to reach the version `up_to`, each in its own transaction.
+
+    `path` is only named in the error: raise `InputError` if the database is of a version later than `VERSION`.
+    """
     current = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if current > VERSION:
         problem = f"has version {current}, but this helixfold supports up to {VERSION}; update helixfold"
@@ -162,7 +168,7 @@ class Database:
             self._writer.execute("COMMIT")
 
     def rows(self, query: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
-        """Return the rows of a query."""
+        """Return the rows of a query, with `values` for its question marks."""
         with self._reader_lock:
             return self._reader.execute(query, values).fetchall()
 
@@ -190,7 +196,10 @@ def add_line(  # noqa: PLR0917
     job: str | None = None,
     detail: str | None = None,
 ) -> None:
-    """Add a line to the audit log in a transaction of the caller. `now` is in seconds since 1970."""
+    """Add a line to the audit log in a transaction of the caller. `now` is in seconds since 1970.
+
+    `address` is the client's IP address, `job` an id. A `detail` is truncated to 500 characters.
+    """
     connection.execute(
         "INSERT INTO audit (time, user, address, action, job, detail) VALUES (?, ?, ?, ?, ?, ?)",
         (now, user, address, action, job, detail and detail[:_MAX_DETAIL]),

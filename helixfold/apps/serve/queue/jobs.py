@@ -30,7 +30,9 @@ def new_id() -> str:
 class NewJob:
     """A submitted job that is not yet in the queue.
 
-    `request` is the JSON object for the worker, `bytes` the size of the uploaded files.
+    `request` is the JSON object for the worker, `bytes` the size of the uploaded files. `request_digest` is equal for
+    equal requests. A second job of the user with the same `idempotency_key` is not queued. `webhook` is the address to
+    call when the job ends.
     """
 
     user: str
@@ -51,8 +53,10 @@ class Job:
     """A job in the queue. Times are seconds since 1970.
 
     `number` increases from job to job in the order of submission. `attempts` counts how often a worker started the job,
-    `losses` how many of these attempts failed, and `result` is the attempt whose files are the result. `lease` is a
-    secret with which the worker proves until `lease_until` that the job is still assigned to it.
+    and `result` is the attempt, from 1, whose files are the result. `losses` counts the attempts that failed since a
+    user queued the job. `lease` is a secret with which the worker proves until `lease_until` that the job is still
+    assigned to it. `started` is the time of the last attempt and `worker` the name of its worker. `bytes` is the size
+    of the uploaded files and of the result. `summary` has the scores and the model of the best prediction.
     """
 
     number: int
@@ -81,7 +85,7 @@ class Job:
 
     @classmethod
     def of(cls, row: sqlite3.Row) -> Self:
-        """Return the job in a row of the table."""
+        """Return the job in a row of the table `jobs`."""
         values = {name: row[name] for name in cls.__dataclass_fields__}
         for name in ("request", "progress", "summary"):
             values[name] = json.loads(values[name] or "{}")
@@ -121,13 +125,16 @@ class BusyError(QuotaError):
 @option_group(LIMITS)
 @dataclass(frozen=True, kw_only=True)
 class QueueOptions(Checked):
-    """Limits for each user, the number of attempts at a job, and how long leases and results last."""
+    """Limits for each user, the number of attempts at a job, and how long leases and results last.
+
+    `max_active_residues` limits the residues of all queued and running jobs of a user.
+    """
 
     max_residues: Positive = 4_000
     """Maximum residues of a job."""
     max_active_jobs: Annotated[Positive, Parameter(name="--max-jobs")] = 200
     """Maximum number of queued and running jobs."""
-    max_active_residues: Annotated[int | None, Parameter(parse=False)] = None  # None: 1,000 for each job
+    max_active_residues: Annotated[int | None, Parameter(parse=False)] = None  # None: 1,000 times `max_active_jobs`
     max_user_bytes: Annotated[MemorySize, Parameter(name="--max-disk", show_default="20GiB")] = 20 * 2**30
     """Maximum size of all inputs and results."""
     keep_days: Positive = 30
@@ -139,7 +146,10 @@ class QueueOptions(Checked):
     lease_seconds: Annotated[float, Parameter(parse=False), POSITIVE] = 60.0
 
     def check(self, job: NewJob | Job, usage: Usage) -> None:
-        """Raise `InputError` if a job is too large, `QuotaError` if it exceeds the limits of a user with this usage."""
+        """Raise `InputError` if a job has too many residues, `QuotaError` if it exceeds a limit of its user.
+
+        `usage` is the user's usage without this job.
+        """
         if job.residues > self.max_residues:
             raise InputError(
                 f"the job has {job.residues:,} residues; this service accepts at most {self.max_residues:,}"

@@ -14,23 +14,23 @@ from helixfold.apps.serve.queue.database import Database, add_line
 from helixfold.apps.serve.queue.jobs import Job, JobKind, JobState, NewJob, QueueOptions, Usage
 
 # Columns of a job that is queued again: its earlier end is forgotten, and its webhook is not called for it.
-_RESET = (
+_REQUEUED_COLUMNS = (
     "losses = 0, error = NULL, ended = NULL, started = NULL, progress = NULL, worker = NULL, lease = NULL, "
     "webhook_next = NULL, webhook_attempts = 0"
 )
 # Columns of an expired job, whose request is erased and whose files are removed.
-_EXPIRED = (
+_EXPIRED_COLUMNS = (
     "bytes = 0, result = NULL, request = '{}', request_digest = '', idempotency_key = NULL, progress = NULL, "
     "error = NULL"
 )
-_OVERRUN = (
+_OVERRUN_MESSAGE = (
     "the job ran for longer than {hours:g} h, the limit of this service; use fewer predictions or recycles, or a "
     "shorter sequence, or ask whoever runs the service to raise --max-hours"
 )
-_LOST = "its worker died or lost contact {count} times during the job; a smaller job may fit into memory"
+_LOST_MESSAGE = "its worker died or lost contact {count} times during the job; a smaller job may fit into memory"
 
 # The values that are compared with the limits of a user.
-_USAGE = (
+_USAGE_QUERY = (
     "SELECT count(*) FILTER (WHERE state IN ('queued', 'running')) AS jobs, "
     "total(residues) FILTER (WHERE state IN ('queued', 'running')) AS residues, total(bytes) AS bytes "
     "FROM jobs WHERE user = ?"
@@ -64,8 +64,9 @@ class JobQueue:
     def submit(self, new: NewJob) -> tuple[Job, bool]:
         """Add a job to the queue.
 
-        Return the job and True, or the earlier job with the same id or idempotency key and False. Raise
-        `DuplicateKeyError` if the earlier job has another request, `QuotaError` if the job exceeds the user's limits.
+        Return the job and True, or the earlier job with the same id, or of the same user with the same idempotency key,
+        and False. Raise `DuplicateKeyError` if the earlier job has another request, `InputError` if the new job has too
+        many residues, and `QuotaError` if it exceeds the user's limits.
         """
         with self._database.transaction() as connection:
             if (earlier := self._earlier(connection, new)) is not None:
@@ -104,7 +105,7 @@ class JobQueue:
             (new.id, new.user, new.idempotency_key),
         ).fetchone()
         if row is None:
-            self.options.check(new, Usage.of(connection.execute(_USAGE, (new.user,)).fetchone()))
+            self.options.check(new, Usage.of(connection.execute(_USAGE_QUERY, (new.user,)).fetchone()))
             return None
         if row["request_digest"] != new.request_digest:
             raise DuplicateKeyError("this idempotency key belongs to another job of yours; choose a new one")
@@ -113,7 +114,8 @@ class JobQueue:
     def claim(self, worker: str, kinds: Sequence[JobKind], longest: int | None = None) -> Job | None:
         """Assign the oldest queued job of these kinds to a worker, with a new lease; return None if there is none.
 
-        `longest` is the maximum number of residues of a prediction that fits into the worker's memory.
+        `longest` is the maximum number of residues of a prediction that fits into the worker's memory; None if there is
+        no limit. Searches have no such limit.
         """
         now = self._clock()
         marks = ", ".join("?" * len(kinds))
@@ -172,7 +174,11 @@ class JobQueue:
         return self._job_with_lease(row)
 
     def fail(self, job: str, lease: str, error: str, *, try_again: bool) -> Job:
-        """Mark a job as failed, or queue it again if `try_again` is set and it has attempts left."""
+        """End an attempt: mark the job as failed, or queue it again if `try_again` is set and it has attempts left.
+
+        `error` is stored with the job in both cases. Raise `LostLeaseError` if the job no longer belongs to this
+        worker.
+        """
         with self._database.transaction() as connection:
             row = connection.execute(
                 "SELECT * FROM jobs WHERE id = ? AND lease = ? AND state = 'running'", (job, lease)
@@ -183,7 +189,10 @@ class JobQueue:
         return self._job_with_lease(row)
 
     def release(self, job: str, lease: str) -> Job:
-        """Queue the job of a worker that stops again. The attempt does not count."""
+        """Queue a job again because its worker stops. This does not count as a failed attempt.
+
+        Raise `LostLeaseError` if the job no longer belongs to this worker.
+        """
         with self._database.transaction() as connection:
             row = connection.execute(
                 "UPDATE jobs SET state = 'queued', lease = NULL, worker = NULL, started = NULL, progress = NULL "
@@ -199,7 +208,7 @@ class JobQueue:
         return self._set(job, "cancelled", ("queued", "running"), others, (now, now))[0]
 
     def retry(self, job: str) -> Job:
-        """Queue a failed or cancelled job again, with a new count of attempts.
+        """Queue a failed or cancelled job again. It may then fail as often as a new job.
 
         Raise `JobStateError` in other states, `QuotaError` if it exceeds the user's limits.
         """
@@ -209,9 +218,9 @@ class JobQueue:
         return record
 
     def resubmit(self, job: str, user: str) -> Job:
-        """Queue a failed, cancelled or expired job again, as a job of this user.
+        """Queue a failed, cancelled or expired job again, as a job of `user`, and return it.
 
-        Raise `QuotaError` if it exceeds the user's limits.
+        A job in another state is returned unchanged. Raise `QuotaError` if it exceeds the user's limits.
         """
         return self._requeue(job, ("failed", "cancelled", "expired"), user)[0]
 
@@ -228,7 +237,7 @@ class JobQueue:
         because the lease of a worker that died ends at another time.
         """
         now, rows = self._clock(), []
-        overrun = _OVERRUN.format(hours=self.options.max_hours)
+        overrun = _OVERRUN_MESSAGE.format(hours=self.options.max_hours)
         with self._database.transaction() as connection:
             ended = connection.execute(
                 "SELECT number, losses, lease_until = started + ? AS is_overrun FROM jobs "
@@ -237,7 +246,7 @@ class JobQueue:
             ).fetchall()
             for row in ended:
                 is_overrun = bool(row["is_overrun"])
-                error = overrun if is_overrun else _LOST.format(count=row["losses"] + 1)
+                error = overrun if is_overrun else _LOST_MESSAGE.format(count=row["losses"] + 1)
                 again = not is_overrun and row["losses"] + 1 < self.options.max_attempts
                 rows.append(self._end_attempt(connection, row["number"], error, again=again))
         return [self._count_change(row) for row in rows]
@@ -256,7 +265,7 @@ class JobQueue:
         before = self._clock() - self.options.keep_days * 86_400.0
         with self._database.transaction() as connection:
             rows = connection.execute(
-                f"UPDATE jobs SET state = 'expired', {_EXPIRED} "
+                f"UPDATE jobs SET state = 'expired', {_EXPIRED_COLUMNS} "
                 "WHERE state IN ('done', 'failed', 'cancelled') AND ended < ? RETURNING *",
                 (before,),
             ).fetchall()
@@ -264,8 +273,11 @@ class JobQueue:
         return [self._count_change(row) for row in rows]
 
     def delete(self, job: str) -> Job:
-        """Mark a job that has ended as expired. Raise `JobStateError` for a queued or running job."""
-        record, is_changed = self._set(job, "expired", ("done", "failed", "cancelled"), _EXPIRED)
+        """Mark a job that has ended as expired, and erase its request. The caller removes its files.
+
+        Raise `JobStateError` for a queued or running job.
+        """
+        record, is_changed = self._set(job, "expired", ("done", "failed", "cancelled"), _EXPIRED_COLUMNS)
         if not is_changed and record.state != "expired":
             raise JobStateError(f"the job is {record.state}; cancel it first")
         return record
@@ -304,10 +316,11 @@ class JobQueue:
                 owner = user or row["user"]
                 # The bytes of its files are already counted.
                 self.options.check(
-                    replace(Job.of(row), bytes=0), Usage.of(connection.execute(_USAGE, (owner,)).fetchone())
+                    replace(Job.of(row), bytes=0), Usage.of(connection.execute(_USAGE_QUERY, (owner,)).fetchone())
                 )
                 row = connection.execute(
-                    f"UPDATE jobs SET state = 'queued', user = ?, {_RESET} WHERE id = ? RETURNING *", (owner, job)
+                    f"UPDATE jobs SET state = 'queued', user = ?, {_REQUEUED_COLUMNS} WHERE id = ? RETURNING *",
+                    (owner, job),
                 ).fetchone()
         return self._count_change(row), is_changed
 
@@ -332,7 +345,7 @@ class JobQueue:
         return job
 
 
-_MAX_LISTED = 200
+_MAX_LISTED = 200  # jobs that one query returns
 
 
 @dataclass(frozen=True)
@@ -349,7 +362,10 @@ class QueueViews:
     def history(
         self, user: str, *, kind: JobKind = "prediction", before: int | None = None, limit: int = 50
     ) -> list[Job]:
-        """Return a user's jobs of a kind with numbers below `before`, the newest first."""
+        """Return a user's jobs of a kind with numbers below `before`, the newest first.
+
+        At most `limit` are returned, and never more than 200. `before` of None returns the newest jobs.
+        """
         rows = self.database.rows(
             "SELECT * FROM jobs WHERE user = ? AND kind = ? AND number < ? ORDER BY number DESC LIMIT ?",
             (user, kind, 2**62 if before is None else before, min(limit, _MAX_LISTED)),
@@ -366,7 +382,7 @@ class QueueViews:
         return [Job.of(row) for row in rows]
 
     def place(self, job: Job) -> int | None:
-        """Return the position of a job in the queue, from 1; None if it is not queued."""
+        """Return the position of a job among the queued jobs of its kind, from 1; None if it is not queued."""
         if job.state != "queued":
             return None
         rows = self.database.rows(
@@ -383,7 +399,7 @@ class QueueViews:
 
     def usage(self, user: str) -> Usage:
         """Return a user's jobs, residues and bytes that count towards the limits."""
-        return Usage.of(self.database.rows(_USAGE, (user,))[0])
+        return Usage.of(self.database.rows(_USAGE_QUERY, (user,))[0])
 
     def counts(self) -> dict[tuple[str, str], int]:
         """Return the number of jobs by kind and state."""

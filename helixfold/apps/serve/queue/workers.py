@@ -18,9 +18,10 @@ from helixfold.apps.serve.queue.database import Database
 Provenance = Literal["untrained", "demonstration", "trained"]
 PROVENANCES: Final[tuple[Provenance, ...]] = get_args(Provenance)
 _LOGGER = logging.getLogger("helixfold.apps.serve")
-_PRESENT_SECONDS = 120.0  # after its last message, a worker counts as connected
-_KEPT_SECONDS = 7 * 86_400.0
+_CONNECTED_SECONDS = 120.0  # after its last message, a worker counts as connected
+_MAX_AGE_SECONDS = 7 * 86_400.0  # after its last message, a worker is deleted
 _MAX_WORKERS: Final = 500  # for each user; workers with the oldest messages are deleted first
+# Strings and points of curves in messages of workers.
 Text = Annotated[str, Field(max_length=100), AfterValidator(printable)]
 Point = tuple[
     Annotated[int, Field(ge=1, le=2**40)],  # residues
@@ -34,7 +35,11 @@ class _Message(BaseModel):
 
 
 class ForecastCurve(_Message):
-    """Estimated time and memory of a model at increasing numbers of residues, and the longest chain that fits."""
+    """Estimated time and memory of a model at increasing numbers of residues, and the longest chain that fits.
+
+    `available` is the worker's memory for tensors in bytes, `longest` a number of residues; 0 if unknown. `recycles` is
+    the model's default number of recycles.
+    """
 
     points: Annotated[tuple[Point, ...], Field(max_length=8)] = ()
     available: Annotated[int, Field(ge=0, le=2**60)] = 0
@@ -50,7 +55,10 @@ class ForecastCurve(_Message):
 
 
 class WorkerOffers(_Message):
-    """Capabilities of a worker: device, models with estimates of time and memory, databases, relaxation."""
+    """Capabilities of a worker: device, models with estimates of time and memory, databases, relaxation.
+
+    `databases` and `templates` are true if the worker can search for alignments and for templates.
+    """
 
     device: Text = ""
     models: Annotated[tuple[Text, ...], Field(max_length=50)] = ()
@@ -77,13 +85,17 @@ class Workers:
     _unreadable: set[str] = field(default_factory=set)  # names of rows that were already logged
 
     def record_message(self, name: str, offers: WorkerOffers | None = None) -> None:
-        """Record the time of a message from a worker, and its offers if the message contains them."""
+        """Record the time of a message from a worker, and its offers if the message contains them.
+
+        `name` begins with the user of the worker's token and a slash. New offers also delete workers without a message
+        for a week, and the oldest of a user's workers above 500. A message without offers adds no worker.
+        """
         now = self.clock()
         with self.database.transaction() as connection:
             if offers is None:
                 connection.execute("UPDATE workers SET seen = ? WHERE name = ?", (now, name))
                 return
-            connection.execute("DELETE FROM workers WHERE seen < ?", (now - _KEPT_SECONDS,))
+            connection.execute("DELETE FROM workers WHERE seen < ?", (now - _MAX_AGE_SECONDS,))
             connection.execute(
                 "INSERT INTO workers VALUES (?, ?, ?) ON CONFLICT (name) "
                 "DO UPDATE SET offers = excluded.offers, seen = excluded.seen",
@@ -96,8 +108,11 @@ class Workers:
                 (len(user), user, _MAX_WORKERS),
             )
 
-    def offers(self, *, within: float = _KEPT_SECONDS) -> dict[str, WorkerOffers]:
-        """Return the offers of each worker whose last message is at most `within` seconds old; skip unreadable rows."""
+    def offers(self, *, within: float = _MAX_AGE_SECONDS) -> dict[str, WorkerOffers]:
+        """Return the offers of each worker whose last message is at most `within` seconds old, the newest first.
+
+        Offers that cannot be read are left out, with one warning in the log for each worker.
+        """
         rows = self.database.rows(
             "SELECT name, offers FROM workers WHERE seen >= ? ORDER BY seen DESC", (self.clock() - within,)
         )
@@ -114,5 +129,5 @@ class Workers:
         return offers
 
     def present(self) -> dict[str, WorkerOffers]:
-        """Return the offers of each connected worker."""
-        return self.offers(within=_PRESENT_SECONDS)
+        """Return the offers of each worker that counts as connected: its last message is at most two minutes old."""
+        return self.offers(within=_CONNECTED_SECONDS)

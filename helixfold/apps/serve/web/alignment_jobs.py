@@ -19,7 +19,8 @@ from helixfold.apps.serve.web.identity import user_or_none
 def submit_alignment(service: Service, search: AlignmentRequest, user: User) -> Job:
     """Submit a search, or return the earlier job of an equal request.
 
-    A failed, cancelled or expired job is queued again. Answer 501 if no worker has ColabFold's databases.
+    A failed, cancelled or expired job is queued again, as a job of this user. Answer 501 if workers have connected, but
+    none has ColabFold's databases.
     """
     offers = service.offers()
     if offers and not any(worker.alignments for worker in offers):
@@ -47,14 +48,14 @@ def submit_alignment(service: Service, search: AlignmentRequest, user: User) -> 
     return service.enqueue(new)[0]
 
 
-_SECONDS_BETWEEN_LOOKS = 0.2
+_POLLING_SECONDS = 0.2
 
 
 async def wait_until_done(service: Service, job_id: str, request: Request) -> Job:
     """Wait until a job is done, and return it.
 
-    Answer 504 if it takes too long, 502 if it fails, and 401 if the token of the request becomes invalid. The job
-    continues, also if the client disconnects.
+    Answer 504 if it takes longer than the service's `wait_seconds`, 502 if it fails or is cancelled, and 401 if the
+    token of the request becomes invalid. If the client disconnects, waiting ends. In each case, the job continues.
     """
     until, revision = time.monotonic() + service.settings.wait_seconds, -1
     while time.monotonic() < until and not await request.is_disconnected():
@@ -67,7 +68,7 @@ async def wait_until_done(service: Service, job_id: str, request: Request) -> Jo
             if job is None or job.has_ended:
                 reason = (job.error if job is not None else None) or "it was cancelled"
                 raise HTTPException(502, f"the job failed: {reason[:1_000]}")
-        await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
+        await asyncio.sleep(_POLLING_SECONDS)
         if user_or_none(request) is None:
             raise HTTPException(401, "the token has expired or was revoked")
     place = f"{API}/jobs/{job_id}"

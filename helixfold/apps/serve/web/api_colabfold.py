@@ -14,7 +14,7 @@ from helixfold.apps.serve.web.alignment_jobs import submit_alignment, wait_until
 from helixfold.apps.serve.web.identity import CurrentUser, ServiceOf, header_token
 from helixfold.apps.serve.web.threads import ThreadedRoute, parse_in_thread
 
-_STATUS: dict[JobState, str] = {
+_COLABFOLD_STATES: dict[JobState, str] = {
     "queued": "PENDING",
     "running": "RUNNING",
     "done": "COMPLETE",
@@ -31,7 +31,7 @@ Mode = Annotated[str, Form(max_length=40)]
 async def submit_msa(
     request: Request, service: ServiceOf, user: CurrentUser, q: Query = "", mode: Mode = "env"
 ) -> Response:
-    """Submit a search for homologs of sequences."""
+    """Submit a search for homologs of sequences. The answer has the ticket of the search and its state."""
     return await _submit("msa", q, mode, request, service, user)
 
 
@@ -39,13 +39,13 @@ async def submit_msa(
 async def submit_pair(
     request: Request, service: ServiceOf, user: CurrentUser, q: Query = "", mode: Mode = "pairgreedy"
 ) -> Response:
-    """Submit a search for alignments of the chains of a complex, paired by species."""
+    """Submit a search for alignments of the chains of a complex, paired by species. The answer is as for ticket/msa."""
     return await _submit("pair", q, mode, request, service, user)
 
 
 @router.get("/ticket/{ticket}")
 def ticket_status(ticket: str, service: ServiceOf, user: CurrentUser) -> dict[str, Any]:
-    """Return the state of a search."""
+    """Return the state of a search, in ColabFold's words; UNKNOWN for an unknown or expired ticket."""
     job = _find_search(service, ticket)
     return {"id": ticket, "status": "UNKNOWN"} if job is None else _ticket(job)
 
@@ -91,7 +91,7 @@ def _find_search(service: Service, ticket: str) -> Job | None:
 
 def _ticket(job: Job) -> dict[str, Any]:
     error = {"error": job.error} if job.state == "failed" else {}
-    return {"id": job.id, "status": _STATUS[job.state], **error}
+    return {"id": job.id, "status": _COLABFOLD_STATES[job.state], **error}
 
 
 def _archive(service: Service, job: Job) -> FileResponse:

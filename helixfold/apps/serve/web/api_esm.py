@@ -11,12 +11,15 @@ from helixfold.apps.serve.web.identity import CurrentUser, ServiceOf
 from helixfold.apps.serve.web.threads import ThreadedRoute, parse_in_thread
 
 router = APIRouter(tags=["ESM Atlas"], responses=PROBLEMS, route_class=ThreadedRoute)
-_BODY = {"content": {"text/plain": {"schema": {"type": "string", "maxLength": MAX_SEQUENCE_TEXT}}}, "required": True}
+_TEXT_BODY = {
+    "content": {"text/plain": {"schema": {"type": "string", "maxLength": MAX_SEQUENCE_TEXT}}},
+    "required": True,
+}
 
 
-@router.post("/foldSequence/v1/pdb/", response_class=PlainTextResponse, openapi_extra={"requestBody": _BODY})
+@router.post("/foldSequence/v1/pdb/", response_class=PlainTextResponse, openapi_extra={"requestBody": _TEXT_BODY})
 async def fold_sequence(request: Request, service: ServiceOf, user: CurrentUser) -> PlainTextResponse:
-    """Predict the structure of one sequence, and return the best prediction as a PDB file."""
+    """Predict the structure of one sequence, wait until it is done, and return the best prediction as a PDB file."""
     content = await request.body()
     if len(content) > MAX_SEQUENCE_TEXT:
         raise InputError(f"the text has {len(content):,} bytes; the maximum is {MAX_SEQUENCE_TEXT:,}")

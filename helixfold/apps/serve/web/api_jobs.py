@@ -33,10 +33,10 @@ from helixfold.apps.serve.web.identity import CurrentUser, ServiceOf, user_or_no
 from helixfold.apps.serve.web.result_files import archive_response, file_response
 from helixfold.apps.serve.web.threads import ThreadedRoute, parse_in_thread, run_slowly
 
-_SECONDS_BETWEEN_LOOKS = 0.5
+_POLLING_SECONDS = 0.5
 _KEEP_ALIVE_SECONDS = 15.0  # between messages, because proxies close silent connections
 _MAX_STREAMS, _MAX_STREAMS_OF_USER = 500, 50
-_PLACES_SECONDS = 5.0  # between updates of the position of a queued job
+_SECONDS_BETWEEN_PLACES = 5.0  # between updates of the position of a queued job
 
 _streams: Counter[str] = Counter()  # open streams of this process, by user
 
@@ -69,7 +69,7 @@ async def _stream(service: Service, job_id: str, request: Request) -> AsyncItera
     revision, last, since_message, since_update = -1, "", 0.0, 0.0
     while user_or_none(request) is not None:
         newest = service.queue.revision(job_id)
-        if newest != revision or since_update >= _PLACES_SECONDS:
+        if newest != revision or since_update >= _SECONDS_BETWEEN_PLACES:
             revision, since_update = newest, 0.0
             job = await run_in_threadpool(service.views.job, job_id)
             if job is None:
@@ -83,11 +83,11 @@ async def _stream(service: Service, job_id: str, request: Request) -> AsyncItera
         if since_message >= _KEEP_ALIVE_SECONDS:
             since_message = 0.0
             yield ": still there\n\n"
-        await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
-        since_message, since_update = since_message + _SECONDS_BETWEEN_LOOKS, since_update + _SECONDS_BETWEEN_LOOKS
+        await asyncio.sleep(_POLLING_SECONDS)
+        since_message, since_update = since_message + _POLLING_SECONDS, since_update + _POLLING_SECONDS
 
 
-SHARE_SECONDS = 30 * 86_400.0
+SHARE_SECONDS = 30 * 86_400.0  # the longest validity of a link
 router = APIRouter(prefix=API, tags=["jobs"], responses=PROBLEMS, route_class=ThreadedRoute)
 
 
@@ -225,7 +225,7 @@ def unshare(job_id: str, service: ServiceOf, user: CurrentUser) -> None:
 
 
 def own_job(service: Service, user: User, job_id: str, kinds: Sequence[JobKind] = ("prediction",)) -> Job:
-    """Return a job of the user. Answer 404 for an unknown job or a job of another user."""
+    """Return a job of the user that is of one of `kinds`. Answer 404 for any other id."""
     job = service.visible_job(job_id, user, kinds)
     if job is None:
         raise HTTPException(404, "you have no job with this id")
@@ -238,16 +238,20 @@ def job_body(service: Service, job: Job) -> JobBody:
 
 
 def delete_job(service: Service, user: User, job_id: str) -> None:
-    """Remove the files and the sequence of a job of the user that has ended."""
+    """Remove the files, the sequence and the links of a prediction of the user that has ended.
+
+    It stays in the history as expired. Raise `JobStateError` if it is queued or running.
+    """
     job = service.queue.delete(own_job(service, user, job_id).id)
     service.remove_files([job])
     service.audit.add(user.name, user.address, "delete", job.id)
 
 
 def share_job(service: Service, user: User, job_id: str) -> dict[str, Any]:
-    """Create a link to a job of the user.
+    """Create a link to a prediction of the user, valid for 30 days or until the user's token expires.
 
-    Return its path, its address (None without a public address of the service), and the time when it expires.
+    Return its "path", its "url" (None without a public address of the service), and the time when it "expires", in
+    seconds since 1970. Raise `InputError` if the job is expired.
     """
     job = own_job(service, user, job_id)
     if job.state == "expired":
@@ -263,7 +267,7 @@ def share_job(service: Service, user: User, job_id: str) -> dict[str, Any]:
 
 
 def unshare_job(service: Service, user: User, job_id: str) -> None:
-    """Revoke all links to a job of the user."""
+    """Revoke all links to a prediction of the user."""
     job = own_job(service, user, job_id)
     service.shares.withdraw(job.id)
     service.audit.add(user.name, user.address, "unshare", job.id)

@@ -27,10 +27,10 @@ from helixfold.apps.serve.web.identity import CurrentUser, ServiceOf
 from helixfold.apps.serve.web.threads import ThreadedRoute, parse_in_thread, run_slowly
 from helixfold.results.file_table import PDB, RANKED
 
-_PREFIX = "/protein-structure/alphafold2"
-_FORMATS = {"a3m": "a3m", "sto": "sto", "stockholm": "sto", "fasta": "fasta"}
+_PATH_PREFIX = "/protein-structure/alphafold2"
+_EXTENSIONS_BY_FORMAT = {"a3m": "a3m", "sto": "sto", "stockholm": "sto", "fasta": "fasta"}
 # The size in bytes and the number of structures of an answer are limited, because it is assembled in memory.
-_MAX_TEXT, _MAX_PREDICTIONS = 2**27, 20
+_MAX_ANSWER_BYTES, _MAX_PREDICTIONS = 2**27, 20
 router = APIRouter(tags=["NIM"], responses=PROBLEMS, route_class=ThreadedRoute)
 SequenceText = Annotated[str, Field(min_length=1, max_length=MAX_SEQUENCE_TEXT)]
 
@@ -40,7 +40,10 @@ class _Lenient(BaseModel):
 
 
 class SequenceBody(_Lenient):
-    """A sequence to predict, and the options of NIM that this service supports."""
+    """A sequence to predict, and the options of NIM that this service supports.
+
+    `num_predictions_per_model` is the number of predictions, because one model is used.
+    """
 
     sequence: SequenceText
     relax_prediction: bool = False
@@ -56,7 +59,7 @@ class AlignedBody(SequenceBody):
     alignments: Annotated[dict[str, Any] | list[dict[str, Any]], Field()] = Field(default_factory=dict)
 
 
-@router.post(f"{_PREFIX}/predict-structure-from-sequence")
+@router.post(f"{_PATH_PREFIX}/predict-structure-from-sequence")
 async def structure_from_sequence(
     body: SequenceBody, request: Request, service: ServiceOf, user: CurrentUser
 ) -> list[str]:
@@ -64,7 +67,7 @@ async def structure_from_sequence(
     return await _predict(body, (), "best", request, service, user)
 
 
-@router.post(f"{_PREFIX}/predict-structure-from-MSA")
+@router.post(f"{_PATH_PREFIX}/predict-structure-from-MSA")
 async def structure_from_alignment(
     body: AlignedBody, request: Request, service: ServiceOf, user: CurrentUser
 ) -> list[str]:
@@ -73,7 +76,7 @@ async def structure_from_alignment(
     return await _predict(body, files, "none", request, service, user)
 
 
-@router.post(f"{_PREFIX}/predict-MSA-from-sequence")
+@router.post(f"{_PATH_PREFIX}/predict-MSA-from-sequence")
 async def alignment_from_sequence(
     body: SequenceBody, request: Request, service: ServiceOf, user: CurrentUser
 ) -> dict[str, Any]:
@@ -85,7 +88,7 @@ async def alignment_from_sequence(
     job = await run_in_threadpool(submit_alignment, service, search, user)
     job = await wait_until_done(service, job.id, request)
     path = service.storage.result_file(job, UNIREF_FILE)
-    if path is None or path.stat().st_size > _MAX_TEXT:
+    if path is None or path.stat().st_size > _MAX_ANSWER_BYTES:
         raise HTTPException(502, "the search produced no alignment, or one that is too large")
     text = (await run_in_threadpool(path.read_bytes)).replace(b"\0", b"").decode("utf-8", "replace")
     return {"alignments": {"uniref30": {"a3m": {"alignment": text, "format": "a3m"}}}, "templates": []}
@@ -106,7 +109,10 @@ def live() -> dict[str, str]:
 
 
 async def predicted_pdb_files(submission: Submission, request: Request, service: Service, user: User) -> list[str]:
-    """Submit a job, wait until it is done, and return the PDB files of its predictions, the best first."""
+    """Submit a job, wait until it is done, and return the texts of the PDB files of its predictions, the best first.
+
+    At most 20 are returned. Answer 502 if there are none or if they are too large for one answer.
+    """
     job, _ = await run_slowly(request, service.submit, submission, user)
     job = await wait_until_done(service, job.id, request)
     return await run_in_threadpool(_ranked_pdb_files, service, job)
@@ -131,7 +137,7 @@ def _ranked_pdb_files(service: Service, job: Job) -> list[str]:
     sizes = dict(service.storage.results(job))
     ranks = [int(fields["rank"]) for fields in map(RANKED.match, sizes) if fields and fields["suffix"] == PDB]
     names = [RANKED.name(PDB, rank=rank) for rank in sorted(ranks)[:_MAX_PREDICTIONS]]
-    if sum(sizes.get(name, 0) for name in names) > _MAX_TEXT:
+    if sum(sizes.get(name, 0) for name in names) > _MAX_ANSWER_BYTES:
         raise HTTPException(502, "the structures are too large for one answer; fetch them from the history")
     paths = [service.storage.result_file(job, name) for name in names]
     files = [path.read_text(errors="replace") for path in paths if path is not None]
@@ -154,8 +160,8 @@ def _alignment_files(alignments: dict[str, Any] | list[dict[str, Any]]) -> list[
                     pass
                 case _:
                     raise InputError(f"the alignment {str(database)[:60]!a} needs a text and a format")
-            if form.lower() not in _FORMATS:
+            if form.lower() not in _EXTENSIONS_BY_FORMAT:
                 raise InputError(f"the format of an alignment must be a3m, sto or fasta, got {form[:20]!a}")
-            name = f"alignment.{_FORMATS[form.lower()]}"
+            name = f"alignment.{_EXTENSIONS_BY_FORMAT[form.lower()]}"
             files.append(UploadedFile(kind="alignment", name=name, content=text.encode()))
     return files

@@ -22,10 +22,11 @@ from helixfold.apps.serve.transfer import MAX_RESULT_FILES
 from helixfold.apps.serve.web.identity import CurrentWorker, ServiceOf
 from helixfold.apps.serve.web.threads import ThreadedRoute
 
-_SECONDS_BETWEEN_LOOKS = 2.0
-_LONGEST_WAIT = 10.0
+_POLLING_SECONDS = 2.0
+_MAX_WAIT_SECONDS = 10.0
 _BYTES_BETWEEN_CHECKS = 2**22  # of the size of a result while one of its files arrives
 router = APIRouter(prefix=f"{API}/worker", tags=["workers"], route_class=ThreadedRoute)
+# The header with the lease of a job, a line of output, and a score; each with its limits.
 Lease = Annotated[str, Header(alias="X-Lease", max_length=100)]
 Line = Annotated[str, Field(max_length=400), AfterValidator(partial(printable, limit=400))]
 Score = Annotated[float | None, Field(ge=0, le=100)]
@@ -44,7 +45,7 @@ class ClaimBody(BaseModel):
     name: Annotated[str, Field(min_length=1, max_length=200)]
     kinds: Annotated[list[JobKind], Field(min_length=1, max_length=2)]
     longest: Annotated[int | None, Field(ge=1, le=2**40)] = None
-    wait: Annotated[float, Field(ge=0, le=_LONGEST_WAIT)] = 0.0
+    wait: Annotated[float, Field(ge=0, le=_MAX_WAIT_SECONDS)] = 0.0
 
 
 class StageBody(BaseModel):
@@ -55,7 +56,7 @@ class StageBody(BaseModel):
 
 
 class ProgressBody(BaseModel):
-    """Progress of a job: the completed stages, and the last lines of output."""
+    """Progress of a job: the completed stages, and at most five of the last lines of output."""
 
     stages: Annotated[list[StageBody], Field(max_length=200)] = Field(default_factory=list)
     lines: Annotated[list[Line], Field(max_length=5)] = Field(default_factory=list)
@@ -68,7 +69,7 @@ class HeartbeatBody(BaseModel):
 
 
 class SummaryBody(BaseModel):
-    """Scores and model of the best prediction; empty for an alignment."""
+    """Scores and model of the best prediction; empty for an alignment. pLDDT is from 0 to 100, pTM and ipTM to 1."""
 
     plddt: Score = None
     ptm: Score = None
@@ -111,7 +112,7 @@ async def claim(body: ClaimBody, service: ServiceOf, worker: CurrentWorker, requ
         left = until - time.monotonic()
         if left <= 0:
             return Response(status_code=204)
-        await service.waiting_jobs.wait(min(left, _SECONDS_BETWEEN_LOOKS))
+        await service.waiting_jobs.wait(min(left, _POLLING_SECONDS))
 
 
 @router.post("/jobs/{job_id}/heartbeat", status_code=204)
@@ -138,7 +139,10 @@ def read_input(job_id: str, name: str, service: ServiceOf, worker: CurrentWorker
 async def write_result(
     job_id: str, path: str, request: Request, service: ServiceOf, worker: CurrentWorker, x_lease: Lease
 ) -> None:
-    """Send a file of the result. The result is visible once the job is finished."""
+    """Send a file of the result. The result is visible once the job is finished.
+
+    Answer 413 if the files of the result exceed the disk limit of a user, and 422 if there are too many.
+    """
     job = _require_lease(await run_in_threadpool(service.views.job, job_id), x_lease)
     target = service.storage.attempt_file(job.id, job.attempts, path)
     directory = service.storage.attempt(job.id, job.attempts)
@@ -167,7 +171,10 @@ async def write_result(
 
 @router.post("/jobs/{job_id}/finish", status_code=204)
 def finish(job_id: str, body: FinishBody, service: ServiceOf, worker: CurrentWorker, x_lease: Lease) -> None:
-    """Mark the job as done, with the files that were sent as its result."""
+    """Mark the job as done, with the files that were sent as its result. Files of earlier attempts are removed.
+
+    Answer 422 if a file is missing or none was sent, and 409 if the job no longer belongs to this worker.
+    """
     job = _require_lease(service.views.job(job_id), x_lease, "done")
     directory = service.storage.attempt(job.id, job.attempts)
     sizes = service.storage.sizes(directory)
@@ -182,7 +189,7 @@ def finish(job_id: str, body: FinishBody, service: ServiceOf, worker: CurrentWor
 
 @router.post("/jobs/{job_id}/fail", status_code=204)
 def fail(job_id: str, body: FailBody, service: ServiceOf, worker: CurrentWorker, x_lease: Lease) -> None:
-    """Report why the job failed."""
+    """Report why the job failed. It is queued again if another attempt may succeed and it has attempts left."""
     job = service.queue.fail(job_id, x_lease, printable(body.error, 4_000), try_again=body.try_again)
     if job.state == "queued":
         service.waiting_jobs.notify()

@@ -88,7 +88,10 @@ def _uploaded(kind: FileKind, file: FileBody) -> UploadedFile:
 
 
 class JobBody(BaseModel):
-    """A job. Times are seconds since 1970; `place` is its position in the queue from 1, null if it is not queued."""
+    """A job. Times are seconds since 1970; `place` is its position in the queue from 1, null if it is not queued.
+
+    `attempts` counts how often a worker started the job. `forecast` is always null.
+    """
 
     id: str
     kind: JobKind
@@ -162,6 +165,7 @@ class ServiceBody(BaseModel):
     max_residues: int
 
 
+# The error answers of a route, for the OpenAPI description.
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": ProblemBody} for status in (401, 404, 408, 409, 413, 421, 422, 429)
 }

@@ -15,7 +15,7 @@ from helixfold.apps.serve.tokens import TokenFileError
 from helixfold.apps.serve.web.pages import error_page, wants_page
 from helixfold.apps.serve.web.response_headers import LOGGER
 
-_STATUS: tuple[tuple[type[Exception], int], ...] = (
+_STATUS_BY_ERROR: tuple[tuple[type[Exception], int], ...] = (
     (BusyError, 429),
     (QuotaError, 429),
     (DuplicateKeyError, 409),
@@ -27,7 +27,7 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
 
 def add_error_answers(app: FastAPI) -> None:
     """Register handlers that convert the errors of the service into answers."""
-    for kind, status in _STATUS:
+    for kind, status in _STATUS_BY_ERROR:
         app.add_exception_handler(kind, _answer_with(status))
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, http_error)
@@ -61,7 +61,7 @@ def _invalid(request: Request, error: Exception) -> Response:
 
 
 def http_error(request: Request, error: Exception) -> Response:
-    """Return the answer for an `HTTPException`."""
+    """Return the answer for an `HTTPException`: a redirect for the status 303, else an error answer."""
     assert isinstance(error, HTTPException)
     if error.status_code == 303:
         return RedirectResponse((error.headers or {})["Location"], 303)
@@ -70,7 +70,10 @@ def http_error(request: Request, error: Exception) -> Response:
 
 
 def unreadable_tokens(request: Request, error: Exception) -> Response:
-    """Answer 503 while the token file is damaged, always as JSON because a page would read the file as well."""
+    """Log that the token file is damaged, and answer 503.
+
+    The answer is always JSON, because a page would read the file as well.
+    """
     LOGGER.error(json.dumps({"event": "tokens cannot be read", "error": str(error)}))
     return JSONResponse({"error": "the service cannot read its tokens; ask its administrator to check the log"}, 503)
 

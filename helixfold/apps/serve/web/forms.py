@@ -50,7 +50,7 @@ def has_uploads(form: FormData) -> bool:
 
 
 async def uploads_of(form: FormData) -> list[UploadedFile]:
-    """Return the alignments and template structures in a form."""
+    """Return the alignments and template structures in a form, without its sequence file."""
     return [
         UploadedFile(kind=kind, name=each.filename or "", content=await each.read())
         for field, kind in _FILE_FIELDS
@@ -73,9 +73,10 @@ async def sequence_file_of(request: Request, form: FormData) -> tuple[str, list[
 async def submissions_of(
     request: Request, form: FormData, file_text: str, files: Sequence[UploadedFile]
 ) -> list[Submission]:
-    """Return the submissions of a form. Raise `InputError` if one cannot be predicted.
+    """Return the submissions of a form.
 
-    `file_text` is the FASTA text of its sequence file, `files` are its alignments and templates.
+    `file_text` is the FASTA text of its sequence file, "" without one; `files` are its alignments and templates. Raise
+    `InputError` if a sequence cannot be predicted, or if the form has both a sequence and a sequence file.
     """
     text = text_of(form, "sequence")
     if text.strip() and file_text:
@@ -96,7 +97,10 @@ def form_name(offer: Offer) -> str:
 
 
 def options_of(form: FormData) -> dict[str, Any]:
-    """Return the options of a form. Raise `InputError` for a text that should be a whole number."""
+    """Return the options of a form, by their names in a request. Empty fields and unchecked boxes are left out.
+
+    Raise `InputError` for a text that should be a whole number.
+    """
     texts = {name: text_of(form, form_name(offer)).strip() for name, offer in OFFERS.items()}
     return {name: _value(OFFERS[name], text) for name, text in texts.items() if text}
 

@@ -18,8 +18,8 @@ from helixfold.apps.serve.settings import API
 from helixfold.apps.serve.tokens import Token
 
 COOKIE: Final = "helixfold_session"
-LOCAL_USER: Final = "local"
-SESSION_SECONDS: Final = 7 * 86_400
+LOCAL_USER: Final = "local"  # the user of all requests if no tokens are required
+SESSION_SECONDS: Final = 7 * 86_400  # after which a session expires
 _PUBLIC_PATHS: Final = ("/login", "/logout", "/api/openapi.json")
 _PUBLIC_PREFIXES: Final = ("/static/", "/shared/", "/v1/health/")
 _PATHS_FOR_PROGRAMS: Final = (
@@ -38,7 +38,7 @@ class Sessions:
     secret: bytes
 
     def begin(self, token_id: str) -> str:
-        """Start a session with a token, and return the value of its cookie."""
+        """Start a session with the token of this id, and return the value of its cookie."""
         content = f"{token_id}.{int(time.time()) + SESSION_SECONDS}.{secrets.token_urlsafe(12)}"
         return f"{content}.{self._signature('session', content)}"
 
@@ -88,7 +88,10 @@ def client_address(request: Request) -> str:
 
 
 def header_token(request: Request) -> str | None:
-    """Return the token in the Authorization header, as bearer token or as basic password; None without one."""
+    """Return the token in the Authorization header, as bearer token or as basic password; None without one.
+
+    The token is not checked. A basic password that cannot be decoded is an empty string.
+    """
     scheme, _, value = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         return value.strip()
@@ -109,7 +112,10 @@ def session_token(request: Request) -> str | None:
 
 
 def user_or_none(request: Request) -> User | None:
-    """Return the user who makes the request; None without a valid user token or session."""
+    """Return the user who makes the request; None without a valid user token or session.
+
+    If no tokens are required, this is the user "local". A token in a header takes precedence over a session.
+    """
     service, address = service_of(request), client_address(request)
     if not service.settings.needs_token:
         return User(LOCAL_USER, address)
@@ -123,7 +129,10 @@ def user_or_none(request: Request) -> User | None:
 
 
 def worker_or_none(request: Request) -> Token | None:
-    """Return the token of the worker that makes the request; None without a valid worker token."""
+    """Return the token of the worker that makes the request; None without a valid worker token.
+
+    Workers that this server started share a token with the user "local", which is not in the token file.
+    """
     text = header_token(request) or ""
     if hmac.compare_digest(text.encode(), request.app.state.worker_token.encode()):
         return Token(id="local", user="local", kind="worker", digest="", created=time.time())

@@ -33,8 +33,8 @@ from helixfold.apps.serve.web.result_files import archive_response, linked_respo
 from helixfold.apps.serve.web.threads import ThreadedRoute, run_slowly
 from helixfold.runtime.options import Offer
 
-_SHOWN_ON_SUBMIT = 8
-_PER_PAGE = 50
+_JOBS_ON_SUBMIT_PAGE = 8
+_JOBS_PER_PAGE = 50
 router = APIRouter(include_in_schema=False, route_class=ThreadedRoute)
 
 
@@ -82,13 +82,13 @@ def history(
     user: CurrentUser,
     before: Annotated[int | None, Query(ge=0, le=2**62)] = None,
 ) -> Response:
-    """Show the user's jobs, the newest first."""
-    jobs = service.views.history(user.name, before=before, limit=_PER_PAGE)
+    """Show the user's predictions, the newest first, with active searches of other programs and the user's usage."""
+    jobs = service.views.history(user.name, before=before, limit=_JOBS_PER_PAGE)
     return page(
         request,
         "jobs.html",
         jobs=list(zip(jobs, service.views.places(jobs), strict=True)),
-        next=jobs[-1].number if len(jobs) == _PER_PAGE else None,
+        next=jobs[-1].number if len(jobs) == _JOBS_PER_PAGE else None,
         searches=service.views.active_searches(user.name),
         usage=service.views.usage(user.name),
     )
@@ -187,7 +187,7 @@ def _form_page(
     counts = service.views.counts()
     names = ("name", "sequence", *map(form_name, OFFERS.values()))
     values = {name: text_of(form, name) for name in names}
-    recent = service.views.history(user.name, limit=_SHOWN_ON_SUBMIT)
+    recent = service.views.history(user.name, limit=_JOBS_ON_SUBMIT_PAGE)
     return page(
         request,
         "submit.html",

@@ -20,7 +20,7 @@ from helixfold.apps.serve.web.threads import ThreadedRoute
 
 router = APIRouter(include_in_schema=False, route_class=ThreadedRoute)
 # A path on this server. With a second slash it would be the address of another server.
-_OWN_PATH = re.compile(r"/(?![/\\])[A-Za-z0-9_./-]{0,200}")
+_PATH_ON_THIS_SERVER = re.compile(r"/(?![/\\])[A-Za-z0-9_./-]{0,200}")
 
 
 @router.get("/login")
@@ -31,7 +31,10 @@ def login_page(request: Request, next: str = "/") -> Response:
 
 @router.post("/login")
 def login(request: Request, service: ServiceOf, form: CheckedForm) -> Response:
-    """Start a session with a token."""
+    """Start a session with the token in the form, and redirect to the page "next"; else show the form with an error.
+
+    Both are recorded in the audit log.
+    """
     address = client_address(request)
     token = service.tokens.authenticate(text_of(form, "token").strip())
     target = own_path(text_of(form, "next"))
@@ -46,7 +49,7 @@ def login(request: Request, service: ServiceOf, form: CheckedForm) -> Response:
 
 @router.post("/logout")
 def logout(request: Request, service: ServiceOf, form: CheckedForm) -> Response:
-    """End the session, so that copies of its cookie are also invalid."""
+    """End the session, so that copies of its cookie are also invalid, and redirect to the login page."""
     if (user := user_or_none(request)) is not None and session_token(request):
         service.ended_sessions.add(request.cookies[COOKIE], SESSION_SECONDS)
         service.audit.add(user.name, user.address, "logout", detail=user.token)
@@ -57,7 +60,7 @@ def logout(request: Request, service: ServiceOf, form: CheckedForm) -> Response:
 
 @router.get("/static/{name}")
 def static(name: str) -> Response:
-    """Send the style sheet or the script of the pages."""
+    """Send the style sheet or the script of the pages. Answer 404 for another name."""
     if name not in STATIC:
         raise HTTPException(404, "file not found")
     headers = {"Cache-Control": "max-age=3600"}
@@ -66,4 +69,4 @@ def static(name: str) -> Response:
 
 def own_path(text: str) -> str:
     """Return a path on this server unchanged; "/" for any other address."""
-    return text if _OWN_PATH.fullmatch(text) else "/"
+    return text if _PATH_ON_THIS_SERVER.fullmatch(text) else "/"

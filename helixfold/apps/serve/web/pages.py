@@ -23,6 +23,7 @@ from helixfold.apps.serve.web.identity import (
 from helixfold.report.page import asset, counted, duration
 
 _PAGES = resources.files("helixfold.apps.serve") / "pages"
+# The media types of the files that /static/ sends.
 STATIC: Final = {"service.css": "text/css; charset=utf-8", "service.js": "text/javascript; charset=utf-8"}
 
 
@@ -32,7 +33,10 @@ def wants_page(request: Request) -> bool:
 
 
 def page(request: Request, template: str, /, code: int = 200, **content: Any) -> Response:
-    """Render a page. Start a session if there is none, because the forms of the page belong to a session."""
+    """Render a page. Start a session if there is none, because the forms of the page belong to a session.
+
+    `template` is the name of its file, `code` the status of the answer, and `content` the variables of the template.
+    """
     sessions, user = sessions_of(request), user_or_none(request)
     cookie = request.cookies.get(COOKIE, "")
     is_new = session_token(request) is None

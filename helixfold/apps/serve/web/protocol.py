@@ -8,10 +8,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from helixfold.apps.serve.web.request_limits import network_of
 
-HEADER_SECONDS: Final = 20.0
+HEADER_SECONDS: Final = 20.0  # between checks; an idle connection without a new request since the last one is closed
 UNREAD_CHECKS: Final = 2  # at intervals of `HEADER_SECONDS`
 MAX_CONNECTIONS: Final = 1_000
-MAX_CONNECTIONS_OF_ADDRESS: Final = 200
+MAX_CONNECTIONS_OF_ADDRESS: Final = 200  # not limited behind a proxy
 
 
 class TimedProtocol(H11Protocol):

@@ -24,7 +24,7 @@ from helixfold.apps.serve.tokens import Token, TokenFileError
 from helixfold.apps.serve.web.errors import http_error, unreadable_tokens
 from helixfold.apps.serve.web.identity import client_address, identify, is_public, refuse_unauthenticated
 
-_MAX_BUCKETS = 10_000
+_MAX_BUCKETS = 10_000  # above which full buckets are removed
 
 
 class RateLimiter:
@@ -36,7 +36,10 @@ class RateLimiter:
         self._buckets: dict[str, tuple[float, float]] = {}  # remaining requests, at a time
 
     def seconds_to_wait(self, key: str) -> float:
-        """Take one request from a bucket and return 0, or return the seconds until the next request is allowed."""
+        """Take one request from the bucket of `key` and return 0, or return the seconds until the next is allowed.
+
+        `key` is a user or an address.
+        """
         now, rate = self._clock(), self._per_minute / 60
         with self._lock:
             if len(self._buckets) >= _MAX_BUCKETS and key not in self._buckets:
@@ -66,11 +69,11 @@ def network_of(address: str) -> str:
 
 MAX_REQUESTS: Final = 100  # in progress for each user or address, including requests that wait for a structure
 _SAFE_METHODS: Final = ("GET", "HEAD", "OPTIONS")
-_SUBMITTING_PATH: Final = "/template/"  # ColabFold's clients submit a search with a GET
-_BYTES_PER_SECOND: Final = 2**18
-_MAX_UNKNOWN_BODY: Final = 2**12  # for requests without a token, such as the login form
-_MAX_BODY: Final = 2**22  # for routes without files; a sequence has at most 2**20 letters
-_SMALL_BODY: Final = 2**16
+_SUBMITTING_GET_PATH: Final = "/template/"  # ColabFold's clients submit a search with a GET
+_MIN_BYTES_PER_SECOND: Final = 2**18
+_MAX_ANONYMOUS_BODY: Final = 2**12  # for requests without a token, such as the login form
+_MAX_BODY_WITHOUT_FILES: Final = 2**22  # for routes without files; a sequence has at most 2**20 letters
+_MAX_UNCOUNTED_BODY: Final = 2**16
 _RESULT_PATH = re.compile(rf"{API}/worker/jobs/[0-9a-f]{{32}}/results/.*")
 _UPLOAD_PATHS: Final = (
     *(f"{API}/jobs", f"{API}/forecast", "/submit"),
@@ -93,7 +96,7 @@ class RequestLimits:
             await self._app(scope, receive, send)
             return
         request = Request(scope)
-        is_safe = scope["method"] in _SAFE_METHODS and not scope["path"].startswith(_SUBMITTING_PATH)
+        is_safe = scope["method"] in _SAFE_METHODS and not scope["path"].startswith(_SUBMITTING_GET_PATH)
         if (problem := self._problem(is_safe, request.headers)) is not None:
             await JSONResponse({"error": problem[1]}, problem[0])(scope, receive, send)
             return
@@ -134,10 +137,10 @@ class RequestLimits:
         """Return the maximum size of the body of a request in bytes."""
         path = request.scope["path"]
         if request.state.caller is None:
-            return _MAX_UNKNOWN_BODY
+            return _MAX_ANONYMOUS_BODY
         if _RESULT_PATH.fullmatch(path):
             return self._settings.max_result_bytes
-        return min(self._settings.max_upload, _MAX_BODY if path not in _UPLOAD_PATHS else 2**62)
+        return min(self._settings.max_upload, _MAX_BODY_WITHOUT_FILES if path not in _UPLOAD_PATHS else 2**62)
 
     def _body_memory(self, request: Request, who: str, limit: int) -> int:
         """Return the bytes of memory that the body of a request needs; 0 for a small body or a result file.
@@ -153,7 +156,7 @@ class RequestLimits:
             raise HTTPException(413, f"the request has {length[:20]} bytes; the maximum is {limit:,}")
         size = limit if "transfer-encoding" in request.headers else int(length)
         is_result = _RESULT_PATH.fullmatch(request.scope["path"])  # written to the disk while it arrives
-        if size <= _SMALL_BODY or is_result:
+        if size <= _MAX_UNCOUNTED_BODY or is_result:
             return 0
         room, own = self._settings.max_upload, self._bytes[who]
         if own + size > room:
@@ -196,7 +199,7 @@ class _Body:
             raise HTTPException(408, "the request took too long to arrive", headers={"Connection": "close"}) from None
         if message["type"] == "http.request":
             self._size += len(message.get("body", b""))
-            self._until += len(message.get("body", b"")) / _BYTES_PER_SECOND
+            self._until += len(message.get("body", b"")) / _MIN_BYTES_PER_SECOND
             self._is_complete = not message.get("more_body", False)
             if self._size > self._limit:
                 text = f"the request has more than {self._limit:,} bytes, the maximum"

@@ -20,10 +20,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from helixfold.apps.serve.queue.jobs import JobState
 from helixfold.apps.serve.service import Service
 
-CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
-_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
-_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-_STATES: Final[tuple[JobState, ...]] = ("queued", "running", "done", "failed", "cancelled", "expired")
+CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4  # of the metrics
+_HISTOGRAM_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
+_COUNTED_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+_JOB_STATES: Final[tuple[JobState, ...]] = ("queued", "running", "done", "failed", "cancelled", "expired")
 
 
 class Metrics:
@@ -40,12 +40,15 @@ class Metrics:
         started.set(service.started)
         self._requests = Counter("helixfold_requests", "Requests", ("method", "route", "status"), registry=registry)
         self._seconds = Histogram(
-            "helixfold_request_seconds", "Seconds to answer", ("route",), buckets=_BUCKETS, registry=registry
+            "helixfold_request_seconds", "Seconds to answer", ("route",), buckets=_HISTOGRAM_SECONDS, registry=registry
         )
 
     def add(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count one request. All unknown methods are counted as "OTHER"."""
-        method = method if method in _METHODS else "OTHER"
+        """Count one request and add its duration to the response times. Unknown methods are counted as "OTHER".
+
+        `route` is the pattern of the path, `status` the status of the answer.
+        """
+        method = method if method in _COUNTED_METHODS else "OTHER"
         self._requests.labels(method, route, status).inc()
         self._seconds.labels(route).observe(seconds)
 
@@ -53,7 +56,7 @@ class Metrics:
         """Return the current metrics in Prometheus's text format."""
         jobs = self._service.views.counts()
         for kind in ("prediction", "alignment"):
-            for state in _STATES:
+            for state in _JOB_STATES:
                 self._jobs.labels(kind, state).set(jobs.get((kind, state), 0))
         return generate_latest(self._registry)
 

@@ -20,9 +20,9 @@ from starlette.datastructures import FormData
 
 from helixfold.apps.serve.tokens import Token
 
-MAX_JSON_VALUES: Final = 2_000
+MAX_JSON_VALUES: Final = 2_000  # of one body
 _MAX_FORM_FIELDS: Final = 1_000
-_SLICE: Final = 2**16
+_SLICE_BYTES: Final = 2**16
 _Result = TypeVar("_Result")
 _Arguments = TypeVarTuple("_Arguments")
 _ESCAPE = re.compile(rb"\\.", re.DOTALL)
@@ -46,7 +46,10 @@ class Threads:
 
 
 def add_threads(app: FastAPI) -> None:
-    """Create the thread pools of an application: for routes, for parsing, and for slow work."""
+    """Create the thread pools of an application, as its state: for routes, for parsing, and for slow work.
+
+    Routes that are added to the application itself become `ThreadedRoute`.
+    """
     app.router.route_class = ThreadedRoute
     app.state.route_threads = Threads(40, per_user=3)  # limits the threads in which FastAPI calls functions
     app.state.parsers = Threads(2, per_user=1)
@@ -123,11 +126,12 @@ def read_json(content: bytes) -> Any:
 def count_values(content: bytes) -> int:
     """Return an upper bound of the number of values in a JSON text, without parsing it.
 
-    The bound counts commas and opening brackets outside of strings, up to the maximum.
+    The bound is one more than the commas and opening brackets outside of strings. Counting stops soon after it exceeds
+    `MAX_JSON_VALUES`.
     """
     count, is_in_string, escape = 1, False, b""
-    for start in range(0, len(content), _SLICE):
-        text = _ESCAPE.sub(b"", escape + content[start : start + _SLICE])
+    for start in range(0, len(content), _SLICE_BYTES):
+        text = _ESCAPE.sub(b"", escape + content[start : start + _SLICE_BYTES])
         escape = b"\\" if text.endswith(b"\\") else b""
         pieces = text.split(b'"')
         outside = b"".join(pieces[is_in_string::2])

@@ -33,7 +33,11 @@ _process: JobProcess | None = None
 
 
 def do_on_node(kind: str, content: Mapping[str, Any], directory: Path, options: WorkerOptions) -> Outcome:
-    """Predict a job with its files in `directory`, until `stop_on_node` is called or the directory is removed."""
+    """Run one task on a node as `JobProcess.do` does, and write its progress to `directory`.
+
+    Stop if `stop_on_node` is called or the directory is removed. `directory` has the uploaded files of the job, and
+    `content` is its request.
+    """
     global _process  # noqa: PLW0603  # Parsl calls a function, and keeps the process around it
     if _process is None:
         _process = JobProcess(options)
@@ -55,7 +59,7 @@ def do_on_node(kind: str, content: Mapping[str, Any], directory: Path, options: 
 
 
 def read_progress(directory: Path) -> Progress | None:
-    """Return the progress of a job on a node; None if it has not started."""
+    """Return the progress that a node has written for a job; None if it has written none."""
     try:
         content = read_json(directory / _PROGRESS_FILE, "it is written again")
     except InputError:
@@ -74,13 +78,16 @@ def is_stopped(directory: Path) -> bool:
 
 
 _LOCK_FILE: Final = ".helixfold-worker.lock"
-_SECONDS_BETWEEN_LOOKS: Final = 1.0
+_POLLING_SECONDS: Final = 1.0
 _SECONDS_TO_STOP: Final = 10.0  # for a node to notice that it should stop
 
 
 @dataclass
 class PoolOffers:
-    """Offers of the nodes of a pool. One node computes them for all workers of the pool, which wait meanwhile."""
+    """Offers of the nodes of a pool. One node computes them for all workers of the pool, which wait meanwhile.
+
+    `outcome` is None until they have been computed; failed computations are repeated.
+    """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     outcome: Outcome | None = None
@@ -98,7 +105,10 @@ class NodeProcess:
     def do(
         self, kind: str, content: Mapping[str, Any], directory: Path, should_continue: Callable[[Progress], bool]
     ) -> Outcome:
-        """Run a job as `JobProcess.do` does. Raise `PoolError` if the pool accepts no tasks."""
+        """Run a job on a node as `JobProcess.do` does. Raise `PoolError` if the pool accepts no tasks.
+
+        For the kind "offers", return the offers that another worker of the pool has computed, if any.
+        """
         if kind != "offers":
             return self._do(kind, content, directory, should_continue)
         with self.offers.lock:
@@ -114,7 +124,7 @@ class NodeProcess:
     ) -> Outcome:
         future = self.engine.submit(self.pool, do_on_node, kind, dict(content), directory, self.options)
         waiting = Progress(lines=[f"waiting for a node of pool '{self.pool}'"])
-        while not wait((future,), _SECONDS_BETWEEN_LOOKS).done:
+        while not wait((future,), _POLLING_SECONDS).done:
             if not should_continue(read_progress(directory) or waiting):
                 stop_on_node(directory)
                 wait((future,), _SECONDS_TO_STOP)

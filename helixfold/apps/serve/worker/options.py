@@ -30,7 +30,7 @@ class WorkerOptions:
     """Threads per search."""
 
     def with_absolute_paths(self) -> Self:
-        """Return options with absolute paths, which can be used in another working directory."""
+        """Return options with absolute paths of weights and databases, for use in another working directory."""
         weights, databases = (None if path is None else path.absolute() for path in (self.weights, self.databases))
         return replace(self, weights=weights, databases=databases)
 

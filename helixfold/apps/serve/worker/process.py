@@ -18,11 +18,11 @@ from data_pipeline.io.errors import InputError, SearchError, printable
 from helixfold.apps.serve.worker.options import WorkerOptions
 
 _SPAWN = multiprocessing.get_context("spawn")
-_CHUNK: Final = 2**16
+_READ_BYTES: Final = 2**16
 _SECONDS_BETWEEN_CHECKS: Final = 1.0
 _SECONDS_TO_END: Final = 5.0  # to end a running search program and remove its files
-_MAX_STAGES: Final = 200
-_MAX_LINES: Final = 40
+_MAX_STAGES: Final = 200  # the last ones are stored
+_MAX_LINES: Final = 40  # the last ones are stored
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +49,9 @@ class Progress:
     _rest: bytes = b""
 
     def read(self, content: bytes) -> None:
-        """Parse further output."""
+        """Parse further output of the process. A line without an end is completed by the next call."""
         *lines, self._rest = (self._rest + content).split(b"\n")
-        self._rest = self._rest[-_CHUNK:]
+        self._rest = self._rest[-_READ_BYTES:]
         for line in lines:
             self._add(line.decode("utf-8", "replace").rpartition("\r")[2].strip())
 
@@ -67,7 +67,7 @@ class Progress:
             self.lines = [*self.lines, printable(line, 300)][-_MAX_LINES:]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the progress as sent to the server."""
+        """Return the progress as sent to the server: all stages, and the last five lines."""
         return {"stages": self.stages, "lines": self.lines[-5:]}
 
 
@@ -81,9 +81,10 @@ class JobProcess:
     def do(
         self, kind: str, content: Mapping[str, Any], directory: Path, should_continue: Callable[[Progress], bool]
     ) -> Outcome:
-        """Run a job and return its outcome.
+        """Run a job and return its outcome. Start the process if it is not running.
 
-        `should_continue` is called every second with the progress; the process is killed if it returns false.
+        `kind` is "prediction", "alignment" or "offers", `content` the request, and `directory` has the uploaded files.
+        `should_continue` is called every second with the progress; the process is ended if it returns false.
         """
         if self._process is None:
             self._start()
@@ -111,7 +112,7 @@ class JobProcess:
         return None if self._process is None else self._process.pid
 
     def stop(self) -> None:
-        """End the process and the search program that it waits for."""
+        """End the process and the search program that it waits for. The next job starts a new process."""
         if self._process is not None:
             self._process.terminate()
             self._process.join(_SECONDS_TO_END)
@@ -138,7 +139,7 @@ class JobProcess:
             if self._answers.fileno() in ready:
                 return True
             if ready:
-                content = os.read(self._printed.fileno(), _CHUNK)
+                content = os.read(self._printed.fileno(), _READ_BYTES)
                 if not content:
                     raise EOFError
                 progress.read(content)
@@ -146,7 +147,7 @@ class JobProcess:
 
     def _drain(self, progress: Progress) -> None:
         while select.select([self._printed.fileno()], [], [], 0)[0]:
-            content = os.read(self._printed.fileno(), _CHUNK)
+            content = os.read(self._printed.fileno(), _READ_BYTES)
             if not content:
                 return
             progress.read(content)

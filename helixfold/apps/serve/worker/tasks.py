@@ -49,12 +49,15 @@ from helixfold.weights.find import find_parameters
 from helixfold.weights.provenance import WeightsProvenance
 
 _TARGET_HEADER = b">101\n"  # in the alignments of `ColabfoldSearch`
-_END = b"\0"  # after the rows of each target
-_MAX_STRUCTURE = 2**28
+_TARGET_END = b"\0"  # after the rows of each target
+_MAX_STRUCTURE_BYTES = 2**28
 
 
 def search(content: Mapping[str, Any], directory: Path, options: WorkerOptions) -> Path:
-    """Run a search, and return the folder with its archive and alignments. Raise `SearchError` if it fails."""
+    """Run a search in a worker's databases, and return the new folder with its archive and alignments.
+
+    `content` has the fields of an `AlignmentRequest`. Raise `SearchError` if the search fails.
+    """
     request = AlignmentRequest.from_dict(dict(content))
     plan = plan_of(options.search_options(), announce=False)
     folder = directory / "result"
@@ -103,7 +106,10 @@ def _search_chains(request: AlignmentRequest, plan: SearchPlan) -> dict[str, byt
 
 
 def split_databases(alignment: bytes, sequence: str) -> tuple[bytes, bytes]:
-    """Split an alignment into the rows from UniRef and the environmental rows, each beginning with the target."""
+    """Split an alignment of `ColabfoldSearch` into the rows from UniRef and the environmental rows.
+
+    Each part begins with the target, whose residues are `sequence`.
+    """
     second = alignment.find(b"\n" + _TARGET_HEADER, 1)
     target = _TARGET_HEADER + sequence.encode() + b"\n"
     if second < 0:
@@ -140,11 +146,11 @@ def _template_files(request: AlignmentRequest, plan: SearchPlan) -> Iterator[tup
         file = f"{entry.lower()}.cif"
         if file not in seen and ".cif" in path.name:
             seen.add(file)
-            content = read_file(path, _MAX_STRUCTURE)
+            content = read_file(path, _MAX_STRUCTURE_BYTES)
             yield file, gzip.decompress(content) if path.suffix == ".gz" else content
         sequence = next((chain.sequence for chain in chains if chain.name == chain_id), None)
         if sequence is not None:
-            record = f">{name}\n{sequence}\n".encode() + _END
+            record = f">{name}\n{sequence}\n".encode() + _TARGET_END
             index.append(f"{name}.a3m\t{len(data)}\t{len(record)}\n")
             data += record
     yield "pdb70_a3m.ffdata", data
@@ -160,11 +166,11 @@ def _colabfold_tool(plan: SearchPlan) -> ColabfoldSearch:
 
 def _with_name(alignment: bytes, name: str) -> bytes:
     """Return the rows of a target with its name in the request as header, and the end mark."""
-    return b">" + name.encode() + b"\n" + alignment.partition(b"\n")[2] + _END
+    return b">" + name.encode() + b"\n" + alignment.partition(b"\n")[2] + _TARGET_END
 
 
 # Numbers of residues at which time and memory are estimated; the server interpolates between them.
-_LENGTHS = (64, 256, 1024, 2048, 4096)
+_CURVE_LENGTHS = (64, 256, 1024, 2048, 4096)
 
 
 def offers(options: WorkerOptions) -> dict[str, Any]:
@@ -221,7 +227,7 @@ def _estimate_curve(preset: Preset, device: Device) -> dict[str, Any]:
     # Short chains have relatively large temporaries, so the maximum is extrapolated from a long chain.
     longest = max_residues(workload(1024), device)
     points = []
-    for residues in [each for each in _LENGTHS if each <= longest] or _LENGTHS[:1]:
+    for residues in [each for each in _CURVE_LENGTHS if each <= longest] or _CURVE_LENGTHS[:1]:
         expected = estimate(workload(residues), device)
         points.append([residues, expected.seconds, expected.memory.peak])
     return {
@@ -233,7 +239,9 @@ def _estimate_curve(preset: Preset, device: Device) -> dict[str, Any]:
 
 
 def do(kind: str, content: Mapping[str, Any], directory: Path, options: WorkerOptions) -> Any:
-    """Run one task in a directory. Return the offers, or the folder and the summary of the result.
+    """Run one task in a directory: "offers", "alignment" or a prediction. `content` is the request of the job.
+
+    Return the offers of `offers`, or a dictionary with the "folder" and the "summary" of the result.
 
     Raise `InputError` or `SearchError` if the task fails.
     """
@@ -247,6 +255,7 @@ def do(kind: str, content: Mapping[str, Any], directory: Path, options: WorkerOp
 def predict(request: Mapping[str, Any], directory: Path, options: WorkerOptions) -> dict[str, Any]:
     """Predict a job as `helixfold predict` does. Return the folder of its files and the summary of its scores.
 
+    `directory` has the uploaded files. The result does not include the features.
     Raise `InputError` with the reason if the prediction fails.
     """
     (directory / "target.fasta").write_text(fasta_of(request))
@@ -278,7 +287,10 @@ def predict(request: Mapping[str, Any], directory: Path, options: WorkerOptions)
 def predict_options(
     request: Mapping[str, Any], directory: Path, worker: WorkerOptions, output: Path, failures: Path
 ) -> PredictOptions:
-    """Return the options of `helixfold predict` for a request with its files in `directory`."""
+    """Return the options of `helixfold predict` for a request with its files in `directory`.
+
+    Results are written to `output`, and errors to the file `failures`. Databases of a configuration file are not used.
+    """
     options = request["options"]
     alignments = tuple(directory / name for name in request["alignments"])
     searches = options["search"] == "databases" or (options["search"] == "best" and not alignments)

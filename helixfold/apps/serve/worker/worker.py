@@ -20,9 +20,9 @@ from helixfold.apps.serve.submission import MAX_FILES, MAX_SEQUENCE_TEXT
 from helixfold.apps.serve.transfer import MAX_INPUT_BYTES, checked_input_name
 from helixfold.apps.serve.worker.process import Outcome, Progress
 
-_ID = re.compile(r"[0-9a-f]{32}")
-_LEASE = re.compile(r"[A-Za-z0-9_-]{1,100}")
-_LONGEST_LEASE = 86_400.0
+_JOB_ID = re.compile(r"[0-9a-f]{32}")
+_LEASE_FORM = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_MAX_LEASE_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +45,15 @@ class Claim:
                 "lease_seconds": int(seconds) | float(seconds),
                 "kind": "prediction" | "alignment" as kind,
                 "request": dict(request),
-            } if _ID.fullmatch(job) and _LEASE.fullmatch(lease) and 0 < seconds <= _LONGEST_LEASE:
+            } if _JOB_ID.fullmatch(job) and _LEASE_FORM.fullmatch(lease) and 0 < seconds <= _MAX_LEASE_SECONDS:
                 return cls(id=job, lease=lease, lease_seconds=seconds, kind=kind, request=request)
         raise InputError("the server sent something other than a job; is it helixfold serve, of this version?")
 
     def checked_request(self) -> dict[str, Any]:
-        """Return the fields of the request that a worker reads. Raise `InputError` if one is invalid."""
+        """Return the fields of the request that a worker reads, with defaults for missing options.
+
+        Unknown options are left out. Raise `InputError` if a field is invalid.
+        """
         request = self.request
         try:
             if self.kind == "alignment":
@@ -73,10 +76,10 @@ class Claim:
 
 
 _API: Final = "/api/v1/worker"
-_WAIT: Final = 5.0  # seconds for which the server may delay the answer to a claim
-_SHORTEST_WAIT: Final = 0.1
+_CLAIM_WAIT_SECONDS: Final = 5.0  # seconds for which the server may delay the answer to a claim
+_MIN_SECONDS_BETWEEN_CLAIMS: Final = 0.1
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
-_LOST: Final = 409
+_LOST_LEASE_STATUS: Final = 409
 _MAX_ERROR: Final = 4_000  # characters
 JOB_PREFIX: Final = "helixfold-job-"  # of the directory of each job
 _HEARTBEATS_PER_LEASE: Final = 4
@@ -105,7 +108,10 @@ class StopRequestedError(Exception):
 
 @dataclass
 class Worker:
-    """Claims jobs from a server and runs them on one device. Setting `stop` ends the worker and releases its job."""
+    """Claims jobs from a server and runs them on one device. Setting `stop` ends the worker and releases its job.
+
+    `print_line` prints a line for the worker's log.
+    """
 
     client: HttpClient
     process: JobRunner
@@ -115,21 +121,24 @@ class Worker:
     print_line: Callable[[str], None] = print
 
     def run(self) -> None:
-        """Claim and run jobs until `stop` is set. Raise `InputError` if weights or databases are missing."""
+        """Send the offers to the server, then claim and run jobs until `stop` is set, and stop the process.
+
+        Raise `InputError` if weights or databases are missing.
+        """
         try:
             offers = self._offers()
             claim = {
                 "name": self.name,
                 "kinds": ["prediction", *(["alignment"] if offers["alignments"] else [])],
                 "longest": max((int(curve["longest"]) for curve in offers["forecasts"].values()), default=0) or None,
-                "wait": _WAIT,
+                "wait": _CLAIM_WAIT_SECONDS,
             }
             self._request_with_retries("POST", "/hello", {"name": self.name, "offers": offers})
             self._report(f"ready on {offers['device']}, models {', '.join(offers['models'])}")
             while not self.stop.is_set():
                 claimed = self._request_with_retries("POST", "/claim", claim)
                 if claimed is None:
-                    self.stop.wait(_SHORTEST_WAIT)  # in case the server answers without waiting
+                    self.stop.wait(_MIN_SECONDS_BETWEEN_CLAIMS)  # in case the server answers without waiting
                 else:
                     self._work_on(claimed)
         except StopRequestedError:
@@ -168,7 +177,7 @@ class Worker:
             elif not beats.is_lost:
                 self._deliver(job, lease, outcome, beats)
         except ServerError as error:
-            if error.status != _LOST:
+            if error.status != _LOST_LEASE_STATUS:
                 self._report(f"job {job[:8]}: {error}")
                 self._give_up(job, lease, str(error), try_again=True)
         except InputError as error:
@@ -223,7 +232,9 @@ class Worker:
         return self._with_retries(lambda: self._request(method, path, content, headers))
 
     def _request(self, method: str, path: str, content: Any, headers: Mapping[str, str] | None = None) -> Any:
-        return self.client.request(method, _API + path, content=content, headers=headers, timeout=_WAIT + 40).json()
+        return self.client.request(
+            method, _API + path, content=content, headers=headers, timeout=_CLAIM_WAIT_SECONDS + 40
+        ).json()
 
     def _with_retries(self, action: Callable[[], Any]) -> Any:
         """Repeat a request after growing pauses while the server does not answer."""
@@ -268,4 +279,4 @@ class _Heartbeats:
         except ServerUnreachableError:
             self._next = time.monotonic() + min(self._pause, _FIRST_PAUSE)
         except ServerError as error:
-            self.is_lost = self.is_lost or error.status == _LOST
+            self.is_lost = self.is_lost or error.status == _LOST_LEASE_STATUS
