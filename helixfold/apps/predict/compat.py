@@ -19,10 +19,11 @@ from helixfold.apps.presets import MONOMER, MONOMER_PTM, MULTIMER
 from helixfold.runtime.options import RepresentationName, integer, traits_of
 from helixfold.runtime.standard_streams import print_note
 
-_NO = ("false", "0", "f", "no")
+_FALSE_VALUES = ("false", "0", "f", "no")
 # Function that changes helixfold's options (attributes of the namespace) by the value of another program's option, and
 # returns a note for the user or None. Switches have the values true and false.
 Conversion = Callable[[SimpleNamespace, str], str | None]
+# By the other program's option: helixfold's option for the help, and the conversion, or the advice of an error.
 Table = dict[str, tuple[str, Conversion | str]]
 
 
@@ -83,15 +84,15 @@ def rank(_: SimpleNamespace, value: str) -> None:
 
 
 def amber(options: SimpleNamespace, _: str) -> None:
-    """Set --models-to-relax to all, unless --num-relax has a value other than 0."""
+    """Convert ColabFold's --amber: set --models-to-relax to all, unless --num-relax has a value other than 0."""
     if options.others.get("--num-relax", "0") == "0":
         put(options, "models_to_relax", "all")
 
 
 def num_relax(options: SimpleNamespace, value: str) -> None:
-    """Set --models-to-relax to best for 1, or to none for 0 without --amber.
+    """Convert ColabFold's --num-relax: set --models-to-relax to best for 1, or to none for 0 without --amber.
 
-    Raise `UnsupportedError` for larger numbers.
+    With --amber, 0 changes nothing. Raise `UnsupportedError` for larger numbers.
     """
     count = integer(value)
     if count > 1:
@@ -111,10 +112,10 @@ def gpu_relax(_: SimpleNamespace, value: str) -> None:
 
 
 def representation(name: RepresentationName) -> Conversion:
-    """Return a conversion that adds a representation to --save-representations."""
+    """Return a conversion that adds the representation `name` to --save-representations if the switch is on."""
 
     def convert(options: SimpleNamespace, value: str) -> None:
-        if value not in _NO:
+        if value not in _FALSE_VALUES:
             options.save_representations = tuple(dict.fromkeys((*options.save_representations, name)))
 
     return convert
@@ -129,7 +130,7 @@ def precomputed_alignments(options: SimpleNamespace) -> None:
 
     Raise `InputError` for any other --msa-mode, and if the output directory does not exist.
     """
-    if options.others.get("--use_precomputed_msas", "false") in _NO:
+    if options.others.get("--use_precomputed_msas", "false") in _FALSE_VALUES:
         return
     if options.msa_mode not in ("auto", "files"):
         raise InputError(
@@ -145,7 +146,7 @@ def precomputed_alignments(options: SimpleNamespace) -> None:
 
 
 def models(options: SimpleNamespace) -> None:
-    """Set --models by ColabFold's --model-type, --num-models and --model-order together.
+    """Set --models by ColabFold's --model-type, --num-models and --model-order together; do nothing without them.
 
     Raise `InputError` if one of them has an invalid value, or in combination with --models or --preset.
     """
@@ -172,15 +173,30 @@ def models(options: SimpleNamespace) -> None:
     options.models = tuple(names[: int(count or 5)])
 
 
-_NO_EFFECT = "it has no effect, because nothing is compiled for a length"
-_TEMPLATE_TABLE = f"pass your own structures with --templates; {NO_TEMPLATE_TABLE}"
-_PROFILE = "pass a profile of the databases (such as examples/databases.toml) or their directory with --databases"
-_DATABASES = ("uniref90", "mgnify", "bfd", "small_bfd", "uniref30", "uniclust30", "uniprot", "pdb70", "pdb_seqres")
-_PATHS = (*(f"--{name}_database_path" for name in _DATABASES), "--template_mmcif_dir", "--obsolete_pdbs_path")
-_PROGRAMS = ("jackhmmer", "hhblits", "hhsearch", "hmmsearch", "hmmbuild", "kalign")
-# Table of options: the corresponding option of helixfold for the help, and the conversion, or the error's advice if the
-# option is not supported. Options with a value come first, then switches.
-_COLABFOLD: tuple[Table, Table] = (
+_NO_EFFECT_NOTE = "it has no effect, because nothing is compiled for a length"
+_TEMPLATE_TABLE_ADVICE = f"pass your own structures with --templates; {NO_TEMPLATE_TABLE}"
+_PROFILE_ADVICE = (
+    "pass a profile of the databases (such as examples/databases.toml) or their directory with --databases"
+)
+_ALPHAFOLD_DATABASES = (
+    "uniref90",
+    "mgnify",
+    "bfd",
+    "small_bfd",
+    "uniref30",
+    "uniclust30",
+    "uniprot",
+    "pdb70",
+    "pdb_seqres",
+)
+_DATABASE_OPTIONS = (
+    *(f"--{name}_database_path" for name in _ALPHAFOLD_DATABASES),
+    "--template_mmcif_dir",
+    "--obsolete_pdbs_path",
+)
+_SEARCH_PROGRAMS = ("jackhmmer", "hhblits", "hhsearch", "hmmsearch", "hmmbuild", "kalign")
+# Options with a value come first, then switches.
+_COLABFOLD_OPTIONS: tuple[Table, Table] = (
     {
         "--model-type": ("--models (auto, alphafold2, _ptm, _multimer_v1, _v2, _v3)", later),
         "--num-models": ("--models, the first of them", later),
@@ -189,12 +205,12 @@ _COLABFOLD: tuple[Table, Table] = (
         "--max-msa": ("--max-msa-rows and --max-extra-rows", rows),
         "--num-relax": ("--models-to-relax (0 none, 1 best)", num_relax),
         "--rank": ("the default: by pLDDT, or by ipTM and pTM for complexes", rank),
-        "--recompile-padding": ("no effect", lambda *_: _NO_EFFECT),
+        "--recompile-padding": ("no effect", lambda *_: _NO_EFFECT_NOTE),
         "--jobname-prefix": (
             "not supported; FASTA headers name targets",
             "targets are named by the first word of their headers; change it there",
         ),
-        **dict.fromkeys(("--pdb-hit-file", "--local-pdb-path"), ("--templates", _TEMPLATE_TABLE)),
+        **dict.fromkeys(("--pdb-hit-file", "--local-pdb-path"), ("--templates", _TEMPLATE_TABLE_ADVICE)),
         **dict.fromkeys(
             ("--relax-max-iterations", "--relax-tolerance", "--relax-stiffness", "--relax-max-outer-iterations"),
             ("fixed", "relaxation follows AlphaFold's protocol, whose numbers are fixed"),
@@ -203,7 +219,7 @@ _COLABFOLD: tuple[Table, Table] = (
     {
         "--amber": ("--models-to-relax all", amber),
         "--use-gpu-relax": ("the default on a machine with a GPU", gpu_relax),
-        "--disable-unified-memory": ("no effect", lambda *_: _NO_EFFECT),
+        "--disable-unified-memory": ("no effect", lambda *_: _NO_EFFECT_NOTE),
         "--save-single-representations": ("--save-representations single", representation("single")),
         "--save-pair-representations": ("--save-representations pair", representation("pair")),
         "--save-all": ("not supported; --save-logits", "pickles are not written; --save-logits writes all logits"),
@@ -218,14 +234,14 @@ _COLABFOLD: tuple[Table, Table] = (
         "--af3-json": ("not supported", "inputs of AlphaFold 3 are not written"),
     },
 )
-_ALPHAFOLD: tuple[Table, Table] = (
+_ALPHAFOLD_OPTIONS: tuple[Table, Table] = (
     {
         "--fasta_paths": ("files, with commas between; headers name targets", inputs),
         "--data_dir": ("--databases, and --weights if it has params/", data_directory),
         "--model_names": ("--models, with commas between", same("models", lambda value: tuple(value.split(",")))),
-        **dict.fromkeys(_PATHS, ("--databases with a profile", _PROFILE)),
+        **dict.fromkeys(_DATABASE_OPTIONS, ("--databases with a profile", _PROFILE_ADVICE)),
         **dict.fromkeys(
-            (f"--{name}_binary_path" for name in _PROGRAMS),
+            (f"--{name}_binary_path" for name in _SEARCH_PROGRAMS),
             ("found on PATH", "programs are found on PATH; put its directory there"),
         ),
     },
@@ -243,9 +259,12 @@ _ALPHAFOLD: tuple[Table, Table] = (
         ),
     },
 )
-_VALUES, _SWITCHES = _COLABFOLD[0] | _ALPHAFOLD[0], _COLABFOLD[1] | _ALPHAFOLD[1]
-_ALL = _VALUES | _SWITCHES
-_NEGATIVES = {f"--no{name[2:]}": name for name in _ALPHAFOLD[1]}
+_VALUE_OPTIONS, _SWITCH_OPTIONS = (
+    _COLABFOLD_OPTIONS[0] | _ALPHAFOLD_OPTIONS[0],
+    _COLABFOLD_OPTIONS[1] | _ALPHAFOLD_OPTIONS[1],
+)
+_ALL_OPTIONS = _VALUE_OPTIONS | _SWITCH_OPTIONS
+_SWITCHES_BY_NEGATIVE = {f"--no{name[2:]}": name for name in _ALPHAFOLD_OPTIONS[1]}
 
 
 class OtherOption(str):
@@ -278,10 +297,11 @@ class CompatibilityOptions:
     """Options of other programs; the values of options and switches on the command line are `OtherOption`."""
 
     values: Annotated[
-        tuple[str, ...], Parameter(name=tuple(_VALUES), converter=_collect, consume_multiple=False, show=False)
+        tuple[str, ...], Parameter(name=tuple(_VALUE_OPTIONS), converter=_collect, consume_multiple=False, show=False)
     ] = ()
     switches: Annotated[
-        tuple[bool, ...], Parameter(name=tuple(_SWITCHES), negative=tuple(_NEGATIVES), converter=_collect, show=False)
+        tuple[bool, ...],
+        Parameter(name=tuple(_SWITCH_OPTIONS), negative=tuple(_SWITCHES_BY_NEGATIVE), converter=_collect, show=False),
     ] = ()
     other_names: Annotated[
         bool,
@@ -293,7 +313,7 @@ class CompatibilityOptions:
 
 
 def resolve(options: PredictOptions, others: CompatibilityOptions) -> PredictOptions:
-    """Return helixfold's options after applying the options of other programs.
+    """Return helixfold's options after applying the options of other programs (`others`).
 
     Notes about an option are printed to stderr. Raise `InputError` for an option that is not supported.
     """
@@ -301,10 +321,10 @@ def resolve(options: PredictOptions, others: CompatibilityOptions) -> PredictOpt
     ours = SimpleNamespace(**vars(options))
     ours.defaults, ours.others = PredictOptions(), {_name_in_table(option.name): str(option) for option in foreign}
     for option in foreign:
-        _, convert = _ALL[_name_in_table(option.name)]
+        _, convert = _ALL_OPTIONS[_name_in_table(option.name)]
         try:
             if isinstance(convert, str):
-                if option in _NO:
+                if option in _FALSE_VALUES:
                     continue
                 raise UnsupportedError(convert)
             remark = convert(ours, option)
@@ -319,16 +339,16 @@ def resolve(options: PredictOptions, others: CompatibilityOptions) -> PredictOpt
 
 def _name_in_table(name: str) -> str:
     """Return the name of an option in the table; on the command line, hyphens and underscores are equal."""
-    names = {each.replace("_", "-"): each for each in (*_ALL, *_NEGATIVES)}
-    entry = name if name in _ALL or name in _NEGATIVES else names[name.replace("_", "-")]
-    return _NEGATIVES.get(entry, entry)
+    names = {each.replace("_", "-"): each for each in (*_ALL_OPTIONS, *_SWITCHES_BY_NEGATIVE)}
+    entry = name if name in _ALL_OPTIONS or name in _SWITCHES_BY_NEGATIVE else names[name.replace("_", "-")]
+    return _SWITCHES_BY_NEGATIVE.get(entry, entry)
 
 
 def foreign_options() -> dict[str, dict[str, str]]:
     """Return the corresponding option of helixfold for each option of ColabFold and AlphaFold, by program and name."""
     table = {
         program: {name: here for part in tables for name, (here, _) in part.items()}
-        for program, tables in (("ColabFold", _COLABFOLD), ("AlphaFold", _ALPHAFOLD))
+        for program, tables in (("ColabFold", _COLABFOLD_OPTIONS), ("AlphaFold", _ALPHAFOLD_OPTIONS))
     }
     for ours, traits in traits_of(PredictOptions).items():
         for program, name in (("ColabFold", traits.colabfold), ("AlphaFold", traits.alphafold)):
@@ -338,8 +358,8 @@ def foreign_options() -> dict[str, dict[str, str]]:
 
 
 def is_unsupported(name: str) -> bool:
-    """Return whether an option of another program always raises an error."""
-    return name in _ALL and isinstance(_ALL[name][1], str)
+    """Return whether an option of another program is known but raises an error, unless it is a switch set to false."""
+    return name in _ALL_OPTIONS and isinstance(_ALL_OPTIONS[name][1], str)
 
 
 def listing() -> Iterator[str]:

@@ -10,12 +10,15 @@ from data_pipeline.io.errors import InputError
 from data_pipeline.io.processors import available_processors
 from helixfold.runtime.options import MAX_PROCESSES, whole_number
 
-_VISIBLE, _THREADS = "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"
+_VISIBLE_GPUS_VARIABLE, _THREADS_VARIABLE = "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Processes:
-    """Number of processes to start on this machine, and environment variables that assign devices and cores to them."""
+    """Number of processes to start on this machine, and environment variables that assign devices and cores to them.
+
+    All processes have the same variables: the visible GPUs, and the number of threads of each process.
+    """
 
     count: int
     environment: Mapping[str, str]
@@ -23,6 +26,9 @@ class Processes:
 
 def processes(devices: str | None, device: str, ranks_per_target: int) -> Processes | None:
     """Return the processes to start for the option `--devices`, or None without it.
+
+    `devices` is "all" or a list of GPU indices; on a CPU, it is the number of processes. `device` is the option
+    `--device`, and `ranks_per_target` the number of processes that fold a target together.
 
     Raise `InputError` for devices that do not exist, or if their number is not a multiple of `ranks_per_target`.
     """
@@ -42,10 +48,12 @@ def processes(devices: str | None, device: str, ranks_per_target: int) -> Proces
             f"{count} processes cannot be divided into groups of {ranks_per_target}; --ranks-per-target must divide "
             "the number of --devices"
         )
-    environment = {_THREADS: os.environ.get(_THREADS) or str(max(1, available_processors() // count))}
+    environment = {_THREADS_VARIABLE: os.environ.get(_THREADS_VARIABLE) or str(max(1, available_processors() // count))}
     if gpus is not None:
-        names = os.environ.get(_VISIBLE, "").split(",")
-        environment[_VISIBLE] = ",".join(names[index] if len(names) == gpu_count else str(index) for index in gpus)
+        names = os.environ.get(_VISIBLE_GPUS_VARIABLE, "").split(",")
+        environment[_VISIBLE_GPUS_VARIABLE] = ",".join(
+            names[index] if len(names) == gpu_count else str(index) for index in gpus
+        )
     return Processes(count=count, environment=environment)
 
 

@@ -45,12 +45,12 @@ from helixfold.weights.cache import parameters_directory
 from helixfold.weights.find import DEFAULTS, default_models
 
 # Environment variables of a SLURM allocation in the report.
-_SLURM = (
+_SLURM_PREFIXES = (
     *("SLURM_JOB_ID", "SLURM_JOB_PARTITION", "SLURM_JOB_NODELIST", "SLURM_NNODES", "SLURM_NTASKS"),
     *("SLURM_CPUS_", "SLURM_MEM_", "SLURM_JOB_GPUS", "SLURM_GPUS"),
 )
-_WRITABLE = ("weights_directory", "cache_directory", "search_cache")
-_MAX_COUNTED = 10_000  # structure files; counting the 200,000 of a PDB mirror would take long
+_WRITTEN_SETTINGS = ("weights_directory", "cache_directory", "search_cache")
+_MAX_COUNTED_FILES = 10_000  # structure files; counting the 200,000 of a PDB mirror would take long
 Facts = dict[str, Any]
 # Names of GPU models, which need not be in this machine.
 GPU_NAMES = [name for name in DEVICE_MODELS if name != "cpu"]
@@ -61,8 +61,8 @@ def facts(
 ) -> Facts:
     """Return the content of the report as JSON values: machine, models, programs, databases and targets.
 
-    The memory of models is estimated for a chain of `length` residues on a device or GPU model. `server` is the URL of
-    the MSA server, if one would be used. Sizes are in bytes.
+    The memory of models is estimated for a chain of `length` residues on `device`, a device of this machine or a name
+    in `GPU_NAMES`. `server` is the URL of the MSA server, if one would be used. Sizes are in bytes.
     """
     return {
         "machine": _machine(),
@@ -81,7 +81,7 @@ def facts(
 def configuration_facts() -> Facts:
     """Return the paths of configuration files, and either the error in one of them or all settings.
 
-    The source of a setting is the file that sets it, or "default".
+    The source of a setting is the file that sets it, or "default". A directory that runs write also has `is_writable`.
     """
     files = [{"path": str(path), "is_read": os.path.exists(path)} for path in configuration_files()]
     try:
@@ -97,7 +97,7 @@ def configuration_facts() -> Facts:
         key: {
             "value": str(value) if isinstance(value, Path) else value,
             "source": str(site.sources.get(key, "default")),
-            **({"is_writable": can_be_written(value)} if isinstance(value, Path) and key in _WRITABLE else {}),
+            **({"is_writable": can_be_written(value)} if isinstance(value, Path) and key in _WRITTEN_SETTINGS else {}),
         }
         for key, value in values.items()
     }
@@ -105,7 +105,7 @@ def configuration_facts() -> Facts:
 
 
 def report(content: Facts) -> Iterator[str]:
-    """Yield the lines of the report from `facts` and `configuration_facts`."""
+    """Yield the lines of the report. `content` is the result of `facts`, and of `configuration_facts` as a key."""
     machine = content["machine"]
     yield f"helixfold {machine['helixfold']}, Python {machine['python']}, PyTorch {machine['pytorch']}"
     yield _row("device", f"{machine['device']} ({machine['device_name']})")
@@ -200,7 +200,7 @@ def _host() -> Facts:
     return {
         "name": platform.node(),
         "system": f"{platform.system()} {platform.release()}",
-        "slurm": {name: value for name, value in sorted(os.environ.items()) if name.startswith(_SLURM)},
+        "slurm": {name: value for name, value in sorted(os.environ.items()) if name.startswith(_SLURM_PREFIXES)},
         "processors": [{"by": by, "count": count} for by, count in processor_limits()],
         # Control groups without a limit report a huge one.
         "memory": [{"by": by, "left": left} for by, left in memory_limits() if left < 2**50],
@@ -333,7 +333,7 @@ def _template_lines(database: Facts) -> Iterator[str]:
     date = database["latest_release"]
     yield _row("templates", f"{database['tool']}{'' if date is None else f', released until {date}'}")
     yield _row("", _files_text(database))
-    or_more = " or more" if database["structure_files"] == _MAX_COUNTED else ""
+    or_more = " or more" if database["structure_files"] == _MAX_COUNTED_FILES else ""
     yield _row("", f"structures in {database['structures']}: {counted(database['structure_files'], 'file')}{or_more}")
 
 
@@ -370,7 +370,7 @@ def _files_text(database: Facts) -> str:
 
 
 def _count(directory: Path) -> int:
-    return sum(1 for _, entry in zip(range(_MAX_COUNTED), directory.rglob("*"), strict=False) if entry.is_file())
+    return sum(1 for _, entry in zip(range(_MAX_COUNTED_FILES), directory.rglob("*"), strict=False) if entry.is_file())
 
 
 def _size(size: int) -> str:

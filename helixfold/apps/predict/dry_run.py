@@ -24,12 +24,16 @@ from helixfold.runtime.screen import format_estimate
 from helixfold.runtime.standard_streams import is_verbose
 
 MAX_ROWS = 20  # max number of targets for which each has a row without --verbose
-_MAX_LINES = 10  # about targets that do not fit; others are counted in one line
+_MAX_PROBLEM_LINES = 10  # about targets that do not fit; others are counted in one line
 
 
 @dataclass(frozen=True, kw_only=True)
 class TargetEstimate:
-    """Row of a dry run's table: the plan of one target with one model, and the seconds of its predictions."""
+    """Row of a dry run's table: the plan of one target with one model, and the seconds of its predictions.
+
+    `target` and `model` are names. `rows` are the numbers of residues and MSA rows, or bounds of them. `seconds` are
+    for the predictions of all seeds, also of those that are finished.
+    """
 
     target: str
     model: str
@@ -39,9 +43,9 @@ class TargetEstimate:
 
 
 def print_dry_run(jobs: Sequence[Job], statuses: Sequence[ResumeStatus], settings: RunSettings) -> int:
-    """Print the estimated memory and time of all targets; return 1 if a target does not fit or cannot be read.
+    """Print the estimated memory and time of all unfinished targets; return 1 if one does not fit or cannot be read.
 
-    Batches of more than `MAX_ROWS` targets are summarized.
+    `statuses` are the remaining work of each of `jobs`. More than `MAX_ROWS` targets are summarized without --verbose.
     """
     remaining = [(job, status) for job, status in zip(jobs, statuses, strict=True) if not status.finished]
     is_summary = len(remaining) > MAX_ROWS and not is_verbose()
@@ -160,7 +164,7 @@ def _table(estimates: Sequence[TargetEstimate], _: RunSettings) -> Iterator[str]
 def _problems(estimates: Sequence[TargetEstimate], settings: RunSettings) -> Iterator[str]:
     """Yield why targets do not fit, and what would fit; without --verbose, only for the shortest targets."""
     unfit = sorted((each for each in estimates if not each.plan.fits), key=lambda each: each.rows.residues)
-    listed = unfit if is_verbose() else unfit[:_MAX_LINES]
+    listed = unfit if is_verbose() else unfit[:_MAX_PROBLEM_LINES]
     yield from (f"{each.target}: {each.model}: {settings.memory.problem(each.plan)}" for each in listed)
     if len(unfit) > len(listed):
         yield f"{len(unfit) - len(listed):,} more do not fit (--verbose lists them)"

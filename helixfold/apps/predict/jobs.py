@@ -101,16 +101,20 @@ class Job:
         return isinstance(self.features, ComplexFeatureSet) and any(self.features.multimer.template_spans_chains)
 
     def notes(self, models: Sequence[ReadyModel]) -> tuple[str, ...]:
-        """Return the notes for all readers of the target's results by these models."""
+        """Return the notes for all readers of the target's results: of each model, and of the model for this target.
+
+        Each note is returned once.
+        """
         restrained = self.restraints is not None
         of_input = (input_notes(model.preset, self.chains, restrained=restrained) for model in models)
         own = (note for model, notes in zip(models, of_input, strict=True) for note in (*model.notes, *notes))
         return tuple(dict.fromkeys(own))
 
     def prepare(self, directory: Path, settings: RunSettings, templates_read: Collection[str] = ()) -> TargetFeatures:
-        """Compute the features, after the searches, or take the finished ones, and write them into the directory.
+        """Compute the features, after the searches, or take the finished ones; write them into the directory.
 
-        `templates_read` are the labels of the templates that earlier predictions in the directory used.
+        If they are computed, also write the table of templates and print a summary. `templates_read` are the labels of
+        the templates that earlier predictions in the directory used; the table marks them as used, too.
         """
         if self.target is not None:
             prepared = prepare_in(directory, self.target, settings.searches)
@@ -129,7 +133,10 @@ class Job:
     def folding_target(
         self, features: TargetFeatures, name: str, guess: Float[np.ndarray, "r 37 3"] | None
     ) -> FoldingTarget:
-        """Return what the prediction of this name is made from."""
+        """Return the input of the prediction `name`: features, restraints of this job, and the initial guess.
+
+        `guess` is the result of `guessed_positions`.
+        """
         return FoldingTarget(features=features, name=name, initial_guess=guess, restraints=self.distance_restraints)
 
     @cached_property
@@ -146,7 +153,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """The jobs and the searches of a run."""
+    """The jobs and the searches of a run. With --shard, the jobs are only this run's part of the targets."""
 
     jobs: Sequence[Job]
     searches: SearchPlan
@@ -155,10 +162,11 @@ class Batch:
 
 
 def read_jobs(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = None, *, announce: bool) -> Batch:
-    """Read all input of a run; see `requested_targets`.
+    """Read all input of a run: targets, features, and the plan of searches.
 
-    Raise `InputError` for wrong input, with all errors together. With --skip-invalid, errors of single targets are not
-    raised unless no target is valid.
+    `given_targets` replaces the targets in the files of `options`. With `announce`, notes and skipped targets are
+    printed. Raise `InputError` for wrong input, with all errors together. With --skip-invalid, errors of single targets
+    are returned instead, unless no target is valid.
     """
     if (
         options.features

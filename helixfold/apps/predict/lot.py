@@ -54,9 +54,9 @@ MAX_LOT = 64
 # Lengths of targets that are folded together round up to the same multiple of this.
 _LENGTH_STEP = 32
 # For targets with at most this many predictions, timings.json is written after each; otherwise, after so many seconds.
-_FEW, _SECONDS_BETWEEN_WRITES = 50, 10
+_FEW_PREDICTIONS, _SECONDS_BETWEEN_WRITES = 50, 10
 # For targets with more residues, the plot of the alignment is written before the first prediction.
-_LONG = 256
+_LONG_RESIDUES = 256
 # Result of a target: its predictions, best first, or the error that stopped it.
 Outcome = list[Prediction] | Exception
 
@@ -64,8 +64,10 @@ Outcome = list[Prediction] | Exception
 def sizes_of_lots(lengths: Sequence[int | None], settings: RunSettings) -> list[int]:
     """Divide targets into lots of consecutive targets, and return the numbers of targets in each lot.
 
-    `lengths` are the numbers of residues; None is a target that is folded alone, such as a complex. Lots have one
-    target with multimer models, and where ranks share a target. Otherwise every process gets some of the targets.
+    `lengths` are the numbers of residues; None is a target that is folded alone, such as a complex. Neighbors whose
+    lengths round up to the same multiple of 32 share a lot, up to the option `targets_at_once`. All lots have one
+    target on a CPU by default, with multimer models, dropout or saved recycles, and where ranks share a target. Lots
+    are small enough that every process gets some of the targets.
     """
     max_size = settings.options.targets_at_once
     if max_size is None:
@@ -91,6 +93,7 @@ def sizes_of_lots(lengths: Sequence[int | None], settings: RunSettings) -> list[
 def fold_lot(targets: Sequence[tuple[Job, Stages]], settings: RunSettings) -> list[Outcome]:
     """Fold the missing predictions of each target and write its files; return the outcome of each target.
 
+    `targets` has each job with the stages in which its times are recorded.
     The first rank of a group calls this, and the other ranks call `serve_folds`. A target that fails does not stop the
     others.
     """
@@ -130,7 +133,10 @@ def fold_lot(targets: Sequence[tuple[Job, Stages]], settings: RunSettings) -> li
 
 
 class TargetRun:
-    """The run of one target in its directory; `missing` has the predictions to fold, the next one first."""
+    """The run of one target in its directory; `missing` has the predictions to fold, the next one first.
+
+    `outcome` is empty until the target is finished or fails. `spill` is the directory for spilled streams.
+    """
 
     def __init__(self, job: Job, settings: RunSettings, stages: Stages) -> None:
         self.job, self.settings, self.stages = job, settings, stages
@@ -143,7 +149,10 @@ class TargetRun:
 
     @contextmanager
     def failing_alone(self) -> Iterator[None]:
-        """Context that records an error as the target's outcome, so that other targets continue."""
+        """Context that records an error as the target's outcome, so that other targets continue.
+
+        An error also removes the target's missing predictions.
+        """
         try:
             yield
         except Exception as error:  # even a bug must not end a whole batch
@@ -151,9 +160,10 @@ class TargetRun:
             self.missing.clear()
 
     def begin(self) -> None:
-        """Compute the features, and plan the missing predictions.
+        """Prepare the directory, compute the features, and plan the missing predictions.
 
-        Raise `NotEnoughMemoryError` if one of them does not fit, before any is folded.
+        Results of an earlier run with the same settings are kept, others are removed. The features, the alignment and
+        the record are written. Raise `NotEnoughMemoryError` if a prediction does not fit, before any is folded.
         """
         job, directory, settings, stages = self.job, self.directory, self.settings, self.stages
         restore(directory)
@@ -174,8 +184,8 @@ class TargetRun:
         for requested, plan in zip(resumed.missing, plans, strict=True):
             settings.memory.check(plan, requested.name)
         self.missing += zip(resumed.missing, plans, strict=True)
-        self._seconds_between_writes = 0 if len(plans) <= _FEW else _SECONDS_BETWEEN_WRITES
-        if job.residues > _LONG:  # a prediction may take hours
+        self._seconds_between_writes = 0 if len(plans) <= _FEW_PREDICTIONS else _SECONDS_BETWEEN_WRITES
+        if job.residues > _LONG_RESIDUES:  # a prediction may take hours
             self._draw_coverage()
         elif self.missing and not settings.options.slim:
             threading.Thread(target=import_matplotlib).start()  # while the network runs
@@ -189,7 +199,10 @@ class TargetRun:
 
     @property
     def batch_key(self) -> tuple[object, ...]:
-        """Return a key that is equal for targets whose next predictions can be computed as one batch."""
+        """Return a key that is equal for targets whose next predictions can be computed as one batch.
+
+        The model, seed and executor are the same, and the numbers of residues and rows are similar.
+        """
         requested, plan = self.missing[0]
         size, model = plan.size, requested.model.preset
         if (model.name, requested.alignment.name) in self._same:
@@ -199,7 +212,10 @@ class TargetRun:
         return model.name, model.sampling, requested.seed, plan.executor, ceil(size.residues / _LENGTH_STEP), rows
 
     def same_prediction(self) -> Prediction | None:
-        """Return an earlier prediction with the same input as the next one, whose seed has no effect; else None."""
+        """Return an earlier prediction with the same input as the next one, whose seed has no effect; else None.
+
+        Print a line if there is one.
+        """
         requested, _ = self.missing[0]
         same = self._same.get((requested.model.preset.name, requested.alignment.name))
         if same is not None:
@@ -223,9 +239,10 @@ class TargetRun:
         self.settings.say(f"{self.job.name}: {self.missing[0][0].name}: {line}")
 
     def write(self, prediction: Prediction) -> None:
-        """Write the next prediction to files, and remove it from `missing`.
+        """Write `prediction`, which is the next one, to files, and remove it from `missing`.
 
-        Its record is written before its files, because a prediction whose files exist is not folded again.
+        Its record is written before its files, because a prediction whose files exist is not folded again. If it has
+        the score of --stop-at-score, all missing predictions are removed. Print a line if it has no PDB file.
         """
         (requested, _), settings, resumed = self.missing.popleft(), self.settings, self._resumed
         preset, alignment = requested.model.preset, requested.alignment
@@ -264,7 +281,7 @@ class TargetRun:
 
     def finish(self) -> list[Prediction]:
         """Rank, relax and report on all predictions, and return them, best first."""
-        if self.job.residues <= _LONG:
+        if self.job.residues <= _LONG_RESIDUES:
             self._draw_coverage()
         return postprocess(
             PredictedTarget(
@@ -339,7 +356,10 @@ def _fold_together(alike: Sequence[TargetRun], settings: RunSettings) -> list[Pr
 
 
 def serve_folds(jobs: Sequence[Job], settings: RunSettings) -> None:
-    """Take part in the predictions of the first rank of this group until it ends."""
+    """Take part in the predictions of the first rank of this group until it ends, without writing files.
+
+    All other ranks call this while the first one folds. `jobs` are all targets of the run.
+    """
     group, by_name = settings.workers.group, {job.name: job for job in jobs}
     while (message := group.receive()) is not None:
         with suppress(Exception):  # the first rank fails as well, and reports it

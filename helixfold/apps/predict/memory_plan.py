@@ -15,7 +15,10 @@ from helixfold.planning.size import dtype_name, gib
 
 
 def remark(plan: PredictionEstimate, model: str, directory: Path) -> str | None:
-    """Return a note about a plan that spills streams, or that does not fit and is tried; None for other plans."""
+    """Return a note about a plan that spills streams, or that does not fit and is tried; None for other plans.
+
+    `model` is the name at the beginning of the note, and `directory` the place of streams that a CPU spills.
+    """
     peak, available = gib(plan.memory.peak), gib(plan.device.memory)
     if not plan.fits:
         tried = f"tried because of --executor {plan.executor}"
@@ -27,7 +30,7 @@ def remark(plan: PredictionEstimate, model: str, directory: Path) -> str | None:
 
 
 def machine_facts(presets: Iterable[Preset], residues: int, device: Device) -> dict[str, Any]:
-    """Return the memory facts of `helixfold doctor` for each model and dtype.
+    """Return the memory facts of `helixfold doctor` for each model, in float32 and in bfloat16.
 
     They are the peak in bytes of each executor for a target of `residues`, and the length of the longest chain that
     fits with slabs and with spilled streams.
@@ -50,7 +53,7 @@ def machine_facts(presets: Iterable[Preset], residues: int, device: Device) -> d
 
 
 def machine_table(facts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of a table of `machine_facts`."""
+    """Yield the lines of a table of `machine_facts`, or one line with the key "problem" if `facts` has it."""
     if "problem" in facts:
         yield f"memory: {facts['problem']}"
         return

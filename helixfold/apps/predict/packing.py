@@ -20,11 +20,14 @@ from helixfold.results.prediction import read_finished
 from helixfold.results.relaxed import read_metrics
 
 # Keys of settings.json that identify results; provenance is read from the file itself.
-_RECORD_KEYS = ("inputs", "options", "predictions", "clusters")
+_SETTINGS_KEYS = ("inputs", "options", "predictions", "clusters")
 
 
 class Packer:
-    """Packs the finished targets of one process; `waiting` are targets that killed runs left unpacked."""
+    """Packs the finished targets of one process in the directory `output`.
+
+    `waiting` are the names of finished targets that killed runs left unpacked.
+    """
 
     def __init__(self, output: Path, waiting: Iterable[str] = ()) -> None:
         self._output, self._waiting = output, list(waiting)
@@ -51,7 +54,10 @@ class Packer:
 
 
 def restore(directory: Path) -> None:
-    """Unpack a target that needs more work if it is packed; a damaged one is predicted from the start."""
+    """Unpack a target that needs more work into its directory if it is packed.
+
+    A damaged one is left packed, so that it is predicted from the start.
+    """
     with PackedResults(directory.parent) as packed, suppress(InputError):  # `resume_status` has reported it
         if directory.name in packed:
             packed.restore(directory.name)
@@ -69,7 +75,7 @@ def entry_of(directory: Path) -> dict[str, Any]:
         raise InputError.at(SETTINGS.path(directory), f"it has no predictions; {AGAIN}")
     finished = {name: read_finished(directory, name) for name in settings["predictions"]}
     return {
-        "settings": {key: settings[key] for key in _RECORD_KEYS if key in settings},
+        "settings": {key: settings[key] for key in _SETTINGS_KEYS if key in settings},
         "finished": {name: float(each.plddt.mean()) for name, each in finished.items() if each is not None},
         "order": list(read_order(directory)),
         "relaxed": list(read_metrics(directory)),

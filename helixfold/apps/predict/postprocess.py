@@ -111,11 +111,15 @@ STEPS: tuple[tuple[str, Callable[[PredictedTarget, list[Prediction]], None]], ..
 
 
 # Steps whose files a slim target does not have.
-_NOT_SLIM = ("plots", "tables", "timings", "ensemble", "report")
+_STEPS_NOT_IN_SLIM = ("plots", "tables", "timings", "ensemble", "report")
 
 
 def is_postprocessed(directory: Path, predictions: Sequence[Prediction], settings: RunSettings) -> bool:
-    """Return whether a target that is marked as finished has all files for these settings."""
+    """Return whether a target that is marked as finished needs no more postprocessing with these settings.
+
+    It has the ranked structures, and, if the settings request them, ColabFold's files, Foldseek's hits and the tried
+    relaxations. Plots, tables and reports are not checked.
+    """
     is_ranked = all(
         RANKED.path(directory, f".{kind}", rank=rank).is_file()
         for rank, prediction in enumerate(ranked(predictions))
@@ -128,11 +132,14 @@ def is_postprocessed(directory: Path, predictions: Sequence[Prediction], setting
 
 
 def postprocess(target: PredictedTarget) -> list[Prediction]:
-    """Run all steps, and return the predictions, best first."""
+    """Run all steps on a target's finished predictions, read from its files, and return them, best first.
+
+    With --slim, steps for plots, tables and reports are left out, and other files are removed.
+    """
     predictions = (read_finished(target.directory, name) for name in target.names)
     order = ranked([prediction for prediction in predictions if prediction is not None])
     for name, step in STEPS:
-        if target.settings.options.slim and name in _NOT_SLIM:
+        if target.settings.options.slim and name in _STEPS_NOT_IN_SLIM:
             continue
         with target.stages.stage(name):
             step(target, order)
@@ -142,7 +149,10 @@ def postprocess(target: PredictedTarget) -> list[Prediction]:
 
 
 def colabfold_run(jobs: Sequence[Job], settings: RunSettings) -> tuple[dict[str, object], list[str]]:
-    """Return the settings for ColabFold's config.json that have the same meaning here, and the works to cite."""
+    """Return the settings for ColabFold's config.json that have the same meaning here, and the works to cite.
+
+    The works are keys such as "alphafold" and "openmm".
+    """
     targets = [job.target for job in jobs if job.target is not None]
     templates = settings.searches.templates is not None or any(target.templates for target in targets)
     aligned = settings.searches.alignments or len(targets) < len(jobs) or any(each.alignments for each in targets)

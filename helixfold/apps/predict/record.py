@@ -35,7 +35,7 @@ from helixfold.results.writing import to_json, write_file
 from helixfold.runtime.options import traits_of
 from helixfold.weights.provenance import WEIGHTS_PROVENANCES, WeightsProvenance
 
-_DESCRIPTIONS: dict[WeightsProvenance, str] = {
+_PARAMETERS_DESCRIPTIONS: dict[WeightsProvenance, str] = {
     "untrained": "untrained parameters",
     "demonstration": "the demonstration model",
     "trained": "trained parameters",
@@ -84,7 +84,10 @@ class TargetRecord:
     description: str = ""  # of the target, for the report; not compared
 
     def differences(self, other: "TargetRecord") -> list[str]:
-        """Return a phrase for each setting of `other` that differs from this record; new predictions do not count."""
+        """Return a phrase for each setting of `other` that differs from this record; new predictions do not count.
+
+        Parameters of `other` that are less trustworthy count as a difference.
+        """
         run = RunRecord(inputs=self.inputs, options=self.options)
         differences = run.differences(RunRecord(inputs=other.inputs, options=other.options))
         mine, theirs = self.clusters, other.clusters
@@ -113,14 +116,18 @@ class TargetRecord:
     @property
     def made_with(self) -> str:
         """Return a description of the parameters for messages, such as "the demonstration model"."""
-        return _DESCRIPTIONS[self.weights_provenance]
+        return _PARAMETERS_DESCRIPTIONS[self.weights_provenance]
 
     def is_superseded_by(self, other: "TargetRecord") -> bool:
         """Return whether `other` has more trustworthy parameters, so that these results may be replaced."""
         return WEIGHTS_PROVENANCES.index(self.weights_provenance) < WEIGHTS_PROVENANCES.index(other.weights_provenance)
 
     def extended(self, other: "TargetRecord") -> "TargetRecord":
-        """Return `other` with the predictions of this record added, which keep their names."""
+        """Return `other` with the predictions and the provenance of this record added; these keep their names.
+
+        A prediction of `other` that this record has under another name is left out. The clusters of this record are
+        kept until `other` has counted clusters.
+        """
         present = {origin.key for origin in self.predictions.values()}
         more = {name: origin for name, origin in other.predictions.items() if origin.key not in present}
         # Take inputs and options from `other`, because this record may come from a file, which is less reliable.
@@ -140,7 +147,10 @@ class TargetRecord:
         return {origin.key: name for name, origin in reversed([*self.predictions.items()])}
 
     def finished(self, directory: Path, residues: int) -> dict[str, Prediction]:
-        """Read the predictions whose files are complete and undamaged, by name."""
+        """Read the recorded predictions whose files are complete and undamaged, by name.
+
+        Predictions with another number of residues than `residues` are left out.
+        """
         read = {name: read_finished(directory, name) for name in self.predictions}
         return {
             name: prediction
@@ -168,7 +178,10 @@ class TargetRecord:
 def record_for(
     job: Job, settings: RunSettings, predictions: Iterable[PredictionRequest], clusters: ClusterRecord | None = None
 ) -> TargetRecord:
-    """Return the record of a target with these settings and requested predictions."""
+    """Return the record of a target with these settings and requested predictions, without provenance.
+
+    Raise `InputError` if an input file cannot be read.
+    """
     inputs: dict[str, Any] = {"sequence": hashlib.sha256(job.sequence.encode()).hexdigest()}
     if job.target is None:
         inputs["features"] = features_digest(job.ready_features)
@@ -236,7 +249,7 @@ def read_record(directory: Path) -> TargetRecord | None:
 
 
 def record_of(content: Any) -> TargetRecord | None:
-    """Return the record from the content of settings.json; None if it is damaged."""
+    """Return the record from the content of settings.json; None if it is damaged or a name is unsafe in file names."""
     try:
         predictions = {str(name): PredictionIdentity.from_dict(entry) for name, entry in content["predictions"].items()}
         record = TargetRecord(

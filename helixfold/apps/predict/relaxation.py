@@ -38,8 +38,8 @@ from helixfold.results.relaxed import (
 from helixfold.results.writing import to_json, write_file
 from helixfold.runtime.standard_streams import optional_output, print_summary
 
-INSTALL = "pip install 'helixfold[relax]'"
-_LONG = 300  # residues; above this, relaxation on a CPU takes over a minute and is announced
+INSTALL = "pip install 'helixfold[relax]'"  # the command in messages
+_SLOW_RESIDUES = 300  # residues; above this, relaxation on a CPU takes over a minute and is announced
 # Limits of a relaxation: RMSD (Å) of the heavy atoms of restrained residues, and share of residues without restraints.
 # Sound predictions move by a few tenths of an Å. Beyond the limits the result is another structure, to which the
 # predicted confidence does not apply.
@@ -64,7 +64,10 @@ def predictions_to_relax(requested: ToRelax | None, *, trained: bool) -> tuple[T
 
 
 def is_done(directory: Path, predictions: Sequence[Prediction], to_relax: ToRelax) -> bool:
-    """Return whether every prediction to relax has an entry in the metrics file, including failed relaxations."""
+    """Return whether every prediction to relax has an entry in the metrics file, including failed relaxations.
+
+    `predictions` are in any order.
+    """
     metrics = read_metrics(directory)
     return all(prediction.name in metrics for prediction in _selected(ranked(predictions), to_relax))
 
@@ -82,8 +85,8 @@ def relax_predictions(
     """Relax some or all predictions of the target `name`, and write the results into its directory.
 
     `order` has the predictions, best first, and `to_relax` selects from them. `origin_of` returns the origin that is
-    written to the mmCIF file of a prediction. If a relaxation fails, the prediction stays as it is, and the reason is
-    printed and written to the metrics file.
+    written to the mmCIF file of a prediction. Predictions with an entry in the metrics file are not relaxed again. If a
+    relaxation fails, the prediction stays as it is, and the reason is printed and written to the metrics file.
     """
     metrics = read_metrics(directory)
     missing = [prediction for prediction in _selected(order, to_relax) if prediction.name not in metrics]
@@ -91,7 +94,7 @@ def relax_predictions(
         return
     release(device)
     for prediction in missing:
-        if device.type == "cpu" and len(prediction.plddt) > _LONG:
+        if device.type == "cpu" and len(prediction.plddt) > _SLOW_RESIDUES:
             say(f"{prediction.name}: relaxing {len(prediction.plddt)} residues on the CPU, which takes minutes")
         try:
             relaxed = _relaxed(read_unrelaxed(directory, prediction), device)
@@ -132,8 +135,9 @@ def _selected(order: Sequence[Prediction], to_relax: ToRelax) -> Sequence[Predic
     return {"best": order[:1], "all": order, "none": order[:0]}[to_relax]
 
 
+# Suffixes of structure files, which may be followed by .gz.
 SUFFIXES = (".cif", ".mmcif", ".pdb", ".ent")
-_CIF = (".cif", ".mmcif")
+_CIF_SUFFIXES = (".cif", ".mmcif")
 
 
 @optional_output()
@@ -147,6 +151,7 @@ def relax_files(
 ) -> int:
     """Relax all chains of each structure file into `output`; return 0, or 1 if a structure could not be relaxed.
 
+    A line about each file is printed. A failed structure does not stop the others.
     `<name>_relaxed` has the format of its input file, and `<name>_relaxed.json` has energies and violations. Only
     proteins are written: ligands, nucleic acids and water are dropped, and modified residues are replaced by standard
     residues. Before writing anything, raise `InputError` if OpenMM is not installed, a file cannot be read or has no
@@ -186,7 +191,7 @@ def relax_files(
 
 def _write(target: Path, structure: Structure, relaxed: Relaxed) -> None:
     chain_ids = valid_chain_ids([chain.name for chain in structure.chains])
-    if target.suffix in _CIF:
+    if target.suffix in _CIF_SUFFIXES:
         text = _mmcif(structure.name, relaxed, chain_ids)
     else:
         remarks = [f"Relaxed with Amber99sb by helixfold {__version__} and OpenMM.", *relaxation_notes(relaxed)]
@@ -250,7 +255,7 @@ def _target(path: Path, output: Path) -> Path:
     name = path.name.removesuffix(".gz")
     suffix = Path(name).suffix.lower()
     stem = name[: -len(suffix)] if suffix in SUFFIXES else name
-    return output / f"{stem}_relaxed{'.cif' if suffix in _CIF else '.pdb'}"
+    return output / f"{stem}_relaxed{'.cif' if suffix in _CIF_SUFFIXES else '.pdb'}"
 
 
 def _check(targets: dict[Path, Path], *, overwrite: bool) -> None:

@@ -25,7 +25,10 @@ from helixfold.results.writing import to_json
 
 @dataclass(frozen=True, kw_only=True)
 class ResumeStatus:
-    """Remaining work for a target: whether it is finished, and the number of missing predictions."""
+    """Remaining work for a target: whether it is finished, and the number of missing predictions.
+
+    A target is also unfinished if only its ranking or reports are missing. `name` is the name of its directory.
+    """
 
     name: str
     finished: bool
@@ -49,8 +52,9 @@ class ResumedTarget:
     missing: tuple[PredictionRequest, ...] = ()
 
     def request(self, directory: Path, settings: RunSettings, variants: TargetVariants) -> None:
-        """Add the predictions from all variants of the alignment to the record, and set `missing`.
+        """Add the predictions from all variants of the alignment to the record, set `missing`, and write the record.
 
+        The provenance and the timings of missing predictions are dropped.
         Raise `InputError` if the alignment has other clusters than in an earlier run.
         """
         before = self.record.clusters
@@ -88,6 +92,9 @@ def resume_status(
     job: Job, directory: Path, settings: RunSettings, packed: PackedResults | None = None
 ) -> ResumeStatus:
     """Return the remaining work for a target with these settings, without writing anything.
+
+    With --overwrite, all predictions count as missing. A target that was finished with other settings counts as
+    finished, with a remark, unless its parameters were less trustworthy.
 
     The status of a `packed` target comes from the index if possible; otherwise its files are unpacked temporarily.
     """
@@ -160,7 +167,10 @@ def _is_whole(
 
 
 def begun_dtype(jobs: Sequence[Job], settings: RunSettings, packed: PackedResults) -> str | None:
-    """Return the dtype of the first target of an earlier run with these settings, apart from the dtype; else None."""
+    """Return the dtype with which an earlier run began the first of `jobs` that has results; else None.
+
+    Results with other settings, apart from the dtype, or with less trustworthy parameters are passed over.
+    """
     for job in jobs:
         entry = packed.entry(job.name) if job.name in packed else None
         directory = settings.options.output / job.name
@@ -189,7 +199,10 @@ def _mismatch(earlier: TargetRecord | None, requested: TargetRecord, *, is_marke
 
 
 def resume_target(job: Job, directory: Path, settings: RunSettings) -> ResumedTarget:
-    """Keep the results of an earlier run with the same settings, remove all others, and write the new record."""
+    """Keep the results of an earlier run with the same settings, remove all others, and write the new record.
+
+    In both cases, the target is no longer marked as finished.
+    """
     earlier = None if settings.options.overwrite else read_record(directory)
     requested = _requested(job, settings, earlier)
     done_file(directory.resolve()).unlink(missing_ok=True)

@@ -60,11 +60,11 @@ from helixfold.runtime.standard_streams import optional_output, print_note, prin
 from helixfold.weights.adapters import parse_adapters
 from helixfold.weights.find import ReadyModel, find_models
 
-_NO_WEIGHTS = (
+_NO_WEIGHTS_WARNING = (
     "no weights are configured, so the small demonstration model folds {targets}; run 'helixfold weights download', or "
     "pass --weights (or --models small to fold with the demonstration model on purpose)"
 )
-_MAX_LINES = 10  # about finished targets; others are counted in one line
+_MAX_FINISHED_LINES = 10  # about finished targets; others are counted in one line
 
 
 def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = None, part: Part | None = None) -> int:
@@ -141,6 +141,7 @@ def settings_for(
 ) -> RunSettings:
     """Load the models onto the device of this process, and return the settings of a run with these jobs.
 
+    Models that `part` has already loaded are used again. The first process prints a note if nothing can be relaxed.
     Raise `InputError` for contradictory options, and for models and weights that cannot be used.
     """
     variants = variant_settings(options)  # checks options before the models are loaded, which takes long
@@ -291,7 +292,7 @@ def _resumed_dtype(jobs: Sequence[Job], settings: RunSettings, dtype: str, packe
 def _print_notes(jobs: Sequence[Job], settings: RunSettings) -> None:
     is_demonstration = settings.models[0].provenance == "demonstration"
     if is_demonstration and not folding_of(settings.options)[0] and settings.options.weights is None:
-        print_warning(_NO_WEIGHTS.format(targets=counted(len(jobs), "target")), is_json=settings.prints_json)
+        print_warning(_NO_WEIGHTS_WARNING.format(targets=counted(len(jobs), "target")), is_json=settings.prints_json)
     if (warning := untested_warning(properties_of(settings.device))) is not None:
         print_note(warning)
     for note in dict.fromkeys(note for job in jobs for note in job.notes(settings.models)):
@@ -327,12 +328,12 @@ def _statuses(jobs: Sequence[Job], settings: RunSettings, packed: PackedResults)
                 text = f"{status.remark}{'' if index else advice}"
                 problems.add(InputError.at(options.output / status.name, text))
     without_remark = sum(status.finished and status.remark is None for status in statuses)
-    if without_remark > _MAX_LINES:
+    if without_remark > _MAX_FINISHED_LINES:
         print_summary(f"{without_remark} targets: finished before, {skipped} (--overwrite folds them again)")
     for status in statuses:
         if status.remark is not None and not status.finished:
             print_summary(f"{status.name}: {status.remark}")
-        elif status.remark is not None or (status.finished and without_remark <= _MAX_LINES):
+        elif status.remark is not None or (status.finished and without_remark <= _MAX_FINISHED_LINES):
             remark = status.remark or "finished before"
             print_summary(f"{status.name}: {remark}, {skipped} (--overwrite folds it again)")
     return statuses

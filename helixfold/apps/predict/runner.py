@@ -38,7 +38,7 @@ from helixfold.runtime.standard_streams import print_detail, print_note, print_s
 
 # The index has a line for every target, so it is not rewritten after each of thousands.
 _SECONDS_BETWEEN_INDEXES = 30
-_BAR = "{desc}: {n_fmt}/{total_fmt} |{bar}| {elapsed}{postfix}"
+_BAR_FORMAT = "{desc}: {n_fmt}/{total_fmt} |{bar}| {elapsed}{postfix}"
 
 
 class BatchRunner:
@@ -77,7 +77,7 @@ class BatchRunner:
         """
         queue, count = self._workers.queue, len(self._remaining)
         try:
-            with tqdm(total=count, desc="targets", bar_format=_BAR, disable=self._settings.no_bars) as bar:
+            with tqdm(total=count, desc="targets", bar_format=_BAR_FORMAT, disable=self._settings.no_bars) as bar:
                 for indices in self._next_lots():
                     bar.set_postfix_str(self._postfix(indices))
                     start = time.perf_counter()
@@ -214,7 +214,7 @@ class BatchRunner:
 
 
 def archive_finished(directories: Sequence[Path]) -> None:
-    """Write the archives of targets that were finished before; print a line for each that fails, and continue."""
+    """Write a zip archive of each directory of a finished target; print a line for each that fails, and continue."""
     for directory in directories:
         try:
             write_archive(directory)
@@ -223,7 +223,7 @@ def archive_finished(directories: Sequence[Path]) -> None:
 
 
 def close(queue: TaskQueue, output: Path) -> int:
-    """Write failures.json and the index page of a batch, and return its exit code.
+    """Write failures.json and the pages of a batch from the failures in its queue, and return its exit code.
 
     Call this in one process, after all others have ended.
     """
@@ -238,7 +238,10 @@ def close_part(queue: TaskQueue, failures_file: Path) -> int:
 
 
 def close_batch(failures: Mapping[str, str], count: int, output: Path) -> int:
-    """Write failures.json and the index page of a batch of `count` targets, and return its exit code."""
+    """Write failures.json, the index and the pulldown page of a batch of `count` targets, and return its exit code.
+
+    `failures` are the reasons by target. Print where the pages are, and how many targets failed.
+    """
     require_unmoved(output)
     try:
         write_failures(output, failures)
@@ -254,7 +257,10 @@ def close_batch(failures: Mapping[str, str], count: int, output: Path) -> int:
 
 
 def write_pages(output: Path, failures: Mapping[str, str], names: Iterable[str] = ()) -> bool:
-    """Write the pages of the batch; if that fails, print the reason and return False."""
+    """Write the index and the pulldown page of the batch, and return True; if that fails, print why and return False.
+
+    `names` are targets to list although they may have no results yet.
+    """
     try:
         write_index(output, names, failures)
         write_pulldown(output, failures)

@@ -66,7 +66,11 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """Resolved settings of a run, the same for all targets; seeds count up from `folding.seed`."""
+    """Resolved settings of a run, the same for all targets; seeds count up from `folding.seed`.
+
+    `memory` are the limits of each process, and `iteration_runner` runs recycling iterations, eagerly or by CUDA
+    graphs. `part` is set if this run folds a part of a larger batch.
+    """
 
     options: PredictOptions
     folding: FoldingOptions
@@ -135,17 +139,26 @@ class RunSettings:
 
     @property
     def hides_iterations(self) -> bool | None:
-        """Return the same for the bar of recycling iterations. Notebooks show it alone, as they cannot show several."""
+        """Return the `disable` argument of `tqdm` for the bar of recycling iterations, as `no_bars` for other bars.
+
+        In notebooks this is False, so that only this bar is shown, because they cannot show several.
+        """
         return self.no_bars or hides_bars(None)
 
     def say(self, line: str, file: TextIO | None = None) -> None:
-        """Print a line from the first rank of a group, with its rank if there are several processes."""
+        """Print a line in the first rank of a group, and nothing in others; with several processes, name the rank.
+
+        `file` of None is the screen's summary on stdout, which --quiet hides.
+        """
         if self.workers.is_leader:
             text = line if self.workers.mesh.size == 1 else f"rank {self.workers.mesh.rank}: {line}"
             print_summary(text) if file is None else tqdm.write(text, file=file)
 
     def plan(self, model: ReadyModel, rows: FeatureRows, available: Device) -> PredictionEstimate:
-        """Return the plan for a target with a model on each rank of a group, within the available memory."""
+        """Return the plan for a target with a model on each rank of a group, within the available memory.
+
+        Its time is for the predictions of all seeds.
+        """
         dtype, ensemble = DTYPES[self.folding.dtype], self.folding.num_ensemble
         size = rows.size(model.preset, dtype, ensemble, self.workers.group.size)
         iterations = self.num_seeds * (self.folding.recycles(model.preset) + 1)

@@ -44,9 +44,9 @@ def is_searched(directory: Path, database: Path) -> bool:
 
 
 def write_similar_structures(directory: Path, database: Path, threads: int | None) -> None:
-    """Search with the best structure of a target, and write the hits, best first.
+    """Search with the best structure of a target, and write the table of hits into its directory, best first.
 
-    Raise `SearchError` if Foldseek fails.
+    `threads` of None leaves the number to Foldseek. Raise `SearchError` if Foldseek fails.
     """
     query = RANKED.path(directory, PDB, rank=0).resolve()
     with working_directory() as temporary:

@@ -36,11 +36,14 @@ from helixfold.results.text_tables import rounded, tab_separated
 from helixfold.results.writing import write_file
 
 Value = TypeVar("Value")
-_GROUPS = {NO_CLUSTER: "none", LEFT_OUT: "left out"}
+_UNCLUSTERED_NAMES = {NO_CLUSTER: "none", LEFT_OUT: "left out"}
 
 
 def variant_settings(options: ConformationOptions) -> VariantSettings:
-    """Return the settings of the variants for some options. Raise `InputError` for contradictory options."""
+    """Return the settings of the variants for some options.
+
+    Raise `InputError` for contradictory or unreadable options, or if scikit-learn is missing for --cluster-msa.
+    """
     defaults = ConformationOptions()
     for name in ("cluster_eps", "cluster_min_samples", "cluster_max_gaps"):
         if not options.cluster_msa and getattr(options, name) != getattr(defaults, name):
@@ -137,7 +140,7 @@ def _clusters_table(clusters: AlignmentClusters, features: TargetFeatures) -> st
     msa = alignment_of(features).msa
     gaps, identity = (msa == GAP).mean(1), (msa == msa[0]).mean(1)
     lines = (
-        [row, "target" if row == 0 else _GROUPS.get(label, label), rounded(float(gap)), rounded(float(same))]
+        [row, "target" if row == 0 else _UNCLUSTERED_NAMES.get(label, label), rounded(float(gap)), rounded(float(same))]
         for row, (label, gap, same) in enumerate(zip(clusters.labels.tolist(), gaps, identity, strict=True))
     )
     return tab_separated(("row", "cluster", "gaps", "identity_to_target"), lines)

@@ -29,7 +29,7 @@ def test_coverage_is_drawn_when_it_delays_nobody(
         seen.append("folded")
         return prediction
 
-    monkeypatch.setattr(lot, "_LONG", longest_short)
+    monkeypatch.setattr(lot, "_LONG_RESIDUES", longest_short)
     monkeypatch.setattr(lot, "write_alignment", plot_files.write_alignment)
     monkeypatch.setattr(lot, "write_coverage", lambda *_: seen.append("coverage"))
     monkeypatch.setattr(lot, "import_matplotlib", imported.set)
