@@ -12,16 +12,19 @@ from data_pipeline.io.errors import InputError, did_you_mean, printable
 from data_pipeline.parse.csv_table import read_rows
 from data_pipeline.residues import RESTYPES
 
-ALL = "all"
+ALL = "all"  # the word for all positions
 # Separates simultaneous substitutions, as in tables of deep mutational scans.
 SEPARATOR = ":"
-_POSITIONS = re.compile(r"(?:([A-Za-z0-9]{1,4})\.)?(?:([0-9]{1,9})(?:-([0-9]{1,9}))?|all)")
-_SUBSTITUTION = re.compile(r"(?:([A-Za-z0-9]{1,4})\.)?([A-Za-z])([0-9]{1,9})([A-Za-z])")
+_POSITIONS_FORM = re.compile(r"(?:([A-Za-z0-9]{1,4})\.)?(?:([0-9]{1,9})(?:-([0-9]{1,9}))?|all)")
+_SUBSTITUTION_FORM = re.compile(r"(?:([A-Za-z0-9]{1,4})\.)?([A-Za-z])([0-9]{1,9})([A-Za-z])")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Position:
-    """A residue of a target: its chain, its number in the chain from 1, and its index among all residues from 0."""
+    """A residue of a target: its chain, its number in the chain from 1, and its index among all residues from 0.
+
+    `letter` is its amino acid in the target.
+    """
 
     chain: str
     number: int
@@ -47,7 +50,10 @@ class Mutant:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetChains:
-    """Names and sequences of a target's chains, in the order of its features, to look up residues."""
+    """Names and sequences of a target's chains, in the order of its features, to look up residues.
+
+    `target` is the name of the target.
+    """
 
     target: str
     names: tuple[str, ...]
@@ -63,7 +69,7 @@ class TargetChains:
 
     @property
     def positions(self) -> list[Position]:
-        """Return all residues in order."""
+        """Return the positions of all residues, in order."""
         residues = [
             (name, number, letter)
             for name, sequence in zip(self.names, self.sequences, strict=True)
@@ -79,7 +85,7 @@ class TargetChains:
         return str(position.number) if len(self.names) == 1 else f"{position.chain}.{position.number}"
 
     def mutant(self, substitutions: Sequence[Substitution]) -> Mutant:
-        """Return the mutant with these substitutions."""
+        """Return the mutant with these substitutions, named such as K30A, or A.K30A in a complex."""
         words = []
         for each in substitutions:
             chain = "" if len(self.names) == 1 else f"{each.position.chain}."
@@ -110,10 +116,10 @@ class TargetChains:
 
 
 def mutants_at(chains: TargetChains, words: Sequence[str], letters: str) -> list[Mutant]:
-    """Return the single mutants at positions such as 30, 10-20, A.30, A.10-20, A.all or all, in order.
+    """Return the single mutants at positions (`words`) such as 30, 10-20, A.30, A.10-20, A.all or all, in order.
 
-    Each position is mutated to all `letters` except its own. Raise `InputError` for words and letters that are not
-    valid, and for positions that the target does not have.
+    No words are all positions. Each position is mutated to all `letters` except its own. Raise `InputError` for words
+    and letters that are not valid, and for positions that the target does not have.
     """
     _check_letters(letters)
     positions: dict[int, Position] = {}
@@ -128,7 +134,7 @@ def mutants_at(chains: TargetChains, words: Sequence[str], letters: str) -> list
 
 
 def _positions(chains: TargetChains, word: str) -> list[Position]:
-    match = _POSITIONS.fullmatch(word)
+    match = _POSITIONS_FORM.fullmatch(word)
     if match is None:
         raise InputError(f"--positions must be such as 30, 10-20, A.30 or all, got '{printable(word, 40)}'")
     chain, first, last = match.groups()
@@ -187,7 +193,7 @@ def read_mutant(chains: TargetChains, word: str) -> Mutant:
 
 def _substitutions(chains: TargetChains, word: str) -> Iterator[Substitution]:
     for part in word.split(SEPARATOR):
-        match = _SUBSTITUTION.fullmatch(part.strip())
+        match = _SUBSTITUTION_FORM.fullmatch(part.strip())
         if match is None:
             raise InputError(f"a mutation must be such as K30A, or A.K30A in a complex, got '{printable(part, 40)}'")
         chain, before, number, after = match.groups()
@@ -203,7 +209,7 @@ def _substitutions(chains: TargetChains, word: str) -> Iterator[Substitution]:
 
 
 def scanned_positions(mutants: Sequence[Mutant]) -> dict[int, Position]:
-    """Return the positions that the mutants change, by index, in order."""
+    """Return the positions that the mutants change, each once, by its index among all residues, in order."""
     positions: Mapping[int, Position] = {
         each.position.index: each.position for mutant in mutants for each in mutant.substitutions
     }

@@ -32,13 +32,14 @@ from helixfold.runtime.standard_streams import print_note
 from helixfold.weights.find import ReadyModel, find_models, find_parameters
 
 # Default maximum number of targets in a batch on a GPU.
-_BATCH_SIZE = 64
+_MAX_BATCH_ON_GPU = 64
 
 
 def find_preset(options: NetworkOptions, method: Method) -> Preset:
     """Return the preset of the model that the options name, or of the first available one, without loading it.
 
-    Raise `InputError` if no model is available, or if it does not predict aligned errors, which scores need.
+    `method`, monomer or multimer, selects the default models. Models that do not predict aligned errors are passed
+    over, because scores need them. Raise `InputError` if no model is left.
     """
     names = () if options.model is None else (options.model,)
     available = [preset for preset, _ in find_parameters(names, options.weights, method=method)]
@@ -54,7 +55,8 @@ def find_preset(options: NetworkOptions, method: Method) -> Preset:
 class Network:
     """A loaded model on a device, with the options for folding.
 
-    `masks` is whether MSA residues are masked at random, as in the model's preset.
+    `masks` is whether MSA residues are masked at random, as in the model's preset. `spill` is the default directory
+    for spilled streams.
     """
 
     def __init__(
@@ -86,16 +88,20 @@ class Network:
         self._runner = runner_for(self.device, "auto", 1, print_note)
 
     def at_once(self, residues: int) -> int:
-        """Return the maximum number of targets of a length in one batch, if they fit into memory."""
+        """Return the maximum number of targets of a length in one batch, if they fit into memory.
+
+        It is 1 for long targets and for multimer models, else the option `batch_size`.
+        """
         # A multimer model averages over template slots, so padding would count as an empty template.
         if residues > LAUNCH_BOUND_RESIDUES or self.model.preset.model.method == "multimer":
             return 1
-        default = _BATCH_SIZE if properties_of(self.device).has_own_memory else 1
+        default = _MAX_BATCH_ON_GPU if properties_of(self.device).has_own_memory else 1
         return self._at_once or default
 
     def fold(self, targets: Sequence[FoldingTarget]) -> list[Prediction]:
-        """Return the predictions of targets of equal size, in order.
+        """Return the predictions of targets of equal size, in order, folded as one batch if that is possible.
 
+        The predictions are named after the model.
         Raise `NotEnoughMemoryError` if a single target does not fit into memory.
         """
         plans = [self._plan(targets[0])] * len(targets)

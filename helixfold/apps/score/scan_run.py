@@ -53,15 +53,16 @@ from helixfold.runtime.standard_streams import optional_output, print_note, prin
 
 TABLE_FILE, JSON_FILE, PAGE_FILE = "mutations.tsv", "mutations.json", "mutations.html"
 JOURNAL_FILE, WILD_TYPE_FILE, STRUCTURES_DIRECTORY = "mutants.jsonl", "wild_type.pdb", "structures"
-_MAX_ON_SCREEN, _MAX_ON_PAGE = 10, 1000
+_MAX_MUTANTS_ON_SCREEN, _MAX_MUTANTS_ON_PAGE = 10, 1000
 # Rows of the heat map: amino acids ordered by the properties of their side chains.
-_ROWS = "GAVLIMCFWYPSTNQHKRDE"
+_AMINO_ACID_ROWS = "GAVLIMCFWYPSTNQHKRDE"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
     """A measure of a mutation's effect: a column of the table and a heat map.
 
+    `title` is the heading, and `layout` the format of a value, such as %.2f.
     The colour scale is diverging around `neutral` if there is one. It spans at least `floor` (on both sides of
     `neutral`), so that noise has faint colours. The floors are our choice, because no published study gives thresholds.
     """
@@ -90,7 +91,7 @@ MEASURES: dict[str, Measure] = {
     "rmsd": Measure(title="RMSD to the wild type, Å", layout="%.2f", floor=4.0, neutral=None, is_loss=True),
     "plddt": Measure(title="pLDDT", layout="%.1f", floor=50.0, neutral=None, largest=100.0),
 }
-_ON_SCREEN = ("masked_marginal", "plddt_change", "site_plddt_change", "pae_change", "lddt")
+_MEASURES_ON_SCREEN = ("masked_marginal", "plddt_change", "site_plddt_change", "pae_change", "lddt")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +99,7 @@ class ScannedTarget:
     """Results of a scan of one target.
 
     `results` has the measures by name of the mutant. `log_likelihoods` has the log-likelihoods of the 20 amino acids by
-    index of a masked position.
+    index of a masked position; None if they were not computed. `settings` are written to mutations.json.
     """
 
     chains: TargetChains
@@ -115,9 +116,9 @@ class ScannedTarget:
 
 
 def screen_lines(scanned: ScannedTarget) -> Iterator[str]:
-    """Yield a table for the screen with the mutants whose structures differ most from the wild type."""
-    names = [name for name in _ON_SCREEN if name in scanned.measures]
-    furthest = sorted(scanned.mutants, key=lambda mutant: scanned.results[mutant.name]["lddt"])[:_MAX_ON_SCREEN]
+    """Yield a table for the screen with the ten mutants whose structures differ most from the wild type, by lDDT."""
+    names = [name for name in _MEASURES_ON_SCREEN if name in scanned.measures]
+    furthest = sorted(scanned.mutants, key=lambda mutant: scanned.results[mutant.name]["lddt"])[:_MAX_MUTANTS_ON_SCREEN]
     rows = [["furthest from the wild type", *names]]
     for mutant in furthest:
         result = scanned.results[mutant.name]
@@ -173,7 +174,7 @@ def structure_file(mutant: Mutant) -> str:
 
 def _page(directory: Path, scanned: ScannedTarget) -> str:
     measures = scanned.measures
-    mutants = scanned.mutants[:_MAX_ON_PAGE]
+    mutants = scanned.mutants[:_MAX_MUTANTS_ON_PAGE]
     data = map_data(scanned)
     return page(
         "mutations.html",
@@ -198,13 +199,16 @@ def _page(directory: Path, scanned: ScannedTarget) -> str:
 
 
 def map_data(scanned: ScannedTarget) -> dict[str, Any]:
-    """Return the data of the heat maps of single mutants, with positions as columns and amino acids as rows."""
+    """Return the data of the heat maps of single mutants, with positions as columns and amino acids as rows.
+
+    There is a map for each measure with values.
+    """
     singles = [mutant for mutant in scanned.mutants if len(mutant.substitutions) == 1]
     positions = scanned_positions(singles)
     column = {position: index for index, position in enumerate(positions)}
     letters = {each.letter for mutant in singles for each in mutant.substitutions}
     letters |= {position.letter for position in positions.values()}
-    rows = "".join(letter for letter in _ROWS if letter in letters)
+    rows = "".join(letter for letter in _AMINO_ACID_ROWS if letter in letters)
     measures = []
     for name in scanned.measures:
         cells: list[list[float | None]] = [[None] * len(column) for _ in rows]
@@ -257,7 +261,7 @@ def mutated(features: TargetFeatures, mutant: Mutant) -> TargetFeatures:
 
 
 def hidden(features: TargetFeatures, index: int) -> TargetFeatures:
-    """Return features in which the target's residue at a position is hidden.
+    """Return features in which the target's residue with an `index`, from 0 among all residues, is hidden.
 
     It is masked in the target's MSA row, and unknown (X) in the sequence, which the network reads as well.
     """
@@ -330,7 +334,7 @@ def marginal(mutant: Mutant, log_likelihoods: Sequence[Float[np.ndarray, " 20"]]
     return total
 
 
-_CA = ATOM_ORDER["CA"]
+_CA_INDEX = ATOM_ORDER["CA"]
 
 
 def changes_of(mutant: Mutant, prediction: Prediction, wild_type: Prediction) -> Mapping[str, float | None]:
@@ -340,7 +344,7 @@ def changes_of(mutant: Mutant, prediction: Prediction, wild_type: Prediction) ->
     residues. lDDT (C-alpha, 0 to 1) and RMSD (Å) compare the structures of mutant and wild type.
     """
     sites = [each.position.index for each in mutant.substitutions]
-    alpha, own = (each.protein.atom_positions[:, _CA] for each in (prediction, wild_type))
+    alpha, own = (each.protein.atom_positions[:, _CA_INDEX] for each in (prediction, wild_type))
     by_residue, lddt = residue_lddt(alpha, own, np.arange(len(alpha)))
     near = by_residue[sites]
     return {
@@ -374,7 +378,7 @@ def _difference(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else one - other
 
 
-_HIDDEN = "hidden "  # prefix of the journal's keys for likelihoods, before the index of the position
+_HIDDEN_KEY_PREFIX = "hidden "  # prefix of the journal's keys for likelihoods, before the index of the position
 
 
 @optional_output()
@@ -501,7 +505,7 @@ def _masked_likelihoods(
     features: TargetFeatures, positions: Sequence[int], network: Network, size: int, journal: Journal
 ) -> Mapping[int, np.ndarray]:
     """Return the log-likelihoods of the amino acids at each position with the position hidden, by its index."""
-    keys = {index: f"{_HIDDEN}{index}" for index in positions}
+    keys = {index: f"{_HIDDEN_KEY_PREFIX}{index}" for index in positions}
     missing = [index for index, key in keys.items() if None in map(journal.results.get(key, {}).get, RESTYPES)]
     with tqdm(total=len(missing), desc="hidden positions", leave=False, disable=None) as bar:
         for lot in _lots(missing, size):

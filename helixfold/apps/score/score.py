@@ -31,7 +31,7 @@ from helixfold.folding.prediction import Prediction
 from helixfold.folding.recycling import FoldingTarget
 from helixfold.model.presets import PRESETS, Preset
 
-_BACKBONE_AND_BETA = [ATOM_ORDER[name] for name in ("N", "CA", "C", "CB", "O")]
+_BACKBONE_AND_BETA_INDICES = [ATOM_ORDER[name] for name in ("N", "CA", "C", "CB", "O")]
 
 
 def as_anonymous_template(structure: ScoredStructure) -> TargetFeatures:
@@ -42,7 +42,7 @@ def as_anonymous_template(structure: ScoredStructure) -> TargetFeatures:
     """
     positions, mask = with_ideal_betas(structure.positions, structure.mask)
     atoms = np.zeros(37, np.float32)
-    atoms[_BACKBONE_AND_BETA] = 1
+    atoms[_BACKBONE_AND_BETA_INDICES] = 1
     types = np.full(structure.residues, GAP, np.int32)
     return with_template(structure.features, types, positions, mask * atoms)
 
@@ -63,7 +63,7 @@ def with_template(
     positions: Float[np.ndarray, "r 37 3"],
     mask: Float[np.ndarray, "r 37"],
 ) -> TargetFeatures:
-    """Return the features of a target with one template, with atom positions in Å.
+    """Return the features of a target with one template instead of its templates, with atom positions in Å.
 
     Multimer models read the template within each chain only; monomer models read it as a whole.
     """
@@ -143,15 +143,16 @@ class BinderChains:
 def binder_scores(
     structure: ScoredStructure, prediction: Prediction, binder: BinderChains
 ) -> dict[str, float | int | str | None]:
-    """Return the scores of a designed binder, with the names that are common in binder design.
+    """Return the scores of a designed binder from a prediction that started from its complex, by name.
 
+    The names are common in binder design. PAE and pLDDT (0 to 100) are means.
     `pae_interaction` is the mean predicted error (Å) between residues of binder and target, in both directions; designs
     below 10 Å succeed far more often. `target_aligned_rmsd` (Å) measures how far the network has moved the binder, with
     the targets superposed, and `binder_aligned_rmsd` (Å) how much the binder itself has changed.
     """
     mask = binder.mask(structure)
     observed = structure.observed
-    predicted, input_ = (each[:, _CA] for each in (prediction.protein.atom_positions, structure.positions))
+    predicted, input_ = (each[:, _CA_INDEX] for each in (prediction.protein.atom_positions, structure.positions))
     scores: dict[str, float | int | str | None] = {
         "binder": ":".join(chain.sequence for chain in structure.chains if chain.name in binder.chain_names(structure)),
         "binder_plddt": float(prediction.plddt[mask].mean(dtype=np.float64)),
@@ -178,7 +179,7 @@ def _rmsd(one: np.ndarray, other: np.ndarray, aligned: np.ndarray, scored: np.nd
     return float(np.sqrt(np.square(moved - other[scored]).sum(-1).mean()))
 
 
-_CA = ATOM_ORDER["CA"]
+_CA_INDEX = ATOM_ORDER["CA"]
 UsedProtocol = Literal["template", "initial_guess", "binder"]
 
 
@@ -196,7 +197,11 @@ def require_templates(preset: Preset) -> None:
 def target_to_fold(
     structure: ScoredStructure, protocol: UsedProtocol, preset: Preset, binder: BinderChains | None = None
 ) -> FoldingTarget:
-    """Return the folding input by which the model of a preset scores a structure with a protocol."""
+    """Return the folding input by which the model of a preset scores a structure with a protocol.
+
+    With "template", the structure is a template without its sequence; else its atoms are the initial guess. With
+    "binder", the chains except the `binder` are also a template if the model reads templates.
+    """
     features, guess = structure.features, None
     if protocol == "template":
         features = as_anonymous_template(structure)
@@ -211,13 +216,15 @@ def target_to_fold(
 def scores_of(
     structure: ScoredStructure, prediction: Prediction, binder: BinderChains | None = None
 ) -> dict[str, float | int | str | None]:
-    """Return the scores of a structure from the prediction that started from it.
+    """Return the scores of a structure from the prediction that started from it, by name.
 
     `composite` is pTM x pLDDT x TM-score of the prediction to the structure, each from 0 to 1. pLDDT itself is from 0
     to 100; PAE and RMSD are in Å. Complexes have interface scores, too.
     """
     observed = structure.observed
-    superposed = superposed_scores(prediction.protein.atom_positions[observed, _CA], structure.positions[observed, _CA])
+    superposed = superposed_scores(
+        prediction.protein.atom_positions[observed, _CA_INDEX], structure.positions[observed, _CA_INDEX]
+    )
     plddt, ptm = float(prediction.plddt.mean(dtype=np.float64)), prediction.ptm
     scores: dict[str, float | int | str | None] = {
         "residues": structure.residues,

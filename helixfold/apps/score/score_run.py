@@ -51,7 +51,7 @@ from helixfold.runtime.standard_streams import optional_output, print_note, prin
 
 TABLE_FILE, JSON_FILE, PAGE_FILE = "scores.tsv", "scores.json", "scores.html"
 # Scores to rank by, and whether larger is better. The first score that any structure has is used.
-_RANKED_BY = (("pae_interaction", False), ("composite", True))
+_RANKING_SCORES = (("pae_interaction", False), ("composite", True))
 # Columns of tables in order, with heading and number format on pages. Columns without values are omitted.
 COLUMNS: dict[str, tuple[str, str]] = {
     "pae_interaction": ("PAE between binder and target, Å", "%.2f"),
@@ -84,20 +84,23 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "chains": ("Chains", "%d"),
 }
 # Further columns of scores.tsv, with text.
-_WORDS = ("interface", "binder", "protocol", "model")
-_ON_SCREEN = (
+_TEXT_COLUMNS = ("interface", "binder", "protocol", "model")
+_COLUMNS_ON_SCREEN = (
     *("pae_interaction", "composite", "plddt", "ptm", "tm_to_structure", "iptm", "ipsae", "own_plddt"),
     "tm_to_native",
 )
-_MAX_ON_SCREEN, _MAX_ON_PAGE = 20, 2000
-_CORRELATED = ("composite", "plddt", "ptm", "tm_to_structure", "own_plddt", "pae_interaction", "iptm", "ipsae")
-_TRUTHS = ("tm_to_native", "lddt_to_native", "dockq")
-_MIN_PAIRS = 3  # min number of structures for a correlation
+_MAX_STRUCTURES_ON_SCREEN, _MAX_STRUCTURES_ON_PAGE = 20, 2000
+_CORRELATED_SCORES = ("composite", "plddt", "ptm", "tm_to_structure", "own_plddt", "pae_interaction", "iptm", "ipsae")
+_NATIVE_SIMILARITIES = ("tm_to_native", "lddt_to_native", "dockq")
+_MIN_CORRELATED_STRUCTURES = 3  # min number of structures for a correlation
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredLine:
-    """Row of the results: a structure with its scores, or the problem if it could not be scored."""
+    """Row of the results: a structure with its scores, or the problem if it could not be scored.
+
+    `target` and `name` identify the structure. `path` and `predicted` are files relative to the output directory.
+    """
 
     target: str
     name: str
@@ -111,7 +114,10 @@ class ScoredLine:
 
 @dataclass(frozen=True, kw_only=True)
 class RankCorrelation:
-    """Spearman's correlation of a score with the similarity to the native, over the structures of each target."""
+    """Spearman's correlation of a score with the similarity to the native, over the structures of each target.
+
+    `truth` is the name of the similarity. `targets` and `structures` are numbers.
+    """
 
     score: str
     truth: str
@@ -121,8 +127,8 @@ class RankCorrelation:
 
 
 def ranking_of(lines: Sequence[ScoredLine]) -> tuple[str, bool]:
-    """Return the score by which lines are ranked, and whether larger is better."""
-    return next((each for each in _RANKED_BY if _has(lines, each[0])), _RANKED_BY[-1])
+    """Return the name of the score by which lines are ranked, and whether larger is better."""
+    return next((each for each in _RANKING_SCORES if _has(lines, each[0])), _RANKING_SCORES[-1])
 
 
 def ranked(lines: Sequence[ScoredLine]) -> list[ScoredLine]:
@@ -141,13 +147,14 @@ def ranked(lines: Sequence[ScoredLine]) -> list[ScoredLine]:
 def correlations(lines: Sequence[ScoredLine]) -> list[RankCorrelation]:
     """Return the rank correlations of scores with the similarity to native structures, if these are known.
 
-    Predicted errors are negated, so that a larger correlation is better for every score.
+    Predicted errors are negated, so that a larger correlation is better for every score. Targets with fewer than three
+    structures are left out.
     """
     results = []
     # Intervals are computed by resampling, so a fixed order makes them reproducible.
     lines = sorted(lines, key=lambda line: (line.target, line.name))
-    for truth in _TRUTHS:
-        for score in _CORRELATED:
+    for truth in _NATIVE_SIMILARITIES:
+        for score in _CORRELATED_SCORES:
             sign = -1 if score.startswith("pae") else 1
             by_target: dict[str, list[tuple[float, float]]] = {}
             for line in lines:
@@ -157,7 +164,7 @@ def correlations(lines: Sequence[ScoredLine]) -> list[RankCorrelation]:
             each = {
                 target: with_interval(spearman, *zip(*pairs, strict=True))
                 for target, pairs in by_target.items()
-                if len(pairs) >= _MIN_PAIRS
+                if len(pairs) >= _MIN_CORRELATED_STRUCTURES
             }
             defined = {target: value for target, value in each.items() if value is not None}
             if defined:
@@ -174,25 +181,25 @@ def correlations(lines: Sequence[ScoredLine]) -> list[RankCorrelation]:
 def screen_lines(lines: Sequence[ScoredLine]) -> Iterator[str]:
     """Yield a table of the best structures for the screen, and the correlations with the natives."""
     scored = [line for line in ranked(lines) if line.scores]
-    names = [name for name in _ON_SCREEN if _has(lines, name)]
+    names = [name for name in _COLUMNS_ON_SCREEN if _has(lines, name)]
     if scored:
         rows = [["", "target", "structure", "protocol", *names]]
-        for rank, line in enumerate(scored[:_MAX_ON_SCREEN], start=1):
+        for rank, line in enumerate(scored[:_MAX_STRUCTURES_ON_SCREEN], start=1):
             values = [(COLUMNS[name][1], line.scores.get(name)) for name in names]
             cells = ["-" if value is None else layout % value for layout, value in values]
             rows.append([str(rank), line.target, line.name, line.scores.get("protocol", "-"), *cells])
         yield from aligned(rows, left=4)
-        if len(scored) > _MAX_ON_SCREEN:
-            yield f"and {len(scored) - _MAX_ON_SCREEN:,} more in {TABLE_FILE}"
+        if len(scored) > _MAX_STRUCTURES_ON_SCREEN:
+            yield f"and {len(scored) - _MAX_STRUCTURES_ON_SCREEN:,} more in {TABLE_FILE}"
     for each in correlations(lines):
         yield f"Spearman of {each.score} with {each.truth}: {_interval(each.value)} ({_sizes(each)})"
 
 
 def write_scores(output: Path, lines: Sequence[ScoredLine], settings: Mapping[str, Any], notes: Sequence[str]) -> None:
-    """Write scores.tsv, scores.json and scores.html."""
+    """Write scores.tsv, scores.json and scores.html into the directory `output`, with the lines ranked."""
     ordered, all_correlations = ranked(lines), correlations(lines)
     names = [name for name in COLUMNS if _has(lines, name)]
-    words = [name for name in _WORDS if _has(lines, name)]
+    words = [name for name in _TEXT_COLUMNS if _has(lines, name)]
     rows = [
         [
             *(rank if line.scores else None, line.target, line.name, line.rank),
@@ -241,7 +248,7 @@ def _page(title: str, lines: Sequence[ScoredLine], *, settings: Mapping[str, Any
         scripts=("banner.js", "index.js"),
         version=__version__,
         title=title,
-        lines=lines[:_MAX_ON_PAGE],
+        lines=lines[:_MAX_STRUCTURES_ON_PAGE],
         count=len(lines),
         columns=[(name, *COLUMNS[name]) for name in COLUMNS if _has(lines, name)],
         scored=sum(bool(line.scores) for line in lines),
@@ -308,11 +315,11 @@ def _sizes(each: RankCorrelation) -> str:
 
 
 JOURNAL_FILE, STRUCTURES_DIRECTORY = "results.jsonl", "structures"
-_CHOICES = ("protocol", "model")  # how a structure was scored; shown next to its scores
+_PROTOCOL_AND_MODEL = ("protocol", "model")  # with which a structure was scored; shown next to its scores
 Kind = Literal["chain", "complex"]
-_METHODS: dict[Kind, Method] = {"chain": "monomer", "complex": "multimer"}
-_PLURALS: dict[Kind, str] = {"chain": "single chains", "complex": "complexes"}
-_RECYCLES, _RECYCLES_OF_BINDERS = 1, 3
+_METHOD_BY_KIND: dict[Kind, Method] = {"chain": "monomer", "complex": "multimer"}
+_PLURAL_BY_KIND: dict[Kind, str] = {"chain": "single chains", "complex": "complexes"}
+_DEFAULT_RECYCLES, _DEFAULT_BINDER_RECYCLES = 1, 3
 
 
 @optional_output()
@@ -332,11 +339,11 @@ def score(options: ScoreOptions) -> int:
         raise InputError("--binders cannot be combined with --protocol; leave out --protocol")
     files = find_structures(options.inputs, rescore=options.rescore)
     natives = [] if options.reference is None else find_references(options.reference)
-    presets = {kind: find_preset(options, _METHODS[kind]) for kind in _kinds(files, options)}
+    presets = {kind: find_preset(options, _METHOD_BY_KIND[kind]) for kind in _kinds(files, options)}
     protocols = {kind: _protocol(options, preset, kind) for kind, preset in presets.items()}
     recycles = options.num_recycles
     if recycles is None:
-        recycles = _RECYCLES_OF_BINDERS if options.binders else _RECYCLES
+        recycles = _DEFAULT_BINDER_RECYCLES if options.binders else _DEFAULT_RECYCLES
     folding = FoldingOptions(num_recycles=recycles, seed=options.seed, dtype=options.dtype)
     with driven(output, "structure", len(files), options.progress) as run:
         remove_partial_files([output, *{output / STRUCTURES_DIRECTORY / file.target for file in files}])
@@ -345,7 +352,7 @@ def score(options: ScoreOptions) -> int:
         loaded = {name: Network(options, preset, folding, spill=output) for name, preset in by_name.items()}
         for kind, protocol in protocols.items():
             summary = f"protocol {protocol}, model {presets[kind].name}, {counted(recycles, 'recycle')}"
-            print_summary(f"helixfold: {_PLURALS[kind]}: {summary}")
+            print_summary(f"helixfold: {_PLURAL_BY_KIND[kind]}: {summary}")
         notes = [*dict.fromkeys(note for network in loaded.values() for note in network.model.notes)]
         if len({(protocols[kind], preset.name) for kind, preset in presets.items()}) > 1:
             notes.append("scores of single chains and of complexes differ in protocol or model: do not compare them")
@@ -362,7 +369,7 @@ def score(options: ScoreOptions) -> int:
         for kind, network in networks.items():
             settings |= {f"{kind}_protocol": protocols[kind], f"{kind}_model": network.model.preset.name}
             settings |= {f"{kind}_weights": network.model.digest}
-        path, texts = output / JOURNAL_FILE, ("digest", "native_digest", "native", *_CHOICES)
+        path, texts = output / JOURNAL_FILE, ("digest", "native_digest", "native", *_PROTOCOL_AND_MODEL)
         with Journal(path, settings, texts=texts, tables=("scores",), overwrite=options.overwrite) as journal:
             pending = _pending(files, natives, protocols, networks, options=options, run=run, journal=journal)
             for (is_chain, residues), alike in groupby(pending, key=_size):
@@ -385,7 +392,7 @@ def _kinds(files: Sequence[ScoredFile], options: StructureOptions) -> list[Kind]
     """Return the kinds of structures in these files, single chains first; unreadable files are skipped."""
     kinds: set[Kind] = {"complex"} if options.binders else set()
     for file in files:
-        if len(kinds) == (1 if options.binders else len(_METHODS)):
+        if len(kinds) == (1 if options.binders else len(_METHOD_BY_KIND)):
             break
         with suppress(InputError):
             kinds.add(_kind(read_scored(file.path), options))
@@ -504,7 +511,7 @@ def _line(
         name=file.name,
         rank=file.rank,
         problem=problem,
-        scores={name: entry[name] for name in _CHOICES if name in entry} | entry.get("scores", {}),
+        scores={name: entry[name] for name in _PROTOCOL_AND_MODEL if name in entry} | entry.get("scores", {}),
         path=os.path.relpath(file.path, options.output),
         predicted=os.path.relpath(predicted, options.output) if predicted.is_file() else "",
     )

@@ -25,9 +25,9 @@ from helixfold.analysis.matching import StructureFile, structure_files
 from helixfold.results.find import find_predictions
 from helixfold.results.prediction import best_structure
 
-_CA = ATOM_ORDER["CA"]
+_CA_INDEX = ATOM_ORDER["CA"]
 # All structures have the same target name, and therefore the same random masks, so that scores are comparable.
-_NAME = "structure"
+_TARGET_NAME = "structure"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class ScoredStructure:
 
     chains: tuple[Chain, ...]
     features: TargetFeatures  # of the sequence alone
-    digest: str  # of the file
+    digest: str  # SHA-256 of the file
 
     @property
     def sequence(self) -> str:
@@ -76,7 +76,7 @@ class ScoredStructure:
     @property
     def observed(self) -> Bool[np.ndarray, " r"]:
         """Return a mask of the residues with a C-alpha atom."""
-        return np.asarray(self.mask[:, _CA] > 0)
+        return np.asarray(self.mask[:, _CA_INDEX] > 0)
 
     @property
     def chain_index(self) -> Int[np.ndarray, " r"]:
@@ -85,7 +85,10 @@ class ScoredStructure:
 
     @property
     def mean_plddt(self) -> float | None:
-        """Return the mean B-factor if B-factors can be pLDDT (0 to 100, equal within a residue), else None."""
+        """Return the mean B-factor if B-factors can be pLDDT, else None.
+
+        They must be from 0 to 100, equal within a residue, and not the same for all residues.
+        """
         present, values = self.mask > 0, np.concatenate([chain.b_factors for chain in self.chains])
         low = np.where(present, values, np.inf).min(-1)[self.observed]
         high = np.where(present, values, -np.inf).max(-1)[self.observed]
@@ -150,10 +153,11 @@ def _once(files: Sequence[StructureFile]) -> list[StructureFile]:
 def read_scored(path: Path) -> ScoredStructure:
     """Read a structure and compute features of its sequence, without an alignment.
 
+    Chains without C-alpha atoms are left out.
     Raise `InputError` if the file has no structure that can be scored.
     """
     structure = read_structure(path)
-    chains = [chain for chain in structure.chains if (chain.atom_mask[:, _CA] > 0).any()]
+    chains = [chain for chain in structure.chains if (chain.atom_mask[:, _CA_INDEX] > 0).any()]
     if not chains:
         raise InputError.at(path, "it holds no protein with C-alpha atoms; pass a structure with at least one chain")
     residues = sum(len(chain.sequence) for chain in chains)
@@ -166,9 +170,9 @@ def read_scored(path: Path) -> ScoredStructure:
     names = valid_chain_ids([chain.name for chain in chains])
     chains = [replace(chain, name=name) for chain, name in zip(chains, names, strict=True)]
     if len(chains) == 1:
-        features = target_features(Target(name=_NAME, sequence=chains[0].sequence, as_protein=True))
+        features = target_features(Target(name=_TARGET_NAME, sequence=chains[0].sequence, as_protein=True))
         return ScoredStructure(chains=tuple(chains), features=features, digest=digest)
-    target = ComplexTarget.of(_NAME, [chain.sequence for chain in chains], names)
+    target = ComplexTarget.of(_TARGET_NAME, [chain.sequence for chain in chains], names)
     features = target_features(ComplexInput(target=target, as_protein=True))
     assert isinstance(features, ComplexFeatureSet)
     by_name = {chain.name: chain for chain in chains}
