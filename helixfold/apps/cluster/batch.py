@@ -35,7 +35,7 @@ from helixfold.runtime.options import DtypeOrAuto, changed_options, values_of
 from helixfold.weights.find import find_parameters
 
 # Options for dividing the work of one machine, and options whose files concern all targets.
-_EXCLUDED = (
+_EXCLUDED_OPTIONS = (
     *("--features", "--overwrite", "--shared", "--shard", "--output-format", "--sort-queries-by"),
     *("--device", "--devices", "--ranks-per-target"),
 )
@@ -43,7 +43,11 @@ _EXCLUDED = (
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterBatch:
-    """The targets of a batch, the cluster that predicts them, and the options of `helixfold predict`."""
+    """The targets of a batch, the cluster that predicts them, and the options of `helixfold predict`.
+
+    `plan` has the searches, `presets` are the models, and `pulldown` has the entries of the pulldown's table. Methods
+    take the index of a target.
+    """
 
     site: Site
     options: PredictOptions
@@ -125,7 +129,11 @@ class ClusterBatch:
         return read_record(self.output / name) if entry is None else record_of(entry.content.get("settings"))
 
     def schedule(self) -> Schedule:
-        """Return the schedule of the unfinished targets. Raise `InputError` if the cluster has no suitable pool."""
+        """Return the schedule of the unfinished targets. Targets that fit into no pool are failures.
+
+        Raise `InputError` if the cluster has no pool for searches or folding, or if a target fits into no pool and no
+        pool has a GPU.
+        """
         search = self.site.search if self.searches else None
         if self.searches and search is None:
             raise InputError.at(
@@ -212,7 +220,7 @@ def read_batch(options: PredictOptions, targets: Sequence[AnyTarget] | None = No
     Raise `InputError` for invalid options, files or targets.
     """
     for name in changed_options(options):
-        if name in _EXCLUDED:
+        if name in _EXCLUDED_OPTIONS:
             raise InputError(f"{name} and --cluster cannot be combined; leave one of them out")
     assert options.cluster is not None
     site = read_site(options.cluster)

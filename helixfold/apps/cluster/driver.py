@@ -29,15 +29,15 @@ from helixfold.results.file_table import CLUSTER
 from helixfold.runtime.standard_streams import print_note
 
 # Maximum numbers of successive tasks of a pool that end without any work: with an error, and with a lost worker.
-_MAX_PROBLEMS, _MAX_LOST = 3, 10
+_MAX_FAILED_TASKS, _MAX_LOST_TASKS = 3, 10
 _MAX_CANDIDATES = 5_000  # for each task
 # The part of its share of the remaining work that a worker claims at a time. It is below 1 so that all workers end at
 # about the same time, and smaller for searches because folding workers wait for them.
-_SHARE_OF_SEARCHES, _SHARE_OF_FOLDING = 0.125, 0.5
+_LOT_SHARE_OF_SEARCHES, _LOT_SHARE_OF_FOLDING = 0.125, 0.5
 # Maximum shares of the driver's time for reading the claims of all open targets, and for writing pages, which have a
 # line for every target.
-_SHARE_OF_LOOKS, _SHARE_OF_PAGES = 0.1, 0.05
-_SECONDS_BETWEEN_LOOKS, _SECONDS_BETWEEN_STATUS, _SECONDS_BETWEEN_PAGES = 1.0, 2.0, 30.0
+_MAX_TIME_SHARE_OF_CLAIMS, _MAX_TIME_SHARE_OF_PAGES = 0.1, 0.05
+_SECONDS_BETWEEN_CLAIMS, _SECONDS_BETWEEN_STATUS, _SECONDS_BETWEEN_PAGES = 1.0, 2.0, 30.0
 _SECONDS_BETWEEN_LINES = 600.0  # without a terminal, which shows a progress bar
 
 
@@ -86,7 +86,7 @@ class Driver:
         ):
             self._nodes = engine.nodes
             while schedule.open:
-                if self._run_if_due("look", _SECONDS_BETWEEN_LOOKS, _SHARE_OF_LOOKS, self._read_claims):
+                if self._run_if_due("look", _SECONDS_BETWEEN_CLAIMS, _MAX_TIME_SHARE_OF_CLAIMS, self._read_claims):
                     for pool in self._pools.values():
                         self._submit(engine, pool)
                 self._run_if_due("status", _SECONDS_BETWEEN_STATUS, 1.0, self._report)
@@ -94,15 +94,15 @@ class Driver:
                 bar.set_postfix_str(self._line)
                 tasks = [task for pool in self._pools.values() for task in pool.tasks.values()]
                 if not tasks:
-                    time.sleep(_SECONDS_BETWEEN_LOOKS)
-                wait(tasks, _SECONDS_BETWEEN_LOOKS, "FIRST_COMPLETED")
+                    time.sleep(_SECONDS_BETWEEN_CLAIMS)
+                wait(tasks, _SECONDS_BETWEEN_CLAIMS, "FIRST_COMPLETED")
                 for pool in self._pools.values():
                     for file in [file for file, task in pool.tasks.items() if task.done()]:
                         self._end(engine, pool, file)
         shutil.rmtree(self._lots, ignore_errors=True)
 
     def write_status(self, state: str) -> BatchStatus:
-        """Write the status of the batch to its files, and return it."""
+        """Write the status of the batch to its files, and return it. `state` is running, ended or interrupted."""
         schedule, nodes = self._schedule, self._nodes()
         in_progress = {name: sum(pool.lots.values()) for name, pool in self._pools.items()}
         searching = in_progress.get("search", 0)
@@ -170,9 +170,9 @@ class Driver:
         count = min(estimate.slots - len(pool.tasks), len(pool.free) - starting)
         if count <= 0:
             return
-        share = _SHARE_OF_SEARCHES / estimate.slots
+        share = _LOT_SHARE_OF_SEARCHES / estimate.slots
         if estimate is not self._schedule.search:
-            share = _SHARE_OF_FOLDING / sum(each.slots for each in self._schedule.folding)
+            share = _LOT_SHARE_OF_FOLDING / sum(each.slots for each in self._schedule.folding)
         lengths = {target: batch.residues[target] for target in pool.free[:_MAX_CANDIDATES]}
         candidates = [
             Candidate(target=batch.targets[target], claim=self._claim(target), seconds=estimate.seconds(length))
@@ -210,9 +210,12 @@ class Driver:
         if (error := task.exception()) is not None:
             if (pool_error := engine.pool_error(pool.estimate.name, error)) is not None:
                 raise pool_error
-            problem, limit = f"its worker was lost: {printable(str(error) or type(error).__name__, 300)}", _MAX_LOST
+            problem, limit = (
+                f"its worker was lost: {printable(str(error) or type(error).__name__, 300)}",
+                _MAX_LOST_TASKS,
+            )
         else:
-            problem, limit = task.result(), _MAX_PROBLEMS
+            problem, limit = task.result(), _MAX_FAILED_TASKS
             has_worked = problem is None
         pool.idle_tasks = 0 if has_worked else pool.idle_tasks + 1
         if pool.idle_tasks >= limit:
@@ -229,7 +232,7 @@ class Driver:
         self._run_if_due(
             "pages",
             _SECONDS_BETWEEN_PAGES,
-            _SHARE_OF_PAGES,
+            _MAX_TIME_SHARE_OF_PAGES,
             lambda: write_pages(self._batch.output, failures, self._batch.names),
         )
         self._line = self.write_status("running").line()

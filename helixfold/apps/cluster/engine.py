@@ -33,14 +33,16 @@ from helixfold.apps.cluster.site import Pool, Site
 _LOCAL_HEARTBEAT, _REMOTE_HEARTBEAT = (2, 20), (15, 90)
 _LOCAL_SCALING_SECONDS, _REMOTE_SCALING_SECONDS = 1, 5  # between decisions to request or release nodes
 _IDLE_SECONDS = 120.0  # after which a node is released
-_KEPT_RUNS = 5  # whose logs are kept
+_RUNS_WITH_LOGS = 5  # whose logs are kept
 _MAX_FAILED_JOBS = 3  # successive jobs
 # Time limits for releasing all nodes, and then for cancelling the remaining jobs.
 _SECONDS_TO_END, _SECONDS_TO_CANCEL = 10.0, 5.0
-_NOT_STARTED = "Failed to start block"
+_NOT_STARTED_MESSAGE = "Failed to start block"
 # A shell command that ends Parsl's interchange once the process of its first argument has ended, so that no node waits
 # for a run that was killed.
-_WATCHED = '(while kill -0 "$0" && kill -0 $$; do sleep 2; done; kill -9 $$) < /dev/null > /dev/null 2>&1 & exec "$@"'
+_WATCHED_COMMAND = (
+    '(while kill -0 "$0" && kill -0 $$; do sleep 2; done; kill -9 $$) < /dev/null > /dev/null 2>&1 & exec "$@"'
+)
 # The same for a node on this machine, which is a process group. The whole group is killed, because a killed node leaves
 # its own server behind, and a node that is registering, or lost a worker during a message, would wait forever. The
 # command waits for twice the time after which a node without contact ends by itself.
@@ -53,7 +55,7 @@ WATCHED_NODE = (
 
 # Starts a program in its own process group, so that Ctrl-C does not end Parsl's interchange, which is still needed to
 # release the nodes.
-_IN_OWN_GROUP = "import os, sys; os.setpgid(0, 0); os.execvp(sys.argv[1], sys.argv[1:])"
+_OWN_GROUP_CODE = "import os, sys; os.setpgid(0, 0); os.execvp(sys.argv[1], sys.argv[1:])"
 
 
 class PoolError(InputError):
@@ -125,13 +127,13 @@ class Engine:
         return future
 
     def pool_error(self, pool: str, error: BaseException) -> PoolError | None:
-        """Return the error to raise if the error of a task means that the pool accepts no more tasks; else None."""
+        """Return the error to raise if the `error` of a task means that the pool accepts no more tasks; else None."""
         if not isinstance(error, BadStateException):
             return None
         return PoolError.at(self._site.path, f"pool '{pool}': {error.reason}")
 
     def nodes(self) -> Mapping[str, tuple[int, int]]:
-        """Return the numbers of running and queued jobs of each pool."""
+        """Return the numbers of running and of queued jobs by name of the pool. Each job requests one node."""
         counts = {}
         for pool in self._pools:
             executor = None if self._kernel is None else self._kernel.executors.get(pool.name)
@@ -156,8 +158,8 @@ def _executor(pool: Pool, provider: ExecutionProvider, address: str) -> HighThro
         provider=provider,
         launch_cmd=launch,
         interchange_launch_cmd=[
-            *(sys.executable, "-c", _IN_OWN_GROUP),
-            *("sh", "-c", _WATCHED, str(os.getpid()), sys.executable, "-m", f"{module}.interchange"),
+            *(sys.executable, "-c", _OWN_GROUP_CODE),
+            *("sh", "-c", _WATCHED_COMMAND, str(os.getpid()), sys.executable, "-m", f"{module}.interchange"),
         ],
         address=address,
         encrypted=True,  # otherwise anyone with access to the port could send pickled tasks, which are executed
@@ -178,7 +180,7 @@ def _problem(pool: Pool, status: Mapping[str, JobStatus]) -> str | None:
     jobs = [status[block] for block in sorted(status, key=int)]
     if not jobs or any(each.state not in TERMINAL_STATES for each in jobs):
         return None
-    refused = [each for each in jobs if (each.message or "").startswith(_NOT_STARTED)]
+    refused = [each for each in jobs if (each.message or "").startswith(_NOT_STARTED_MESSAGE)]
     if len(refused) == len(jobs):
         program = SUBMITTERS.get(pool.provider, "the system")
         return f"{program} refused the job: {last_error_line(refused[-1].message)}"
@@ -190,7 +192,7 @@ def _problem(pool: Pool, status: Mapping[str, JobStatus]) -> str | None:
 
 
 def last_error_line(text: str | None) -> str:
-    """Return the last line of a program's stderr, from a message of Parsl that contains it."""
+    """Return the last line of a program's stderr, from a message of Parsl that contains it; "" if it is empty."""
     stderr = (text or "").rpartition("stderr=")[2]
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     return printable(lines[-1], 300) if lines else ""
@@ -237,6 +239,6 @@ def _address_for(pool: str, site: Site) -> str:
 def _remove_old_runs(directory: Path) -> None:
     """Remove the logs of all but the newest runs."""
     runs: Sequence[Path] = sorted(directory.glob("[0-9]*")) if directory.is_dir() else ()
-    for path in runs[:-_KEPT_RUNS]:
+    for path in runs[:-_RUNS_WITH_LOGS]:
         with suppress(OSError):
             shutil.rmtree(path)

@@ -22,8 +22,8 @@ from helixfold.runtime.screen import format_duration
 
 STATUS_FILE: Final = "status.json"
 # After this time without a new status, the driver has probably ended.
-_SILENT_SECONDS = 30.0
-_SECONDS_BETWEEN_LOADS = 15  # of the page in a browser
+_MAX_SILENT_SECONDS = 30.0
+_PAGE_RELOAD_SECONDS = 15  # of the page in a browser
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class BatchStatus:
     pools: Sequence[PoolStatus] = field(default_factory=tuple)
 
     def line(self) -> str:
-        """Return the status as one line for a terminal."""
+        """Return the status as one line for a terminal: numbers of targets, pools, and the remaining time if known."""
         parts = [f"{self.finished:,} of {self.targets:,} done"]
         parts += [f"{self.failed:,} failed"] if self.failed else []
         parts += [f"{self.to_search:,} to search"] if self.to_search else []
@@ -62,7 +62,7 @@ class BatchStatus:
         return ", ".join(parts)
 
     def write(self, output: Path) -> None:
-        """Write status.json and status.html."""
+        """Write status.json and status.html for the batch in the directory `output`."""
         write_file(CLUSTER.path(output) / STATUS_FILE, to_json(asdict(self), indent=1))
         text = page(
             "status.html",
@@ -72,7 +72,7 @@ class BatchStatus:
             title=output.resolve().name,
             status=self,
             written=time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.time)),
-            refresh=_SECONDS_BETWEEN_LOADS if self.state == "running" else None,
+            refresh=_PAGE_RELOAD_SECONDS if self.state == "running" else None,
             has_index=INDEX.path(output).is_file(),
         )
         write_file(STATUS_PAGE.path(output), text)
@@ -130,7 +130,7 @@ def status_lines(output: Path) -> Iterator[str]:
 def _cluster_lines(status: BatchStatus) -> Iterator[str]:
     age = max(0.0, time.time() - status.time)
     last = f"last heard {f'{age:.0f} s' if age < 100 else format_duration(age)} ago"
-    if status.state == "running" and age > _SILENT_SECONDS:
+    if status.state == "running" and age > _MAX_SILENT_SECONDS:
         yield f"cluster: {last}; if the command has ended, run it again to continue"
         return
     waiting = f"{status.to_search:,} to search, {status.to_fold:,} to fold"

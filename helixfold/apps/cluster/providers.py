@@ -28,8 +28,8 @@ SUBMITTERS = {"slurm": "sbatch", "pbs": "qsub", "lsf": "bsub"}
 _GIB = 2**30
 # SLURM sends SIGTERM before a job's time is over, so that its workers release their claims. The job is not queued again
 # because Parsl submits a new one.
-_SLURM_WORKERS = ("#SBATCH --signal=B:TERM@60", "#SBATCH --no-requeue")
-_FORWARD_TERM = "trap 'trap \"\" TERM; kill -TERM 0; sleep 6' TERM"  # workers have 6 s to end
+_SLURM_WORKER_DIRECTIVES = ("#SBATCH --signal=B:TERM@60", "#SBATCH --no-requeue")
+_FORWARD_TERM_COMMAND = "trap 'trap \"\" TERM; kill -TERM 0; sleep 6' TERM"  # workers have 6 s to end
 
 
 def provider_of(
@@ -37,7 +37,8 @@ def provider_of(
 ) -> ExecutionProvider:
     """Return the provider that requests at most `pool.nodes` nodes for a pool, `nodes_per_job` with each job.
 
-    `directives` are lines of the job's script; the pool's own lines follow them.
+    `launcher` starts the job's command on the nodes; None is for workers of tasks. `directives` are lines of the job's
+    script; the pool's own lines follow them. SLURM jobs of workers have their own directives instead.
 
     Raise `InputError` if the queue's program is not installed on this machine.
     """
@@ -50,8 +51,8 @@ def provider_of(
     common: dict[str, Any] = {"init_blocks": 0, "min_blocks": 0, "max_blocks": jobs, "nodes_per_block": nodes_per_job}
     common |= {"worker_init": _setup(pool), "launcher": launcher or SingleNodeLauncher(debug=False)}
     if pool.provider == "slurm" and launcher is None:
-        common["worker_init"] += f"\n{_FORWARD_TERM}"
-        directives = _SLURM_WORKERS
+        common["worker_init"] += f"\n{_FORWARD_TERM_COMMAND}"
+        directives = _SLURM_WORKER_DIRECTIVES
     lines = "\n".join((*directives, *pool.directives))
     memory = memory_gib(pool)
     match pool.provider:
@@ -124,12 +125,12 @@ def _kubernetes(pool: Pool, jobs: int, memory: int | None) -> ExecutionProvider:
 
 
 def memory_gib(pool: Pool) -> int | None:
-    """Return the memory of a node in whole GiB; None if the file does not define it."""
+    """Return the memory of a node in GiB, rounded down, at least 1; None if the file does not define it."""
     return None if pool.memory is None else max(1, pool.memory // _GIB)
 
 
 def python_of(pool: Pool) -> str:
-    """Return the Python interpreter of a pool's workers."""
+    """Return the Python interpreter of a pool's workers: as in the file, else this process's (Kubernetes: python3)."""
     return pool.python or ("python3" if pool.provider == "kubernetes" else sys.executable)
 
 

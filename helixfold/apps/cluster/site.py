@@ -13,9 +13,9 @@ from helixfold.runtime.options import memory_size
 
 Provider = Literal["local", "slurm", "pbs", "lsf", "kubernetes"]
 _MAX_NODES = 10_000
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,30}")
-_DEVICE_MODELS = tuple(name for name in DEVICE_MODELS if name != "cpu")
-_HOURS = re.compile(r"[0-9]{1,3}:[0-5][0-9]:[0-5][0-9]")
+_POOL_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,30}")
+_GPU_MODELS = tuple(name for name in DEVICE_MODELS if name != "cpu")
+_WALLTIME = re.compile(r"[0-9]{1,3}:[0-5][0-9]:[0-5][0-9]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class Pool:
     card: str | None = None  # model of the GPUs, a key of `DEVICE_MODELS`
     cores: int | None = None  # of a node
     memory: int | None = None  # bytes of a node
-    walltime: str = "24:00:00"
+    walltime: str = "24:00:00"  # maximum time of a job
     queue: str | None = None  # SLURM's partition, Kubernetes's namespace
     account: str | None = None  # LSF's project
     directives: tuple[str, ...] = ()  # further lines of the job's script, such as "#SBATCH --qos=long"
@@ -63,7 +63,10 @@ class Pool:
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """A cluster: the pool of nodes for searches, the pools for folding, and the nodes for training."""
+    """A cluster: the pool of nodes for searches, the pools for folding, and the nodes for training.
+
+    `path` is the file that describes it. A pool is None if the file has no table for it.
+    """
 
     path: Path
     search: Pool | None
@@ -94,15 +97,15 @@ def _are_lines(value: Any) -> bool:
 
 
 # The check of each key of a pool's table, and the description of valid values for errors.
-_KEYS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+_KEY_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "provider": (lambda value: value in get_args(Provider), f"one of {', '.join(get_args(Provider))}"),
     "nodes": (_is_integer(_MAX_NODES), f"a whole number from 1 to {_MAX_NODES:,}"),
     "workers": (_is_integer(1024), "a whole number from 1 to 1,024"),
     "gpus": (_is_integer(64, 0), "a whole number from 0 to 64"),
-    "card": (lambda value: value in _DEVICE_MODELS, f"one of {', '.join(_DEVICE_MODELS)}"),
+    "card": (lambda value: value in _GPU_MODELS, f"one of {', '.join(_GPU_MODELS)}"),
     "cores": (_is_integer(100_000), "a whole number of at least 1"),
     "memory": (_is_text, "a size with its unit, such as '120GiB'"),
-    "walltime": (lambda value: _is_text(value) and _HOURS.fullmatch(value) is not None, "a time such as '24:00:00'"),
+    "walltime": (lambda value: _is_text(value) and _WALLTIME.fullmatch(value) is not None, "a time such as '24:00:00'"),
     "queue": (_is_word, "a word"),
     "account": (_is_word, "a word"),
     "directives": (_are_lines, "a list of lines, such as ['#SBATCH --qos=long']"),
@@ -144,11 +147,11 @@ def read_site(path: Path) -> Site:
 def _pool(path: Path, table: str, name: str, values: Any) -> Pool:
     if not isinstance(values, dict):
         raise InputError.at(path, f"write the pool as a table [{table}]")
-    if _NAME.fullmatch(name) is None:
+    if _POOL_NAME.fullmatch(name) is None:
         raise InputError.at(path, f"[{printable(table)}]: a pool's name is at most 31 letters, digits and _-")
-    require_keys(path, values, _KEYS, f"[{table}]: ")
+    require_keys(path, values, _KEY_CHECKS, f"[{table}]: ")
     for key, value in values.items():
-        is_valid, expected = _KEYS[key]
+        is_valid, expected = _KEY_CHECKS[key]
         if not is_valid(value):
             raise InputError.at(path, f"[{table}]: {key} must be {expected}, got {printable(repr(value))}")
     fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
@@ -168,7 +171,7 @@ def _problem(pool: Pool, fields: Mapping[str, Any]) -> str | None:
     others = [key for key in _KUBERNETES_KEYS if key in fields and pool.provider != "kubernetes"]
     is_unknown = pool.provider != "local" and pool.memory is None and pool.name != "train"
     problems = {
-        f"card, the model of the GPUs, is missing; set one of {', '.join(_DEVICE_MODELS)}": pool.gpus
+        f"card, the model of the GPUs, is missing; set one of {', '.join(_GPU_MODELS)}": pool.gpus
         and pool.card is None,
         "gpus, the number of GPUs of a node, is missing; set it or remove card": pool.card is not None
         and not pool.gpus,

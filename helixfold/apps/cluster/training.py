@@ -14,17 +14,19 @@ from helixfold.apps.cluster.site import Pool, Site, read_site
 from helixfold.results.file_table import CLUSTER
 
 # Shell expression for the first of several nodes, by provider. Other providers support only one node.
-_FIRST_NODE = {"slurm": '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'}
-_PORT, _MAX_RESTARTS = 29500, 100
-OPTION = "--cluster"
+_FIRST_NODE_EXPRESSION = {"slurm": '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'}
+_MEETING_PORT, _MAX_RESTARTS = 29500, 100
+OPTION = "--cluster"  # names the file of the cluster in the arguments of `helixfold train`
 # SLURM sends SIGTERM before the time is over, so that the run saves a checkpoint. If a node is lost, SLURM queues the
 # job again, and the run continues.
-_SLURM_TRAINING = ("#SBATCH --signal=B:TERM@120", "#SBATCH --requeue", "#SBATCH --open-mode=append")
+_SLURM_TRAINING_DIRECTIVES = ("#SBATCH --signal=B:TERM@120", "#SBATCH --requeue", "#SBATCH --open-mode=append")
 
 
 def submit_training(path: Path, words: Sequence[str], output: Path) -> str:
     """Submit `helixfold train` with these arguments as one job on all nodes of the pool, and return its description.
 
+    `path` is the file of the cluster, and `words` are the arguments after `helixfold`, without --cluster. The job's
+    script and output are written below `output`.
     Once the job has ended, the same command continues the run. Raise `InputError` if the file cannot be used, and
     `PoolError` if the queue refuses the job.
     """
@@ -33,7 +35,7 @@ def submit_training(path: Path, words: Sequence[str], output: Path) -> str:
     if pool is None:
         raise InputError.at(path, "has no table [train], which describes the nodes for training")
     command = training_command(site, pool, words)
-    directives = _SLURM_TRAINING if pool.provider == "slurm" else ()
+    directives = _SLURM_TRAINING_DIRECTIVES if pool.provider == "slurm" else ()
     launcher = SimpleLauncher(debug=False)
     provider = provider_of(pool, site, nodes_per_job=pool.nodes, launcher=launcher, directives=directives)
     scripts = CLUSTER.path(output.absolute())
@@ -53,20 +55,23 @@ def submit_training(path: Path, words: Sequence[str], output: Path) -> str:
 
 
 def training_command(site: Site, pool: Pool, words: Sequence[str]) -> str:
-    """Return the shell command of a job that trains on all nodes of a pool. It replaces the shell of the job."""
+    """Return the shell command of a job that trains on all nodes of a pool. It replaces the shell of the job.
+
+    `words` are the arguments after `helixfold`. Raise `InputError` for several nodes with a queue other than SLURM.
+    """
     processes = f"--nproc-per-node {pool.gpus or pool.workers} --max-restarts {_MAX_RESTARTS}"
     program = f"-m helixfold {shlex.join(words)}"
     torchrun = f"{shlex.quote(python_of(pool))} -m torch.distributed.run"
     if pool.nodes == 1:
         return f"exec {torchrun} --standalone {processes} {program}"
-    first = _FIRST_NODE.get(pool.provider)
+    first = _FIRST_NODE_EXPRESSION.get(pool.provider)
     if first is None:
         raise InputError.at(
             site.path,
             f"[train]: several nodes need SLURM; with {pool.provider}, start torchrun on each node yourself "
             "(docs/how-to/many-gpus.md), or train on one node",
         )
-    meeting = f'--rdzv-backend c10d --rdzv-endpoint "{first}:{_PORT}" --rdzv-id "$SLURM_JOB_ID"'
+    meeting = f'--rdzv-backend c10d --rdzv-endpoint "{first}:{_MEETING_PORT}" --rdzv-id "$SLURM_JOB_ID"'
     # Steps of a SLURM job do not inherit its numbers of processors and memory.
     size = "--ntasks-per-node=1" + (f" --cpus-per-task={pool.cores}" if pool.cores else "")
     size += f" --mem={memory_gib(pool)}g" if pool.memory else ""

@@ -26,13 +26,13 @@ from helixfold.results.writing import write_file
 
 # Maximum number of retries of a target that ran out of memory or whose worker was lost.
 MAX_RETRIES = 2
-_OUT_OF_MEMORY = ("NotEnoughMemoryError: ", "OutOfMemoryError: ", "MemoryError: ", "MemoryError")
-_LOST = "its worker was lost"
+_OUT_OF_MEMORY_PREFIXES = ("NotEnoughMemoryError: ", "OutOfMemoryError: ", "MemoryError: ", "MemoryError")
+_LOST_WORKER = "its worker was lost"
 _SECONDS_TO_END = 5.0  # after SIGTERM
 # The minimum time of a lot as a share of the maximum, and the number of candidates from which a worker selects it.
-_SHORTEST_LOT, _LOOKAHEAD = 0.0125, 256
+_MIN_LOT_SHARE, _MAX_LOOKED_AT = 0.0125, 256
 # The loaded models, which the next lot of this worker uses again.
-_loaded: dict[Any, Any] = {}
+_loaded_models: dict[Any, Any] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,8 @@ class Work:
 class Standing:
     """The state of a target according to its claims.
 
-    `tries` is the number of attempts that ran out of memory or lost their worker.
+    "open" means that a worker may claim it, and "held" that a worker has claimed it. `failure` is the reason if it has
+    ended with an error. `tries` is the number of attempts that ran out of memory or lost their worker.
     """
 
     state: Literal["open", "held", "ended"]
@@ -76,7 +77,7 @@ class Standing:
 
     @classmethod
     def of(cls, target: str, claims: Claims) -> "Standing":
-        """Return the state of a target since the start of the batch."""
+        """Return the state of the target, or of its search, with the claim `target` since the start of the batch."""
         past = claims.history(target)
         if not past:
             return cls("open")
@@ -86,12 +87,12 @@ class Standing:
         if latest.state == "finished" and latest in since:
             return cls("ended")
         lost = sum(claim.state == "held" for claim in since)
-        too_large = [claim for claim in since if (claim.failure or "").startswith(_OUT_OF_MEMORY)]
+        too_large = [claim for claim in since if (claim.failure or "").startswith(_OUT_OF_MEMORY_PREFIXES)]
         if latest.state == "failed" and latest in since and latest not in too_large:
             return cls("ended", latest.failure or "for an unknown reason")
         tries = lost + len(too_large)
         if tries > MAX_RETRIES:
-            return cls("ended", f"{latest.failure or _LOST} (tried {tries} times)")
+            return cls("ended", f"{latest.failure or _LOST_WORKER} (tried {tries} times)")
         return cls("open", tries=tries, needs_max_memory=bool(too_large) or lost > 1)
 
 
@@ -121,7 +122,9 @@ def work(task: Work) -> str | None:
 
 
 def claim_lot(task: Work, candidates: list[Candidate], claims: Claims) -> list[Candidate]:
-    """Claim a lot from the first free candidates, and remove ended targets from `candidates`.
+    """Claim a lot from the first free candidates, and return it; remove ended targets from `candidates`.
+
+    The lot is empty if no candidate is free.
 
     The time of a lot decreases with the remaining work, so that all workers end at about the same time. Equal sequences
     stay in one lot because they are searched once. A target that is retried is the only one in its lot.
@@ -135,10 +138,10 @@ def claim_lot(task: Work, candidates: list[Candidate], claims: Claims) -> list[C
             if standing.tries and claims.take(each.claim, retry=True) == "taken":
                 return [each]
             free += [] if standing.tries else [each]
-        if len(free) == _LOOKAHEAD:
+        if len(free) == _MAX_LOOKED_AT:
             break
-    rest = sum(each.seconds for each in (candidates if len(free) == _LOOKAHEAD else free))
-    seconds = min(task.max_seconds, max(_SHORTEST_LOT * task.max_seconds, task.share * rest))
+    rest = sum(each.seconds for each in (candidates if len(free) == _MAX_LOOKED_AT else free))
+    seconds = min(task.max_seconds, max(_MIN_LOT_SHARE * task.max_seconds, task.share * rest))
     lot: list[Candidate] = []
     for each in free:
         if lot and seconds <= 0 and each.target.sequence != lot[-1].target.sequence:
@@ -158,6 +161,6 @@ def _end(*_: object) -> NoReturn:
 
 def _do(task: Work, targets: Sequence[AnyTarget], claims: Claims) -> None:
     if isinstance(task.options, PredictOptions):
-        run(task.options, targets, Part(claims=claims, loaded=_loaded))
+        run(task.options, targets, Part(claims=claims, loaded=_loaded_models))
     else:
         make_part_of_features(targets, output=task.output, plan=plan_of(task.options), claims=claims)

@@ -75,7 +75,7 @@ def predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     """The exit code of a batch of so many targets with such an engine, in ./out."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("helixfold.apps.cluster.driver.Engine", Engine)
-    monkeypatch.setattr("helixfold.apps.cluster.driver._SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr("helixfold.apps.cluster.driver._SECONDS_BETWEEN_CLAIMS", 0.01)
     Path("site.toml").write_text(TWO_POOLS.format(minutes=20))
 
     def forecast(pool: Pool, *_: object, **__: object) -> PoolEstimate:
