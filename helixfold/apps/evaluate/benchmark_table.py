@@ -11,13 +11,16 @@ from data_pipeline.parse.csv_table import read_rows, table_record
 from data_pipeline.parse.fasta import file_name_problem
 from helixfold.runtime.options import calendar_date
 
-_LISTS = Path(__file__).parent / "lists"
-_HELIXFOLD = "HelixFold, arXiv 2207.05477"
+_LISTS_DIRECTORY = Path(__file__).parent / "lists"
+_HELIXFOLD_PAPER = "HelixFold, arXiv 2207.05477"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedScores:
-    """Published mean scores of a program, from 0 to 1; None if not published."""
+    """Published mean scores of a program, from 0 to 1; None if not published.
+
+    `source` is the publication, and `remark` a note for the table.
+    """
 
     program: str
     source: str
@@ -30,6 +33,7 @@ class PublishedScores:
 class TargetList:
     """A packaged list of targets: names and dates, without sequences or structures.
 
+    `path` is its file, and `what` a description of the targets, such as domains of CASP14.
     `count` is the number of structures in the published list. `origin` is the source of the names, with known
     differences from the publication.
     """
@@ -46,7 +50,7 @@ class TargetList:
 TARGET_LISTS: Mapping[str, TargetList] = MappingProxyType(
     {
         "casp14": TargetList(
-            path=_LISTS / "casp14.tsv",
+            path=_LISTS_DIRECTORY / "casp14.tsv",
             what="domains of CASP14",
             count=87,
             origin=(
@@ -55,14 +59,14 @@ TARGET_LISTS: Mapping[str, TargetList] = MappingProxyType(
                 "AlphaFold's limit for CASP14"
             ),
             published=(
-                PublishedScores(program="HelixFold", source=_HELIXFOLD, tm_score=0.8771, lddt=0.7932),
+                PublishedScores(program="HelixFold", source=_HELIXFOLD_PAPER, tm_score=0.8771, lddt=0.7932),
                 PublishedScores(
-                    program="AlphaFold 2", source=_HELIXFOLD, lddt=0.8022, remark="TM-score equal to HelixFold's"
+                    program="AlphaFold 2", source=_HELIXFOLD_PAPER, lddt=0.8022, remark="TM-score equal to HelixFold's"
                 ),
             ),
         ),
         "casp15": TargetList(
-            path=_LISTS / "casp15.tsv",
+            path=_LISTS_DIRECTORY / "casp15.tsv",
             what="domains of CASP15",
             count=96,
             origin=(
@@ -72,7 +76,7 @@ TARGET_LISTS: Mapping[str, TargetList] = MappingProxyType(
             published=(),
         ),
         "cameo_2021": TargetList(
-            path=_LISTS / "cameo_2021.tsv",
+            path=_LISTS_DIRECTORY / "cameo_2021.tsv",
             what="chains of CAMEO, 2021-09-04 to 2022-02-19",
             count=371,
             origin=(
@@ -81,14 +85,14 @@ TARGET_LISTS: Mapping[str, TargetList] = MappingProxyType(
                 "so one chain here is not among them"
             ),
             published=(
-                PublishedScores(program="HelixFold", source=_HELIXFOLD, tm_score=0.8885, lddt=0.8344),
+                PublishedScores(program="HelixFold", source=_HELIXFOLD_PAPER, tm_score=0.8885, lddt=0.8344),
                 PublishedScores(
-                    program="AlphaFold 2", source=_HELIXFOLD, lddt=0.8494, remark="TM-score equal to HelixFold's"
+                    program="AlphaFold 2", source=_HELIXFOLD_PAPER, lddt=0.8494, remark="TM-score equal to HelixFold's"
                 ),
             ),
         ),
         "cameo_2022": TargetList(
-            path=_LISTS / "cameo_2022.tsv",
+            path=_LISTS_DIRECTORY / "cameo_2022.tsv",
             what="chains of CAMEO, August 2022",
             count=60,
             origin=(
@@ -98,7 +102,7 @@ TARGET_LISTS: Mapping[str, TargetList] = MappingProxyType(
             published=(PublishedScores(program="HelixFold", source="HelixFold's README", tm_score=0.9026),),
         ),
         "pdb_2022_2025": TargetList(
-            path=_LISTS / "pdb_2022_2025.tsv",
+            path=_LISTS_DIRECTORY / "pdb_2022_2025.tsv",
             what="biological assemblies of PDB entries released from 2022 to 2025",
             count=1000,
             origin=(
@@ -112,7 +116,7 @@ TARGET_LISTS: Mapping[str, TargetList] = MappingProxyType(
 )
 
 
-_BETWEEN_FILES = ";"
+_FILE_SEPARATOR = ";"
 _COLUMNS = ("id", "sequence", "references", "msa", "templates", "date")
 
 
@@ -188,7 +192,7 @@ def _rows(path: Path) -> Iterator[BenchmarkRow]:
 
 
 def _files(cell: str) -> tuple[str, ...]:
-    return tuple(name for part in cell.split(_BETWEEN_FILES) if (name := part.strip()))
+    return tuple(name for part in cell.split(_FILE_SEPARATOR) if (name := part.strip()))
 
 
 def _date(path: Path, line: int, name: str, cell: str) -> date | None:

@@ -40,7 +40,8 @@ def compare_benchmark(
 ) -> BenchmarkResults:
     """Compare each target's best prediction (or all) in the directory `predictions` with its references.
 
-    Scores equal the result of `compare_files` for the same pair of files. `run` counts one step per target.
+    Scores equal the result of `compare_files` for the same pair of files. `run` counts one step per target, and records
+    the failures, for example of a target without finished predictions.
     """
     results: list[Evaluated] = []
     sizes: dict[str, TargetSize] = {}

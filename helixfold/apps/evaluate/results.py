@@ -16,9 +16,10 @@ from helixfold.analysis.scores import Scores
 from helixfold.results.text_tables import aligned, rounded, tab_separated
 from helixfold.results.writing import to_json, write_file
 
+# Headings of the scores on the screen, by column of scores.tsv.
 HEADINGS = {"lddt": "lDDT", "lddt_ca": "lDDT-CA", "tm_score": "TM", "gdt_ts": "GDT-TS", "gdt_ha": "GDT-HA"}
 HEADINGS |= {"rmsd": "RMSD", "plddt": "pLDDT"}
-_MAX_NAME = 32  # characters of a name on the screen
+_MAX_NAME_CHARACTERS = 32  # characters of a name on the screen
 
 
 def write_evaluation(
@@ -30,8 +31,8 @@ def write_evaluation(
 ) -> None:
     """Write scores.tsv, residues.tsv, scores.json, and the tables of complexes (`write_complexes`).
 
-    There must be at least one result. `unused` are references without a prediction, and `more` are further entries of
-    scores.json.
+    There must be at least one result. `failures` are reasons by target, `unused` are references without a prediction,
+    and `more` are further entries of scores.json.
     """
     rows = [score_row(result) for result in results]
     write_file(directory / "scores.tsv", tab_separated(list(rows[0]), [list(row.values()) for row in rows]))
@@ -70,7 +71,7 @@ def screen_table(results: Sequence[Evaluated], sizes: Mapping[str, TargetSize] |
         if scores.compared < scores.residues:
             residues = f"{scores.compared}/{scores.residues}"
         target = each.target if each.rank == 0 else f"{each.target}, rank {each.rank}"
-        names = [printable(name, _MAX_NAME) for name in (target, reference)]
+        names = [printable(name, _MAX_NAME_CHARACTERS) for name in (target, reference)]
         size = [str(sizes[each.target].residues), f"{sizes[each.target].rows:,}"] if sizes is not None else []
         lines.append([*names, *size, residues, *(_formatted(name, getattr(scores, name)) for name in MEASURES)])
     summary = summary_of(results)
@@ -149,7 +150,7 @@ def complex_table(results: Sequence[Evaluated]) -> Iterator[str]:
             chains = f"{chains}/{comparison.reference_chains}"
         lines.append(
             [
-                *(printable(name, _MAX_NAME) for name in (target, result.reference)),
+                *(printable(name, _MAX_NAME_CHARACTERS) for name in (target, result.reference)),
                 chains,
                 str(len(comparison.interfaces)),
                 *("-" if score is None else f"{score:.3f}" for score in (comparison.dockq, comparison.interface_lddt)),
