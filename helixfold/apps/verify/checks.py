@@ -74,12 +74,13 @@ class Findings:
 
 # Parameters of trained networks are far below this limit. A flipped bit in a float32's exponent gives larger values.
 MAX_VALUE = 1e6
-LISTED = 5
+LISTED = 5  # arrays with wrong values that a message names; others are counted
 
 
 def check_file(path: Path, preset: Preset, *, published: bool) -> list[Check]:
     """Check names, shapes and values of a file, and its checksum if `published` (it should be DeepMind's file).
 
+    If names or shapes are wrong, only this check is returned.
     Raise `InputError` if the file does not exist or its format is unknown.
     """
     form = file_format(path)
@@ -101,7 +102,10 @@ def check_file(path: Path, preset: Preset, *, published: bool) -> list[Check]:
 
 
 def problems_of(name: str, values: np.ndarray) -> list[str]:
-    """Return a description of the values that are not finite or too large for a trained network; empty if none."""
+    """Describe the values of an array that are not finite or too large for a trained network.
+
+    `name` is the array's name. Return a list with one description, or an empty list if all values are usual.
+    """
     unusual = ~(np.abs(values) < MAX_VALUE)
     if not unusual.any():
         return []

@@ -53,7 +53,10 @@ def run_network(
     *,
     plain: bool = False,
 ) -> Run:
-    """Run one recycling iteration on each batch; with `plain`, operators use their reference in plain PyTorch."""
+    """Run one recycling iteration on each batch, each from the outputs of the one before, and measure the cost.
+
+    `dtype` is the precision of the trunk. With `plain`, operators use their reference in plain PyTorch.
+    """
     device = batches[0].aatype.device
     reset_peak_memory(device)
     in_use, start = peak_memory(device), time.perf_counter()
@@ -94,7 +97,7 @@ def scores(outputs: Mapping[str, np.ndarray], seq_mask: Tensor) -> Arrays:
 
 
 def largest_deviation(values: np.ndarray, expected: np.ndarray) -> float:
-    """Return the largest deviation relative to the largest expected value; NaN if any value is NaN."""
+    """Return the largest absolute deviation over the largest absolute expected value; NaN if any value is NaN."""
     return float(np.abs(values - expected).max() / max(float(np.abs(expected).max()), 1e-12))
 
 
@@ -115,6 +118,7 @@ def _array(value: Tensor) -> np.ndarray:
     return (value if value.dtype == torch.float64 else value.float()).numpy()
 
 
+# Advice for errors if DeepMind's program cannot run.
 MISSING = "install it with pip install -c constraints.txt -e '.[parity]', or pass its interpreter as --jax-python"
 
 

@@ -53,7 +53,7 @@ MAX_SPREADS = 4.0
 # Maximum deviations in Å, pLDDT and pTM. The two published runs differ by 0.008, 0.003 and 0.00006.
 MAX_RMSD, MAX_MEAN_PLDDT, MAX_PTM = 0.1, 0.1, 0.001
 # Outputs that have other names in the published file.
-_THEIRS = {
+_PUBLISHED_NAMES = {
     "representations/msa_first_row": "prev/prev_msa_first_row",
     "representations/pair": "prev/prev_pair",
 }
@@ -88,7 +88,7 @@ def published_run(device: torch.device) -> PublishedRun:
         "template_pseudo_beta_mask": np.zeros((iterations, 0, residues), np.float32),
     }
     features = {**no_templates, **features}
-    ours = {theirs: name for name, theirs in _THEIRS.items()}
+    ours = {theirs: name for name, theirs in _PUBLISHED_NAMES.items()}
     outputs = {
         ours.get(name.removeprefix("outputs/"), name.removeprefix("outputs/")): value
         for name, value in arrays.items()
@@ -110,7 +110,10 @@ def published_run(device: torch.device) -> PublishedRun:
 
 
 def check_published(network: AlphaFold, expected: PublishedRun, dtype: torch.dtype, name: str) -> tuple[Check, Table]:
-    """Run the network on the published features, and compare every output within the limits of bfloat16 rounding."""
+    """Run the network on the published features, and compare every output within the limits of bfloat16 rounding.
+
+    `name` is the name of the precision in the texts of the check and the table.
+    """
     run = run_network(network, expected.batches, dtype)
     rows, failed = [], []
     for output, value in expected.outputs.items():
@@ -148,10 +151,12 @@ def check_published(network: AlphaFold, expected: PublishedRun, dtype: torch.dty
     )
 
 
+# Numbers of residues, MSA rows, extra MSA rows and recycling iterations of the fixed input.
 RESIDUES, ROWS, EXTRA_ROWS, PASSES = 24, 8, 12, 2
 TOLERANCE = 1e-4  # max deviation relative to the largest value of an output, in float32
 NOISE_FACTOR = 3.0  # or this factor times the deviation of float32 from float64, if that is larger
 HALF_FACTOR = 2.0  # max error relative to other implementations in the same 16-bit precision
+# Names of the most exact run and of DeepMind's program in tables, and of the fixed input in names of checks.
 EXACT = "float64, plain PyTorch"
 DEEPMIND = "DeepMind's program"
 FIXED = "24 fixed residues"
@@ -187,9 +192,10 @@ def compare_runs(
     *,
     python: Path | None,
 ) -> Findings:
-    """Run a network in float64, and in each dtype with helixfold's operators and plain PyTorch; compare all outputs.
+    """Run a network in each dtype with helixfold's operators and with plain PyTorch; compare all outputs.
 
-    With `python`, DeepMind's program is run as well, by that interpreter.
+    All runs are compared with a run in float64 on a CPU, and with float32 in plain PyTorch on a GPU. With `python`,
+    DeepMind's program is run as well, by that interpreter, except in float16. `dtypes` must include float32.
     """
     cpu = batches[0].aatype.device.type == "cpu"
     runs, checks = dict[str, Run](), list[Check]()
@@ -324,7 +330,8 @@ def verify(
     """Run all checks of a parameter file, and return their results; `say` is called with the name of each step.
 
     `published` means that the parameters should be DeepMind's and give the published outputs. `python` is the
-    interpreter for DeepMind's program; None skips it. Raise `InputError` if the format of the file is unknown.
+    interpreter for DeepMind's program; None skips it. If names, shapes or values are wrong, the network is not run.
+    Raise `InputError` if the format of the file is unknown.
     """
     target_device, findings = pick_device(device), Findings()
     say("reading the file")
@@ -378,6 +385,7 @@ def run(
 ) -> int:
     """Verify a parameter file and print the results; return 0, or 1 if a check failed.
 
+    `own` means that the parameters are not DeepMind's. `against` "jax" also runs DeepMind's program by `jax_python`.
     Raise `InputError` if the file cannot be read, or the options are invalid.
     """
     if "float32" not in dtypes:
