@@ -5,7 +5,7 @@ from typing import Final
 
 from data_pipeline.io.errors import InputError, printable
 
-_DIRECTORY: Final = Path(__file__).parent / "predict" / "example"
+_EXAMPLE_DIRECTORY: Final = Path(__file__).parent / "predict" / "example"
 
 
 def example_file(name: str) -> Path:
@@ -16,8 +16,8 @@ def example_file(name: str) -> Path:
     - 1shg.pdb: a template, the SH3 domain of spectrin (PDB 1SHG), with 34 % of the residues in common
     - strand_helix.pdb: an ideal peptide of 21 residues
     """
-    path = _DIRECTORY / name
-    names = sorted(each.name for each in _DIRECTORY.iterdir())
+    path = _EXAMPLE_DIRECTORY / name
+    names = sorted(each.name for each in _EXAMPLE_DIRECTORY.iterdir())
     if name not in names:
         raise InputError(f"unknown example file {printable(name)}; choose one of {', '.join(names)}")
     return path

@@ -11,7 +11,7 @@ from data_pipeline.search.entries import EntryServers, fetch_sequence, is_entry
 from helixfold.apps.options import PredictOptions
 from helixfold.runtime.standard_streams import print_note
 
-_DIRECTORY = "entries"  # in the cache
+_CACHE_FOLDER = "entries"  # in the cache
 
 
 def fetch_structure(name: str) -> Path:
@@ -25,7 +25,7 @@ def fetch_structure(name: str) -> Path:
 def _cache() -> Path:
     if (cache := user_cache()) is None:
         raise InputError(NO_CACHE)
-    return writable_cache(cache / _DIRECTORY)
+    return writable_cache(cache / _CACHE_FOLDER)
 
 
 def with_fetched_inputs(options: PredictOptions) -> PredictOptions:

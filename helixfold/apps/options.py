@@ -60,10 +60,11 @@ ToRelax = Literal["best", "all", "none"]
 DoctorDevice = Literal[
     "auto", "cpu", "cuda", "mps", "t4", "v100", "rtx3090", "rtx4090", "l4", "a100", "a100-80", "h100", "h200"
 ]
+# Part of messages about options for templates.
 NO_TEMPLATE_TABLE = "others come from the [templates] of a profile, or from AlphaFold's directory (--databases)"
 EXAMPLE, EXAMPLE_TEMPLATE = example_file("src_sh3.fasta"), example_file("1shg.pdb")
 TARGETS = Group.create_ordered("Targets")
-_PRESETS = "; ".join(f"{name}: {preset.summary}" for name, preset in PREDICTION_PRESETS.items())
+_PRESETS_HELP = "; ".join(f"{name}: {preset.summary}" for name, preset in PREDICTION_PRESETS.items())
 
 
 @option_group(TARGETS)
@@ -240,7 +241,7 @@ class ModelOptions:
             choices=tuple(PREDICTION_PRESETS),
             show_choices=False,
             metavar="NAME",
-            help=f"Set of models, recycling and ensembling; other options override it. {_PRESETS}.",
+            help=f"Set of models, recycling and ensembling; other options override it. {_PRESETS_HELP}.",
         ),
         Traits(recorded="predictions", alphafold="--model_preset"),
     ] = None

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+# Names of AlphaFold's models. Those for complexes are of three releases, the newest first.
 MONOMER = tuple(f"model_{number}" for number in range(1, 6))
 MONOMER_PTM = tuple(f"{name}_ptm" for name in MONOMER)
 MULTIMER = tuple(f"{name}_multimer{release}" for release in ("_v3", "_v2", "") for name in MONOMER)
@@ -9,7 +10,10 @@ MULTIMER = tuple(f"{name}_multimer{release}" for release in ("_v3", "_v2", "") f
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionPreset:
-    """A set of models, and the values of options that differ from the default (None: the default)."""
+    """A set of models, and the values of options that differ from the default (None: the default).
+
+    `summary` is its description in the help.
+    """
 
     summary: str
     models: tuple[str, ...]

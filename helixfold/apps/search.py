@@ -53,7 +53,7 @@ def written_directories(output: Path, names: Iterable[str]) -> tuple[Path, ...]:
 
 
 def shared_directories(targets: Iterable[AnyTarget]) -> list[Path]:
-    """Return the directories of search results that several of these complexes share."""
+    """Return the directories of search results that the complexes of a pulldown share, each once."""
     return sorted({path for each in targets if isinstance(each, ComplexInput) for path in each.shared_results})
 
 
@@ -98,12 +98,15 @@ def _search_ahead(targets: Mapping[Path, Target], plan: SearchPlan) -> None:
 
 
 def contacts_of(plan: SearchPlan) -> list[ServerContact]:
-    """Return the contact with each server of a plan; its `problem` is set once the server has been given up."""
+    """Return the contact with the server of each alignment search; `problem` is set once a server was given up."""
     return [step.tool.server.contact for step in plan.alignments if isinstance(step.tool, ServerSearch)]
 
 
 def prepare_in(directory: Path, target: AnyTarget, plan: SearchPlan) -> PreparedTarget | PreparedComplex:
-    """Run the searches of a target, write their results and the features into its directory, and return both."""
+    """Run the searches of a target, write their results and the features into its directory, and return both.
+
+    Results of earlier searches in the directory are reused.
+    """
     prepared = prepare_any(target, plan, SEARCHES.path(directory))
     save_features(FEATURES.path(directory), prepared.features)
     return prepared
@@ -295,7 +298,7 @@ def convert_features(paths: Sequence[Path], output: Path) -> int:
 
 
 def check_earlier(output: Path, sequences: Mapping[str, str]) -> None:
-    """Raise `InputError` if the output directory has other proteins or files with the names of these targets.
+    """Raise `InputError` if the output directory has other proteins, files or links with the names of these targets.
 
     `sequences` has the sequence of each target by directory name.
     """

@@ -22,17 +22,17 @@ from helixfold.runtime.options import changed_options
 from helixfold.runtime.standard_streams import print_note
 
 # Values of --msa-mode that use a server (ColabFold's names), and the corresponding modes of the server.
-_PAIRS_ENVIRONMENTAL = "mmseqs2_uniref_env_envpair"
+_ENVIRONMENTAL_PAIRS_MODE = "mmseqs2_uniref_env_envpair"
 _SERVER_MODES: dict[str, Mode] = {
     "server": "env",
     "mmseqs2_uniref_env": "env",
     "mmseqs2_uniref": "all",
-    _PAIRS_ENVIRONMENTAL: "env",
+    _ENVIRONMENTAL_PAIRS_MODE: "env",
 }
-_INSTEAD_OF_SERVER = (
+_ADVICE_WITHOUT_SERVER = (
     "without it, pass --msa FILE or --database FASTA, or fold the sequence alone with --msa-mode single_sequence"
 )
-_EXCLUDED = {
+_EXCLUDED_OPTIONS = {
     "single_sequence": ("--msa", "--databases", "--database", "--msa-server"),
     "databases": ("--msa-server",),
     "files": ("--database", "--msa-server"),
@@ -40,7 +40,7 @@ _EXCLUDED = {
 
 
 # Options that name a source of alignments, or targets that have them.
-_SOURCES = frozenset(("--msa", "--databases", "--database", "--msa-server", "--features"))
+_SOURCE_OPTIONS = frozenset(("--msa", "--databases", "--database", "--msa-server", "--features"))
 Options = TypeVar("Options", bound=SearchOptions)
 
 
@@ -54,7 +54,7 @@ def with_site_sources(options: Options, targets: Sequence[AnyTarget] = (), *, an
     site, names, mode = site_configuration(), set(changed_options(options)), options.msa_mode
     asks_server = mode in _SERVER_MODES or options.msa_server is True
     asks_databases = mode == "databases" and not names & {"--databases", "--database"}
-    is_open = mode == "auto" and not names & _SOURCES
+    is_open = mode == "auto" and not names & _SOURCE_OPTIONS
     if site.databases is not None and (asks_databases or (is_open and not asks_server)):
         key, option, value = "databases", "--databases", str(site.databases)
         changed = replace(options, databases=site.databases)
@@ -113,10 +113,10 @@ def plan_of(options: SearchOptions, *, announce: bool = True, dry_run: bool = Fa
             url=url,
             mode=_SERVER_MODES.get(options.msa_mode, "env"),
             pair_strategy=options.pair_strategy,
-            pair_environmental=options.msa_mode == _PAIRS_ENVIRONMENTAL,
+            pair_environmental=options.msa_mode == _ENVIRONMENTAL_PAIRS_MODE,
             timeout=options.msa_server_timeout,
             max_wait=options.msa_server_wait,
-            instead=_INSTEAD_OF_SERVER,
+            instead=_ADVICE_WITHOUT_SERVER,
         )
     server_name = "" if url is None else printable(without_password(url))
     server_note = [f"sequences {'would be' if dry_run else 'are'} sent to {server_name}"] if server_name else []
@@ -154,7 +154,7 @@ def server_of(options: SearchOptions) -> str | None:
     Raise `InputError` for options that contradict --msa-mode.
     """
     mode, names = options.msa_mode, changed_options(options)
-    for name in _EXCLUDED.get(mode, ("--databases", "--database") if mode in _SERVER_MODES else ()):
+    for name in _EXCLUDED_OPTIONS.get(mode, ("--databases", "--database") if mode in _SERVER_MODES else ()):
         if name in names:
             raise InputError(
                 f"--msa-mode {mode} and {name} cannot be combined; leave one of them out "
@@ -197,7 +197,10 @@ def _has_alignments(target: AnyTarget) -> bool:
 
 
 def search_identities(plan: SearchPlan) -> tuple[str, ...]:
-    """Return a line for each search of a plan with everything that determines its result."""
+    """Return a line for each search for alignments and templates of a plan, with everything that determines its result.
+
+    Searches for paired rows of complexes are not included.
+    """
     steps = [step.tool.identity() for step in plan.alignments]
     if plan.templates is not None:
         steps.append(_template_identity(plan.templates))

@@ -34,7 +34,7 @@ from helixfold.results.failures import failures_of_input
 from helixfold.results.file_table import CHAIN_SEARCHES
 from helixfold.runtime.options import changed_options
 
-_MAX_NAME = 60  # characters of a protein's name in the name of a directory of searches
+_MAX_NAME_CHARACTERS = 60  # characters of a protein's name in the name of a directory of searches
 
 
 def skippable_problems(skip_invalid: bool) -> InputProblems | None:
@@ -43,10 +43,10 @@ def skippable_problems(skip_invalid: bool) -> InputProblems | None:
 
 
 def failures_of_skipped(problems: InputProblems, names: Collection[str], *, announce: bool) -> dict[str, str]:
-    """Return the errors of skipped targets in the form of failures.json.
+    """Return the errors of skipped targets in the form of failures.json: reasons by name.
 
-    `names` are the directories of the valid targets. With `announce`, the errors are printed. If no target is valid,
-    all errors are raised together.
+    `names` are the names of the valid targets' directories. With `announce`, the errors are printed. If no target is
+    valid, all errors are raised together.
     """
     if not names:
         problems.raise_all()
@@ -193,7 +193,7 @@ def _in_complexes(
 
 def _directory(name: str, sequence: str) -> str:
     """Return the name of the directory with the searches for a sequence, which is the same in every run."""
-    return f"{directory_name(name)[:_MAX_NAME]}_{hashlib.sha256(sequence.encode()).hexdigest()[:8]}"
+    return f"{directory_name(name)[:_MAX_NAME_CHARACTERS]}_{hashlib.sha256(sequence.encode()).hexdigest()[:8]}"
 
 
 def _entry(each: PulldownComplex, output: Path) -> PulldownEntry:
