@@ -52,9 +52,10 @@ GROUPS = {
         "completion": "Print a script that completes commands and options in a shell.",
     },
 }
+# All commands with their summaries.
 COMMANDS = {name: summary for commands in GROUPS.values() for name, summary in commands.items()}
 PLACES = {"completion": "app:completion", "fetch": "submit:fetching"}
-_USUAL = CommonOptions()
+_DEFAULT_OPTIONS = CommonOptions()
 # Commands of earlier versions and their replacements.
 RENAMED = {
     "layouts": "plan --layouts, with --hardware h100x128 for --machine h100 --ranks 128",
@@ -98,9 +99,9 @@ def application(words: Sequence[str]) -> App:
 
 
 def run(words: Sequence[str]) -> Any:
-    """Run the command that `words` name, and return its result.
+    """Run the command that `words` name, and return its result, usually an exit code; or print help and return 0.
 
-    Raise `InputError` for an unknown command or for invalid options.
+    `words` are the arguments after `helixfold`. Raise `InputError` for an unknown command or for invalid options.
     """
     app = application(words)
     config = ConfigFile(COMMANDS)
@@ -127,7 +128,7 @@ def run(words: Sequence[str]) -> Any:
         raise InputError(f"unknown command {rest[0]!r}; {advice} {help_option}") from None
     except cyclopts.CycloptsError as error:
         raise InputError(f"{_sentence(error, words)} {help_option}") from None
-    common = bound.arguments.pop("shared_options", _USUAL)
+    common = bound.arguments.pop("shared_options", _DEFAULT_OPTIONS)
     if common.quiet and common.verbose:
         raise InputError(f"--quiet and --verbose cannot be combined {help_option}")
     set_verbosity("quiet" if common.quiet else "verbose" if common.verbose else "normal")
@@ -171,7 +172,7 @@ def _expected(argument: Argument, kind: Any, word: str) -> str:
     return choice_problem(word, choices) if choices else f"cannot be {word!r}"
 
 
-_COMPLETION = """install:
+_INSTALLATION_HELP = """install:
   helixfold completion bash > ~/.helixfold-completion.bash
       for bash, with the line "source ~/.helixfold-completion.bash" in ~/.bashrc
   helixfold completion zsh > ~/.zfunc/_helixfold
@@ -184,7 +185,7 @@ Print the script again after an update of helixfold.
 completion = Command(
     name="completion",
     usage="helixfold completion SHELL\nexample: helixfold completion bash > helixfold-completion.bash",
-    help_epilogue=_COMPLETION,
+    help_epilogue=_INSTALLATION_HELP,
 )
 
 

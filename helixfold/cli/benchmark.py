@@ -108,4 +108,5 @@ def ablation(options: AblationOptions = _ABLATION) -> int:
     return ablation.run(options)
 
 
+# Names of the benchmarks, in the order of the help.
 BENCHMARKS = [name for name in app if not name.startswith("-")]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["weights", "searches", "databases", "templates", "entries", "loops", "all"]
 _DAY = 86400
-_KINDS = """kinds:
+_HELP_KINDS = """kinds:
   weights     parameters of `helixfold weights download`
   searches    results of MMseqs2 searches in ColabFold's databases
   databases   FASTA files converted for MMseqs2
@@ -28,7 +28,7 @@ Results of predictions, and the alignments in their directories, are not in the 
 app = Command(
     name="cache",
     usage="helixfold cache [prune KIND...] [options]\nexample: helixfold cache prune searches --older-than 90",
-    help_epilogue=_KINDS,
+    help_epilogue=_HELP_KINDS,
     group_commands=Group.create_ordered("Actions"),
 )
 _Days = Annotated[int, reads(whole_number(0, 100_000), "DAYS")]

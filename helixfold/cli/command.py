@@ -37,7 +37,7 @@ class CommonOptions:
     ] = False
 
 
-_USUAL = CommonOptions()
+_DEFAULT_OPTIONS = CommonOptions()
 
 
 class Command(App):
@@ -79,12 +79,12 @@ def _with_common_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function with the same options plus the common ones, which `helixfold.cli.app.run` applies."""
 
     @wraps(function)
-    def command(*arguments: Any, shared_options: CommonOptions = _USUAL, **more: Any) -> Any:
+    def command(*arguments: Any, shared_options: CommonOptions = _DEFAULT_OPTIONS, **more: Any) -> Any:
         return function(*arguments, **more)
 
     signature = inspect.signature(function)
     shared = inspect.Parameter(
-        "shared_options", inspect.Parameter.KEYWORD_ONLY, default=_USUAL, annotation=CommonOptions
+        "shared_options", inspect.Parameter.KEYWORD_ONLY, default=_DEFAULT_OPTIONS, annotation=CommonOptions
     )
     parameters = [*signature.parameters.values(), shared]
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]

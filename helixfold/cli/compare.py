@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from helixfold.cli.command import Command
 from helixfold.runtime.standard_streams import optional_output
 
-DIFFERENT = 1
+DIFFERENT = 1  # the exit code for results that differ
 app = Command(
     name="compare",
     usage="helixfold compare FIRST SECOND [--json]\nexample: helixfold compare run1/protein run2/protein",

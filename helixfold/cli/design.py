@@ -10,7 +10,7 @@ from helixfold.apps.design.options import BinderCommand, DesignCommand, MpnnWeig
 from helixfold.cli.command import Command
 from helixfold.runtime.options import Integer, Number, Output, reads, whole_number
 
-_USUAL, _USUAL_BINDER = DesignCommand(), BinderCommand()
+_DEFAULT_OPTIONS, _DEFAULT_BINDER_OPTIONS = DesignCommand(), BinderCommand()
 _Length = Annotated[int, reads(whole_number(2, 2000), "N")]
 _Structures = Annotated[Path, Parameter(name="STRUCTURE", required=True)]
 _Words = Annotated[tuple[str, ...], Parameter(metavar="RESIDUES...")]
@@ -25,7 +25,7 @@ app = Command(
 
 @app.command(usage="helixfold design hallucination --length N [options]")
 def hallucination(
-    *, length: _Length, name: str = "hallucination", cyclic: bool = False, options: DesignCommand = _USUAL
+    *, length: _Length, name: str = "hallucination", cyclic: bool = False, options: DesignCommand = _DEFAULT_OPTIONS
 ) -> int:
     """Design proteins of any fold.
 
@@ -50,7 +50,7 @@ def fixbb(
     chain: Annotated[str | None, Parameter(metavar="ID", show_default="the only one")] = None,
     fixed_residues: Annotated[_Words, Parameter(alias="--fixed")] = (),
     cyclic: bool = False,
-    options: DesignCommand = _USUAL,
+    options: DesignCommand = _DEFAULT_OPTIONS,
 ) -> int:
     """Design sequences for given backbones.
 
@@ -85,7 +85,7 @@ def partial_design(
     length: Annotated[_Length | None, Parameter(show_default="the structure's")] = None,
     start: Annotated[int, reads(whole_number(1, 2000), "N")] = 1,
     keep_sequence: bool = False,
-    options: DesignCommand = _USUAL,
+    options: DesignCommand = _DEFAULT_OPTIONS,
 ) -> int:
     """Design proteins around a motif, such as an active site.
 
@@ -127,7 +127,7 @@ def binder(
     target_chains: Annotated[tuple[str, ...], Parameter(metavar="ID...", show_default="all")] = (),
     hotspots: _Words = (),
     cyclic: bool = False,
-    options: BinderCommand = _USUAL_BINDER,
+    options: BinderCommand = _DEFAULT_BINDER_OPTIONS,
 ) -> int:
     """Design binders for a target protein.
 

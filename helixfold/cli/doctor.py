@@ -10,15 +10,15 @@ from cyclopts import Parameter
 from helixfold.apps.options import TARGETS, OperatorOptions, SearchOptions
 from helixfold.cli.command import Command
 
-_SEARCH, _OPERATORS = SearchOptions(), OperatorOptions()
+_DEFAULT_SEARCH, _DEFAULT_OPERATORS = SearchOptions(), OperatorOptions()
 app = Command(name="doctor", usage="helixfold doctor [FILE...] [options]\nexample: helixfold doctor")
 
 
 @app.default
 def doctor(
     *inputs: Annotated[Path, Parameter(name="FILE", group=TARGETS)],
-    search: SearchOptions = _SEARCH,
-    operators: OperatorOptions = _OPERATORS,
+    search: SearchOptions = _DEFAULT_SEARCH,
+    operators: OperatorOptions = _DEFAULT_OPERATORS,
 ) -> None:
     """Check this installation: devices, memory, models and the lengths that fit, configuration files, search programs
     and databases. With FILE, also show which alignments, templates and models each target would use.

@@ -12,8 +12,8 @@ from helixfold.cli.command import Command
 from helixfold.runtime.options import MOST_USED, Output, changed_options
 from helixfold.runtime.standard_streams import optional_output, print_note, print_summary
 
-_USUAL = BenchmarkOptions()
-_EXAMPLES = """more examples:
+_DEFAULT_OPTIONS = BenchmarkOptions()
+_HELP_EXAMPLES = """more examples:
   helixfold evaluate --benchmark targets.tsv --output benchmark
       predict the targets of a table into benchmark/predictions/, and compare them
   helixfold evaluate --benchmark casp14 --data natives/ sequences.fasta alignments/
@@ -24,7 +24,7 @@ app = Command(
     usage="helixfold evaluate PREDICTIONS REFERENCES [options]\n"
     "       helixfold evaluate --benchmark FILE [options]\n"
     "example: helixfold evaluate predictions/ references/",
-    help_epilogue=_EXAMPLES,
+    help_epilogue=_HELP_EXAMPLES,
 )
 
 
@@ -37,7 +37,7 @@ def evaluate(
     *,
     output: Annotated[Output, Parameter(group=MOST_USED)] = Path("evaluation"),
     all_ranks: Annotated[bool, Parameter(group=MOST_USED)] = False,
-    options: BenchmarkOptions = _USUAL,
+    options: BenchmarkOptions = _DEFAULT_OPTIONS,
     command: Annotated[tuple[str, ...], Parameter(parse=False)] = (),
 ) -> int:
     """Compare predictions with known structures: lDDT, TM-score, GDT and RMSD; for complexes also DockQ, interface lDDT

@@ -59,7 +59,7 @@ class FeaturesOptions(StoreOptions, ComplexOptions, SearchOptions, FeatureTarget
     """All options of `helixfold features`."""
 
 
-_USUAL = FeaturesOptions()
+_DEFAULT_OPTIONS = FeaturesOptions()
 app = Command(
     name="features",
     usage="helixfold features FILE... [--output DIR] [options]\n"
@@ -73,7 +73,7 @@ app = Command(
 @app.default
 def features(
     *inputs: Annotated[Path, Parameter(name="FILE", group=MOST_USED)],
-    options: FeaturesOptions = _USUAL,
+    options: FeaturesOptions = _DEFAULT_OPTIONS,
 ) -> int:
     """Make the features of targets, for `helixfold predict --features`. With --structures, make a training set for
     `helixfold train`. Run the same command again to finish or extend the output.

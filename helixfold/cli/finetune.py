@@ -6,7 +6,7 @@ from data_pipeline.io.errors import InputError
 from helixfold.cli.command import Command
 from helixfold.training.finetune.options import FinetuneOptions
 
-_EXAMPLES = """more examples:
+_HELP_EXAMPLES = """more examples:
   helixfold finetune kinases/ --held-out kinases.txt --output kinases_lora
       compare the held-out chains before and after
   helixfold predict protein.fasta --adapter kinases_lora/adapter.safetensors
@@ -19,12 +19,12 @@ Run the same command again to resume.
 _USAGE = (
     "helixfold finetune TRAINING_SET --output DIR [options]\nexample: helixfold finetune kinases/ --output kinases_lora"
 )
-_USUAL = FinetuneOptions()
-app = Command(name="finetune", usage=_USAGE, help_epilogue=_EXAMPLES)
+_DEFAULT_OPTIONS = FinetuneOptions()
+app = Command(name="finetune", usage=_USAGE, help_epilogue=_HELP_EXAMPLES)
 
 
 @app.default
-def finetune(training_set: Path | None = None, /, *, options: FinetuneOptions = _USUAL) -> int:
+def finetune(training_set: Path | None = None, /, *, options: FinetuneOptions = _DEFAULT_OPTIONS) -> int:
     """Adapt a trained model to a training set made by `helixfold features`, or to values in a table: with a low-rank
     adapter, or by training the heads or all parameters.
 

@@ -15,8 +15,8 @@ from cyclopts import App, Argument, ArgumentCollection, Group
 from helixfold.cli.command import shown_names
 
 _OPTION_COLUMN, _COMMAND_COLUMN = 28, 14  # where the descriptions begin
-_TYPES = {Path: "PATH", str: "STR", int: "N", float: "NUMBER"}
-_FLAGS = {"-h, --help": "Display this message and exit.", "--version": "Display application version."}
+_PLACEHOLDERS = {Path: "PATH", str: "STR", int: "N", float: "NUMBER"}
+_GENERAL_OPTIONS = {"-h, --help": "Display this message and exit.", "--version": "Display application version."}
 
 
 def help_page(app: App, name: str, commands: dict[str, dict[str, str]] | None = None) -> str:
@@ -29,11 +29,11 @@ def help_page(app: App, name: str, commands: dict[str, dict[str, str]] | None = 
     for title, summaries in (commands or commands_of(app)).items():
         paragraphs.append(_section(f"{title}:", summaries, width, _COMMAND_COLUMN))
     if commands is not None:
-        paragraphs.append(_section("Options:", _FLAGS, width, _OPTION_COLUMN))
+        paragraphs.append(_section("Options:", _GENERAL_OPTIONS, width, _OPTION_COLUMN))
     if app.default_command is not None:
         for group, arguments in groups_of(app.assemble_argument_collection(parse_docstring=True)):
             title = "Options" if group.name == "Parameters" else group.name
-            rows = {f"{name_of(each)} {value_of(each)}".strip(): _text(each) for each in arguments}
+            rows = {f"{name_of(each)} {value_of(each)}".strip(): _help_text(each) for each in arguments}
             paragraphs.append(_section(_title(title, group, width), rows, width, _OPTION_COLUMN))
     if app.help_epilogue:
         paragraphs.append("\n".join(_wrapped(line, width) for line in app.help_epilogue.splitlines()))
@@ -61,7 +61,7 @@ def groups_of(arguments: ArgumentCollection) -> Iterator[tuple[Group, list[Argum
     """Yield the groups of options in the help, in order, each with its options."""
     visible = arguments.filter_by(show=True)
     named = {group.name: group for group in visible.groups if group.show}
-    for group in sorted(named.values(), key=_place):
+    for group in sorted(named.values(), key=_sort_key):
         own = visible.filter_by(group=group)
         yield group, sorted(own, key=lambda argument: argument.index is None)
 
@@ -85,7 +85,7 @@ def value_of(argument: Argument) -> str:
         return argument.parameter.metavar.replace("...", " ...")
     if choices := argument.get_choices():
         return f"{{{','.join(choices)}}}{several}"
-    return next((name for kind, name in _TYPES.items() if kind in kinds), "VALUE") + several
+    return next((name for kind, name in _PLACEHOLDERS.items() if kind in kinds), "VALUE") + several
 
 
 def default_of(argument: Argument) -> str:
@@ -105,7 +105,7 @@ def show_default(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def _place(group: Group) -> tuple[Any, ...]:
+def _sort_key(group: Group) -> tuple[Any, ...]:
     """Return the sort key of a group, from the `sort_key` of `Group.create_ordered`."""
     key = group.sort_key
     if not isinstance(key, tuple):  # groups of cyclopts itself
@@ -118,7 +118,7 @@ def _title(title: str, group: Group, width: int) -> str:
     return "\n".join(textwrap.wrap(f"{title}{f' ({note})' if note else ''}:", width))
 
 
-def _text(argument: Argument) -> str:
+def _help_text(argument: Argument) -> str:
     default = default_of(argument)
     note = f"(default: {default})" if default else "(required)" if argument.required else ""
     return f"{_flat(argument.parameter.help)} {note}".strip()

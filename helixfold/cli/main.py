@@ -19,9 +19,9 @@ from helixfold.runtime.interruption import INTERRUPTED, Interruption, print_inte
 from helixfold.runtime.openmp import sleep_while_waiting
 from helixfold.runtime.standard_streams import OUTPUT_NAME, command_streams, is_verbose, restored_verbosity
 
-_MAX_MESSAGE = 4000  # characters
-FAILED, WRONG_INPUT = 1, 2
-_NEED_LITTLE = {"-h", "--help", "--version"}
+_MAX_MESSAGE_CHARACTERS = 4000  # characters
+FAILED, WRONG_INPUT = 1, 2  # exit codes
+_WORDS_NEEDING_LITTLE_MEMORY = {"-h", "--help", "--version"}
 # Minimum bytes of address space. With less, PyTorch and NumPy abort the process during import (on two processors).
 _MIN_ADDRESS_SPACE = 768 * 2**20
 
@@ -34,7 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     sleep_while_waiting()
     with restored_verbosity(), ending_command(main.__code__) as end:
-        if (limit := _address_space()) is not None and limit < _MIN_ADDRESS_SPACE and not _NEED_LITTLE & {*words}:
+        if (
+            (limit := _address_space()) is not None
+            and limit < _MIN_ADDRESS_SPACE
+            and not _WORDS_NEEDING_LITTLE_MEMORY & {*words}
+        ):
             raise MemoryError
         # The import is here, so that Ctrl-C during imports is handled as at any other time.
         with collecting_no_garbage():
@@ -151,7 +155,7 @@ def _address_space() -> int | None:
 
 def _say(problem: str) -> None:
     """Print an error as one line without control characters, which a file name may contain."""
-    print(f"helixfold: error: {printable(problem, _MAX_MESSAGE)}", file=sys.stderr)
+    print(f"helixfold: error: {printable(problem, _MAX_MESSAGE_CHARACTERS)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 from helixfold.cli.command import Command
 from helixfold.training.options import PlanOptions
 
-_USUAL = PlanOptions()
-_EXAMPLES = """more examples:
+_DEFAULT_OPTIONS = PlanOptions()
+_HELP_EXAMPLES = """more examples:
   helixfold plan --hardware h100x256 --layouts --parallel-blocks
       all layouts on 256 GPUs, including branch parallelism
   helixfold plan --hardware h100x128 --step-seconds 1.8 5.5
@@ -13,11 +13,11 @@ _EXAMPLES = """more examples:
       a small training on this machine, measured with examples of the training set, with 1 and 2 ranks
 """
 _USAGE = "helixfold plan [--hardware KINDxN...] [options]\nexample: helixfold plan --hardware a100x128 a100x256+512"
-app = Command(name="plan", usage=_USAGE, help_epilogue=_EXAMPLES)
+app = Command(name="plan", usage=_USAGE, help_epilogue=_HELP_EXAMPLES)
 
 
 @app.default
-def plan(options: PlanOptions = _USUAL) -> None:
+def plan(options: PlanOptions = _DEFAULT_OPTIONS) -> None:
     """Estimate how many days a training takes on given hardware, next to published trainings.
 
     The estimate uses the fastest layout of ranks: dp groups train on their own samples, and the bp x dap ranks of a

@@ -17,7 +17,7 @@ from helixfold.runtime.options import MOST_USED
 if TYPE_CHECKING:
     from data_pipeline.features.complexes.complex_input import AnyTarget
 
-_EXAMPLES = """more examples:
+_HELP_EXAMPLES = """more examples:
   helixfold predict --example
       predict the protein that comes with helixfold, to try the installation
   helixfold predict msas/ --preset monomer_ptm --num-seeds 2 --output results
@@ -28,15 +28,15 @@ _EXAMPLES = """more examples:
 Run the same command again to resume: finished predictions are kept.
 """
 _USAGE = "helixfold predict FILE... [--output DIR] [options]\nexample: helixfold predict protein.fasta --msa-server"
-_OPTIONS, _OTHERS = PredictOptions(), CompatibilityOptions()
-app = Command(name="predict", usage=_USAGE, help_epilogue=_EXAMPLES)
+_DEFAULT_OPTIONS, _DEFAULT_OTHERS = PredictOptions(), CompatibilityOptions()
+app = Command(name="predict", usage=_USAGE, help_epilogue=_HELP_EXAMPLES)
 
 
 @app.default
 def predict(
     *inputs: Annotated[Path, Parameter(name="FILE", group=MOST_USED)],
-    options: PredictOptions = _OPTIONS,
-    others: CompatibilityOptions = _OTHERS,
+    options: PredictOptions = _DEFAULT_OPTIONS,
+    others: CompatibilityOptions = _DEFAULT_OTHERS,
     command: Annotated[tuple[str, ...], Parameter(parse=False)] = (),
 ) -> int:
     """Predict the structures of proteins and complexes. Each target gets its own output directory with PDB and mmCIF
@@ -57,7 +57,7 @@ def predict(
 
 
 def predict_on_devices(options: PredictOptions, given_targets: "Sequence[AnyTarget] | None" = None) -> int:
-    """Predict `given_targets`, or the targets in the files of the options, in one process per device.
+    """Predict `given_targets`, or the targets in the files of the options, in one process per device or on a cluster.
 
     Return the exit code: 0, or 1 or 3 if a target failed. Raise `InputError` for invalid input found in this process;
     other processes print the error and return 2.

@@ -10,7 +10,7 @@ from helixfold.apps.score.options import ScanOptions
 from helixfold.cli.command import Command
 from helixfold.runtime.options import MOST_USED
 
-_EXAMPLES = """more examples:
+_HELP_EXAMPLES = """more examples:
   helixfold scan complex.fasta --positions A.30 B.all --to A
       alanine scan of one residue of chain A and of all of chain B
   helixfold scan protein.fasta --table mutations.tsv
@@ -22,13 +22,14 @@ _USAGE = (
     "helixfold scan FILE... [--output DIR] [options]\n"
     "example: helixfold scan protein.fasta --positions 10-20 --msa-server"
 )
-_USUAL = ScanOptions()
-app = Command(name="scan", usage=_USAGE, help_epilogue=_EXAMPLES)
+_DEFAULT_OPTIONS = ScanOptions()
+app = Command(name="scan", usage=_USAGE, help_epilogue=_HELP_EXAMPLES)
 
 
 @app.default
 def scan(
-    *inputs: Annotated[Path, Parameter(name="FILE", group=MOST_USED, required=True)], options: ScanOptions = _USUAL
+    *inputs: Annotated[Path, Parameter(name="FILE", group=MOST_USED, required=True)],
+    options: ScanOptions = _DEFAULT_OPTIONS,
 ) -> int:
     """Predict mutants of proteins and complexes from the wild type's alignment, and compare them with the wild type:
     pLDDT, PAE, lDDT between the structures, and the network's likelihood of each amino acid.

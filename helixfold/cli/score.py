@@ -10,7 +10,7 @@ from helixfold.apps.score.options import ScoreOptions
 from helixfold.cli.command import Command
 from helixfold.runtime.options import MOST_USED
 
-_EXAMPLES = """more examples:
+_HELP_EXAMPLES = """more examples:
   helixfold score --rescore predictions/ colabfold/ --model model_2_ptm
       score the ranked models of earlier predictions with another model
   helixfold score --binders designs/
@@ -21,14 +21,14 @@ Run the same command again to resume: finished structures are kept.
 _USAGE = (
     "helixfold score STRUCTURE... [--output DIR] [options]\nexample: helixfold score decoys/ --reference native.pdb"
 )
-_USUAL = ScoreOptions()
-app = Command(name="score", usage=_USAGE, help_epilogue=_EXAMPLES)
+_DEFAULT_OPTIONS = ScoreOptions()
+app = Command(name="score", usage=_USAGE, help_epilogue=_HELP_EXAMPLES)
 
 
 @app.default
 def score(
     *structures: Annotated[Path, Parameter(name="STRUCTURE", required=True, group=MOST_USED)],
-    options: ScoreOptions = _USUAL,
+    options: ScoreOptions = _DEFAULT_OPTIONS,
 ) -> int:
     """Rank structures from any program by the confidence that the network gives them, without an alignment: decoys,
     ranked models, designed binders.

@@ -18,9 +18,9 @@ from helixfold.runtime.annotations import Group
 from helixfold.runtime.options import Day, Directory, File
 from helixfold.runtime.standard_streams import optional_output
 
-_WORK = Path("helixfold-worker")
-_EXTRA = ("fastapi", "prometheus_client", "uvicorn", "python_multipart")
-_EXAMPLES = """examples:
+_DEFAULT_WORK = Path("helixfold-worker")
+_REQUIRED_MODULES = ("fastapi", "prometheus_client", "uvicorn", "python_multipart")
+_HELP_EXAMPLES = """examples:
   helixfold serve
       for this machine only, at http://127.0.0.1:8000
   helixfold serve token create anna --data /data/service
@@ -36,7 +36,7 @@ _EXAMPLES = """examples:
 app = Command(
     name="serve",
     usage="helixfold serve [options]\n       helixfold serve ACTION\nexample: helixfold serve",
-    help_epilogue=_EXAMPLES,
+    help_epilogue=_HELP_EXAMPLES,
     group_commands=Group.create_ordered("Actions"),
 )
 tokens = Command(name="token", usage="helixfold serve token ACTION", help="Create, list and revoke access tokens.")
@@ -44,18 +44,18 @@ app.command(tokens)
 Predicting = Annotated[WorkerOptions, Parameter(name="*", group=Group.create_ordered("Predictions"))]
 
 
-_PREDICTING, _LISTENING, _LIMITS = WorkerOptions(), ListeningOptions(), QueueOptions()
+_DEFAULT_PREDICTING, _DEFAULT_LISTENING, _DEFAULT_LIMITS = WorkerOptions(), ListeningOptions(), QueueOptions()
 
 
 @app.default
 def serve(
     *,
-    listening: ListeningOptions = _LISTENING,
-    predicting: Predicting = _PREDICTING,
-    limits: QueueOptions = _LIMITS,
+    listening: ListeningOptions = _DEFAULT_LISTENING,
+    predicting: Predicting = _DEFAULT_PREDICTING,
+    limits: QueueOptions = _DEFAULT_LIMITS,
 ) -> None:
     """Run a prediction service: web pages, a queue that survives crashes, and a REST interface."""
-    require("serve", *_EXTRA, action="helixfold serve")
+    require("serve", *_REQUIRED_MODULES, action="helixfold serve")
     from helixfold.apps.serve.run import serve
 
     listening = replace(
@@ -79,8 +79,8 @@ def worker(
     allow_http: bool = False,
     name: Annotated[str | None, Parameter(metavar="NAME", show_default="this machine's name")] = None,
     cluster: File | None = None,
-    work: Directory = _WORK,
-    predicting: Predicting = _PREDICTING,
+    work: Directory = _DEFAULT_WORK,
+    predicting: Predicting = _DEFAULT_PREDICTING,
 ) -> None:
     """Run a worker that predicts the jobs of a service, on any machine, until it is interrupted.
 

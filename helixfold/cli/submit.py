@@ -12,7 +12,7 @@ from helixfold.runtime.options import File, MemorySize, Offer, Output, option_gr
 from helixfold.runtime.standard_streams import optional_output, print_summary
 
 # Options have the names of predict, except where those names mean files here or the values differ.
-_NAMES = {
+_COMMAND_LINE_NAMES = {
     **{offer.name: name for name, offer in PREDICT_OPTIONS.items()},
     "model": "model",
     "relax": "relax",
@@ -29,15 +29,17 @@ app = Command(
 def _field(offer: Offer) -> tuple[str, Any, Any]:
     """Return the name, type and default of an option of a job on the command line."""
     kind: Any = {"bool": bool, "int": int, "str": Literal[tuple(offer.choices)] if offer.choices else str}[offer.kind]
-    name = _NAMES[offer.name]
+    name = _COMMAND_LINE_NAMES[offer.name]
     metavar = name.split("_")[-1].upper() if offer.kind == "str" and not offer.choices else None
     text = Parameter(help=f"{offer.text[0].upper()}{offer.text[1:]}.", metavar=metavar)
     limits = [] if offer.kind != "int" or offer.bounds is None else [reads(whole_number(*offer.bounds), "N")]
     return name, Annotated[(kind if offer.default is not None else kind | None, text, *limits)], offer.default
 
 
-_FIELDS = [_field(offer) for offer in OFFERS.values()]
-JobOptions: Any = make_dataclass("JobOptions", _FIELDS, frozen=True, kw_only=True, namespace={"__module__": __name__})
+_JOB_OPTION_FIELDS = [_field(offer) for offer in OFFERS.values()]
+JobOptions: Any = make_dataclass(
+    "JobOptions", _JOB_OPTION_FIELDS, frozen=True, kw_only=True, namespace={"__module__": __name__}
+)
 JobOptions = option_group(Group.create_ordered("Prediction"))(JobOptions)
 
 
@@ -76,7 +78,7 @@ def submit(
     from helixfold.apps.serve.client import client_errors_as_input_errors, server_client
     from helixfold.apps.serve.submitted_files import read_records
 
-    values = {name: getattr(options, _NAMES[name]) for name in OFFERS}
+    values = {name: getattr(options, _COMMAND_LINE_NAMES[name]) for name in OFFERS}
     values = {name: value for name, value in values.items() if value != OFFERS[name].default}
     values["search_templates"] = values.pop("templates", False)
     with client_errors_as_input_errors(), server_client(server, token_file, allow_http=allow_http) as client:

@@ -14,7 +14,7 @@ from helixfold.training.options import TrainOptions
 if TYPE_CHECKING:
     from helixfold.training.config import TrainingConfig
 
-_USUAL = TrainOptions()
+_DEFAULT_OPTIONS = TrainOptions()
 _USAGE = (
     "helixfold train TRAINING_SET --output DIR [options]\n"
     "example: helixfold train set/ --preset small --output runs/first"
@@ -27,7 +27,7 @@ def train(
     training_set: Path | None = None,
     /,
     *,
-    options: TrainOptions = _USUAL,
+    options: TrainOptions = _DEFAULT_OPTIONS,
     command: Annotated[tuple[str, ...], Parameter(parse=False)] = (),
 ) -> int:
     """Train a model on a training set made by `helixfold features`. Run the same command again to resume; start it with
@@ -89,7 +89,7 @@ def _submit(site: Path, training_set: Path | None, options: TrainOptions, comman
 def _train_recipe(name: str, training_set: Path | None, options: TrainOptions) -> int:
     """Train the unfinished stages of a recipe in order."""
     for is_given, option in (
-        (options.preset != _USUAL.preset, "--preset"),
+        (options.preset != _DEFAULT_OPTIONS.preset, "--preset"),
         (options.weights is not None, "--weights"),
         (options.new_parameters != (), "--new-parameters"),
         (options.dry_run, "--dry-run"),
