@@ -23,6 +23,7 @@ def fetch_structure(name: str) -> Path:
 
 
 def _cache() -> Path:
+    """Return the directory in the user's cache for fetched files. Raise `InputError` if there is none."""
     if (cache := user_cache()) is None:
         raise InputError(NO_CACHE)
     return writable_cache(cache / _CACHE_FOLDER)
@@ -46,6 +47,7 @@ def with_fetched_inputs(options: PredictOptions) -> PredictOptions:
     cache, servers = _cache(), EntryServers.configured()
 
     def file_of(path: Path, *, is_structure: bool = True) -> Path:
+        """Return the fetched file if a path is an id, else the path."""
         fetch = entries.fetch_structure if is_structure else fetch_sequence
         return fetch(str(path), cache, servers, print_note) if path in ids else path
 

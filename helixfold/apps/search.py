@@ -93,6 +93,7 @@ def search_for_all(targets: Sequence[AnyTarget], plan: SearchPlan, output: Path)
 
 
 def _search_ahead(targets: Mapping[Path, Target], plan: SearchPlan) -> None:
+    """Run batch searches for targets by the directories of their results."""
     directories = {target: directory for directory, target in targets.items()}
     search_ahead(list(targets.values()), plan, directories.__getitem__)
 
@@ -245,9 +246,11 @@ def _shared_targets(names: Sequence[str], output: Path, claims: Claims, failures
     """Return the targets as tasks that several runs share; failures in other runs are added to `failures`."""
 
     def report(index: int, failure: str | None) -> None:
+        """Add a failure of a target in another run."""
         failures.update({} if failure is None else {names[index]: failure})
 
     def clear(index: int) -> bool:
+        """Remove partial files of a killed run for a claimed target; it is always needed."""
         remove_partial_files(written_directories(output, [directory_in(output, names[index]).name])[1:])
         return True
 

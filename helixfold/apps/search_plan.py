@@ -193,6 +193,7 @@ def selected_alignments(
 
 
 def _has_alignments(target: AnyTarget) -> bool:
+    """Return whether a target comes with alignments."""
     return bool(target.alignments or (isinstance(target, ComplexInput) and target.paired_alignments))
 
 
@@ -224,5 +225,6 @@ def recorded_searches(target: AnyTarget, plan: SearchPlan) -> tuple[RecordedSear
 
 
 def _template_identity(step: TemplateStep) -> str:
+    """Return a line with everything that determines the result of a template search."""
     latest = step.options.latest_release
     return step.tool.identity() + (f" until {latest.isoformat()}" if latest else "")

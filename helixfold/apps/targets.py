@@ -197,6 +197,7 @@ def _directory(name: str, sequence: str) -> str:
 
 
 def _entry(each: PulldownComplex, output: Path) -> PulldownEntry:
+    """Return the entry of a complex in the pulldown's table."""
     return PulldownEntry(
         name=directory_in(output, each.name).name,
         baits=each.proteins[: each.baits],

@@ -163,11 +163,13 @@ def _sentence(error: cyclopts.CycloptsError, words: Sequence[str]) -> str:
 
 
 def _nearest(word: str, arguments: Sequence[Argument]) -> str:
+    """Return a hint with the option that is most similar to a wrong one, or ""."""
     names = [argument.name for argument in arguments if argument.show and argument.name.startswith("-")]
     return did_you_mean(word, names)
 
 
 def _expected(argument: Argument, kind: Any, word: str) -> str:
+    """Return what is wrong with the value of an option (`word`), and what was expected."""
     choices: Any = argument.parameter.choices or get_args(kind) or (("true", "false") if kind is bool else ())
     return choice_problem(word, choices) if choices else f"cannot be {word!r}"
 

@@ -95,6 +95,7 @@ def prune(
 
 
 def _kinds(search_cache: Path | None) -> "tuple[CacheKind, ...]":
+    """Return the kinds of cached files with their directories."""
     from data_pipeline.io.user_cache import cache_kinds
     from helixfold.weights.cache import parameters_directory
 

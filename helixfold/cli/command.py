@@ -208,10 +208,12 @@ def _names(argument: Argument) -> Sequence[str]:
 
 
 def _key(name: str) -> str:
+    """Return the key of an option in a file: its name with underscores."""
     return name.removeprefix("--").replace("-", "_")
 
 
 def _tokens(key: str, values: Sequence[Any], source: str) -> list[Token]:
+    """Return the values of a key as tokens of cyclopts; `source` is the option file."""
     keyword = f"--{key.replace('_', '-')}"
     if not values:
         return [Token(keyword=keyword, implicit_value=(), source=source)]
@@ -234,4 +236,5 @@ def _words(argument: Argument, values: Sequence[Any]) -> list[str]:
 
 
 def _text(value: Any) -> str:
+    """Return a value of a file as a word of a command line."""
     return str(value).lower() if isinstance(value, bool) else str(value)

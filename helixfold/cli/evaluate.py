@@ -75,6 +75,7 @@ def evaluate(
 
 
 def _compare(predictions: Path, references: Path, output: Path, *, all_ranks: bool) -> int:
+    """Compare predictions with references, write the results, and return the exit code."""
     from helixfold.analysis.compare_files import compare_files
     from helixfold.apps.evaluate.results import complex_table, screen_table, write_evaluation
     from helixfold.report.evaluation_plot import evaluation_plot
@@ -103,6 +104,7 @@ def _compare(predictions: Path, references: Path, output: Path, *, all_ranks: bo
 def _run_benchmark(
     name: str, output: Path, options: BenchmarkOptions, command: tuple[str, ...], *, all_ranks: bool
 ) -> int:
+    """Predict the targets of a benchmark and compare them; return the exit code."""
     from helixfold.apps.evaluate.benchmark_data import find_data
     from helixfold.apps.evaluate.benchmark_table import read_benchmark
     from helixfold.apps.evaluate.compare import compare_benchmark
@@ -133,5 +135,6 @@ def _run_benchmark(
 
 
 def _listed(names: list[str]) -> str:
+    """Return the first names of a list as text, and how many more it has."""
     more = f" and {len(names) - 10} more" if len(names) > 10 else ""
     return ", ".join(printable(name, 40) for name in names[:10]) + more

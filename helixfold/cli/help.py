@@ -114,17 +114,20 @@ def _sort_key(group: Group) -> tuple[Any, ...]:
 
 
 def _title(title: str, group: Group, width: int) -> str:
+    """Return the title of a group of options, with its note, wrapped."""
     note = _flat(group.help)
     return "\n".join(textwrap.wrap(f"{title}{f' ({note})' if note else ''}:", width))
 
 
 def _help_text(argument: Argument) -> str:
+    """Return the description of an option, with its default or whether it is required."""
     default = default_of(argument)
     note = f"(default: {default})" if default else "(required)" if argument.required else ""
     return f"{_flat(argument.parameter.help)} {note}".strip()
 
 
 def _flat(text: str | None) -> str:
+    """Return a text in one line."""
     return " ".join(inspect.cleandoc(text or "").split())
 
 
@@ -135,6 +138,7 @@ def _wrapped(line: str, width: int) -> str:
 
 
 def _section(title: str, rows: dict[str, str], width: int, column: int) -> str:
+    """Return a titled section with a row for each name, whose descriptions begin at `column`."""
     return "\n".join([title, *(line for names, text in rows.items() for line in _rows(names, text, width, column))])
 
 

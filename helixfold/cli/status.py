@@ -53,6 +53,7 @@ def status(
 
 
 def _print_jobs(server: str, token_file: Path | None, ids: tuple[str, ...], *, allow_http: bool) -> None:
+    """Print a line for each job of a service, or for the newest jobs without ids."""
     from data_pipeline.io.errors import printable
     from helixfold.apps.serve.client import client_errors_as_input_errors, server_client
 

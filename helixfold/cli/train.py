@@ -129,6 +129,7 @@ def _places(training_set: Path | None, options: TrainOptions) -> tuple[Path, Pat
 
 
 def _print_settings(config: "TrainingConfig", prefix: str = "") -> None:
+    """Print the settings of a training as NAME=VALUE lines, each after `prefix`."""
     for name, value in config.flat().items():
         print(f"{prefix}{name}={value if isinstance(value, str) else json.dumps(value)}")
 

@@ -121,6 +121,7 @@ class ClusterBatch:
 
     @cached_property
     def _packed(self) -> PackedResults:
+        """The packed results in the output directory."""
         return PackedResults(self.output)
 
     def _record(self, name: str) -> TargetRecord | None:
@@ -203,6 +204,7 @@ class ClusterBatch:
         return replace(pool, slots=1) if self.options.msa_server else pool
 
     def _estimate(self, pool: Pool) -> PoolEstimate:
+        """Return the estimate of a pool for the models and options of the batch."""
         recycles = self.folding.recycles
         return estimate_pool(
             pool,

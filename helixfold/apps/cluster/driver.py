@@ -134,6 +134,7 @@ class Driver:
 
     @contextmanager
     def _interruption_in_status(self) -> Iterator[None]:
+        """Write the status "interrupted" if the context ends with an error or an interruption."""
         try:
             yield
         except BaseException:
@@ -200,6 +201,7 @@ class Driver:
         return search_claim(self._batch.targets[target].name) if is_search else self._batch.names[target]
 
     def _has_max_memory(self, pool: PoolEstimate) -> bool:
+        """Return whether no other pool fits longer targets."""
         return pool.longest >= self._schedule.longest
 
     def _end(self, engine: Engine, pool: _Pool, file: Path) -> None:

@@ -98,6 +98,7 @@ class Engine:
                 self._cancel()
 
     def _clean_up(self, ended: threading.Event) -> None:
+        """Let Parsl release all nodes, then set `ended`."""
         assert self._kernel is not None
         with suppress(Exception):  # for example if the queue does not answer; `_cancel` cancels the jobs then
             self._kernel.cleanup()
@@ -143,6 +144,7 @@ class Engine:
 
 
 def _executor(pool: Pool, provider: ExecutionProvider, address: str) -> HighThroughputExecutor:
+    """Return Parsl's executor for a pool; nodes connect to `address`."""
     period, threshold = _LOCAL_HEARTBEAT if pool.provider == "local" else _REMOTE_HEARTBEAT
     module = "parsl.executors.high_throughput"
     launch = DEFAULT_LAUNCH_CMD.replace("process_worker_pool.py", f"{python_of(pool)} -m {module}.process_worker_pool")
@@ -150,6 +152,7 @@ def _executor(pool: Pool, provider: ExecutionProvider, address: str) -> HighThro
         launch = f"sh -c {shlex.quote(WATCHED_NODE)} {os.getpid()} {launch}"
 
     def give_up(executor: BlockProviderExecutor, status: dict[str, JobStatus]) -> None:
+        """Let all tasks of the pool fail if the pool cannot be used."""
         if (problem := _problem(pool, status)) is not None:
             executor.set_bad_state_and_fail_all(PoolError(problem))
 

@@ -61,6 +61,7 @@ def estimate_pool(
     device = _device(pool)
 
     def workloads(residues: int) -> Iterator[Prediction]:
+        """Yield the work of predicting a target of this length with each model."""
         for preset, count in zip(presets, iterations, strict=True):
             rows = FeatureRows.at_most(residues, preset.sampling, templates=templates)
             size = rows.size(preset, dtype_on(dtype, device.properties), ensemble)

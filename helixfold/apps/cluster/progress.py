@@ -128,6 +128,7 @@ def status_lines(output: Path) -> Iterator[str]:
 
 
 def _cluster_lines(status: BatchStatus) -> Iterator[str]:
+    """Yield the lines about the cluster's nodes, tasks and remaining time."""
     age = max(0.0, time.time() - status.time)
     last = f"last heard {f'{age:.0f} s' if age < 100 else format_duration(age)} ago"
     if status.state == "running" and age > _MAX_SILENT_SECONDS:
@@ -149,6 +150,7 @@ def _cluster_lines(status: BatchStatus) -> Iterator[str]:
 
 
 def _failure_lines(failures: Mapping[str, str], limit: int = 10) -> Iterator[str]:
+    """Yield the first failures with their reasons, and the number of the others."""
     for name, reason in list(failures.items())[:limit]:
         yield f"{name}: failed: {printable(reason, 300)}"
     if len(failures) > limit:

@@ -102,6 +102,7 @@ def provider_of(
 
 
 def _kubernetes(pool: Pool, jobs: int, memory: int | None) -> ExecutionProvider:
+    """Return Parsl's provider for a pool of pods; `memory` is in GiB."""
     if not are_installed("kubernetes"):
         raise InputError(f"pool '{pool.name}' needs the package kubernetes; install it with pip install kubernetes")
     size = "1Gi" if memory is None else f"{memory}Gi"
@@ -150,5 +151,6 @@ def _setup(pool: Pool) -> str:
 
 
 def _volume(text: str) -> tuple[str, str]:
+    """Return the claim and the directory of a volume such as claim:/directory."""
     claim, _, directory = text.partition(":")
     return claim, directory

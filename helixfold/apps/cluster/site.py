@@ -81,18 +81,22 @@ class Site:
 
 
 def _is_integer(maximum: int, minimum: int = 1) -> Callable[[Any], bool]:
+    """Return a check for whole numbers within these limits."""
     return lambda value: type(value) is int and minimum <= value <= maximum
 
 
 def _is_text(value: Any) -> bool:
+    """Return whether a value is text without NUL characters."""
     return isinstance(value, str) and "\0" not in value
 
 
 def _is_word(value: Any) -> bool:
+    """Return whether a value is a word that is safe in a job's script."""
     return isinstance(value, str) and re.fullmatch(r"[\w.@:/+-]{1,200}", value) is not None
 
 
 def _are_lines(value: Any) -> bool:
+    """Return whether a value is a list of single lines of text."""
     return isinstance(value, list) and all(_is_text(line) and "\n" not in line for line in value)
 
 
@@ -145,6 +149,7 @@ def read_site(path: Path) -> Site:
 
 
 def _pool(path: Path, table: str, name: str, values: Any) -> Pool:
+    """Return the pool of a table of the file. Raise `InputError` for a key or value that is not valid."""
     if not isinstance(values, dict):
         raise InputError.at(path, f"write the pool as a table [{table}]")
     if _POOL_NAME.fullmatch(name) is None:

@@ -153,6 +153,7 @@ def claim_lot(task: Work, candidates: list[Candidate], claims: Claims) -> list[C
 
 
 def _end(*_: object) -> NoReturn:
+    """End the worker at SIGTERM: release its claims, or exit by force after some seconds."""
     timer = threading.Timer(_SECONDS_TO_END, os._exit, (1,))
     timer.daemon = True
     timer.start()
@@ -160,6 +161,7 @@ def _end(*_: object) -> NoReturn:
 
 
 def _do(task: Work, targets: Sequence[AnyTarget], claims: Claims) -> None:
+    """Fold the claimed targets, or search for them, by the options of the task."""
     if isinstance(task.options, PredictOptions):
         run(task.options, targets, Part(claims=claims, loaded=_loaded_models))
     else:

@@ -111,6 +111,7 @@ class _DataFiles:
         return BenchmarkTarget(target=target, references=references)
 
     def _references(self, row: BenchmarkRow, missing: dict[str, str] | None) -> tuple[StructureFile, ...]:
+        """Return the known structures of a row, which it names or which have the target's name."""
         if not row.references:
             matches = [match.reference for match in by_name(row.name, list(self._structures.values()))]
             if not matches:
@@ -130,6 +131,7 @@ class _DataFiles:
         return tuple(references)
 
     def _reference(self, name: str) -> StructureFile:
+        """Return the known structure with a name: a path next to the table, or a file in the directories."""
         path = self._folder / name
         if path.is_file():
             return structure_files(path)[0]
@@ -142,6 +144,7 @@ class _DataFiles:
         return structure
 
     def _named(self, name: str) -> Path:
+        """Return the path of a file that the table names. Raise `MissingDataError` if it does not exist."""
         for directory in (self._folder, *self._directories):
             if os.path.exists(directory / name):
                 return directory / name

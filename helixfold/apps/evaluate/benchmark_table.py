@@ -164,6 +164,7 @@ def read_benchmark(name: str) -> BenchmarkTable:
 
 
 def _rows(path: Path) -> Iterator[BenchmarkRow]:
+    """Yield the checked rows of a table."""
     delimiter = "," if path.name.lower().endswith((".csv", ".csv.gz")) else "\t"
     seen: dict[str, int] = {}
     for line, cells in read_rows(path, ("id",), delimiter):
@@ -192,10 +193,12 @@ def _rows(path: Path) -> Iterator[BenchmarkRow]:
 
 
 def _files(cell: str) -> tuple[str, ...]:
+    """Return the names of files in a cell, which are separated by semicolons."""
     return tuple(name for part in cell.split(_FILE_SEPARATOR) if (name := part.strip()))
 
 
 def _date(path: Path, line: int, name: str, cell: str) -> date | None:
+    """Return the date in a cell; None if it is empty."""
     try:
         return calendar_date(cell) if cell else None
     except ValueError as error:

@@ -87,12 +87,14 @@ def screen_table(results: Sequence[Evaluated], sizes: Mapping[str, TargetSize] |
 
 
 def _formatted(measure: str, value: float | None) -> str:
+    """Return the value of a measure as text for the screen."""
     if value is None:
         return "-"
     return f"{value:.1f}" if measure == "plddt" else f"{value:.2f}" if measure == "rmsd" else f"{value:.3f}"
 
 
 def _residues_table(results: Sequence[Evaluated]) -> str:
+    """Return the text of residues.tsv, with a line for each residue of each reference chain."""
     names = ["target", "rank", "reference", "chain", "residue", "type", "predicted_residue", "lddt", "lddt_ca", "plddt"]
     lines = []
     for result in results:
@@ -164,14 +166,17 @@ def complex_table(results: Sequence[Evaluated]) -> Iterator[str]:
 
 
 def _complexes(results: Sequence[Evaluated]) -> list[tuple[Evaluated, ComplexComparison]]:
+    """Return the results that compare complexes, with the comparison."""
     return [(each, each.complex) for each in results if each.complex is not None]
 
 
 def _names(result: Evaluated) -> dict[str, Any]:
+    """Return the columns that identify a comparison."""
     return {"target": result.target, "rank": result.rank, "reference": result.reference}
 
 
 def _complex_row(comparison: ComplexComparison) -> dict[str, Any]:
+    """Return a row of complexes.tsv by column name."""
     return {
         "chains": len(comparison.chains),
         "reference_chains": comparison.reference_chains,
@@ -188,6 +193,7 @@ def _complex_row(comparison: ComplexComparison) -> dict[str, Any]:
 
 
 def _interface_row(each: InterfaceComparison) -> dict[str, Any]:
+    """Return a row of interfaces.tsv by column name."""
     return {
         "reference_chains": " ".join(each.reference_chains),
         "predicted_chains": " ".join(each.predicted_chains),

@@ -104,6 +104,7 @@ def benchmark_content(benchmark: Benchmark, results: BenchmarkResults) -> dict[s
 
 
 def _published_lines(benchmark: Benchmark, groups: Sequence[Group]) -> Iterator[str]:
+    """Yield a table of this run's means and the published ones, and the origin of the list."""
     target_list = benchmark.table.target_list
     assert target_list is not None
     here = next(group for group in groups if group.by == "all")
@@ -124,12 +125,14 @@ def _published_lines(benchmark: Benchmark, groups: Sequence[Group]) -> Iterator[
 
 
 def _label(group: Group) -> str:
+    """Return the name of a group for the screen."""
     if group.by == "chains" and group.label == "1":
         return "1 chain"
     return group.label if group.by == "all" else f"{group.label} {group.by}"
 
 
 def _all_means(group: Group) -> dict[str, Estimate]:
+    """Return the means of all scores of a group by name, also the scores of complexes."""
     return {**group.means, **{f"complex_{name}": each for name, each in group.complex_means.items()}}
 
 
@@ -141,6 +144,7 @@ def _interval(group: Group, estimate: Estimate | None) -> str:
 
 
 def _numbers(group: Group, estimate: Estimate | None) -> list[float | None]:
+    """Return the mean and the ends of its interval; None for unknown numbers."""
     if estimate is None:
         return [None, None, None]
     value, low, high = estimate.to_dict().values()
@@ -148,4 +152,5 @@ def _numbers(group: Group, estimate: Estimate | None) -> list[float | None]:
 
 
 def _number(value: float | None) -> str:
+    """Return a published mean as text."""
     return "-" if value is None else f"{value:.4f}"

@@ -115,6 +115,7 @@ def representation(name: RepresentationName) -> Conversion:
     """Return a conversion that adds the representation `name` to --save-representations if the switch is on."""
 
     def convert(options: SimpleNamespace, value: str) -> None:
+        """Add the representation unless the switch is false."""
         if value not in _FALSE_VALUES:
             options.save_representations = tuple(dict.fromkeys((*options.save_representations, name)))
 

@@ -58,6 +58,7 @@ def processes(devices: str | None, device: str, ranks_per_target: int) -> Proces
 
 
 def _gpus(devices: str, count: int) -> list[int]:
+    """Return the indices of GPUs in the option --devices, of which there are `count`."""
     if devices == "all":
         return list(range(count))
     words = [word.strip() for word in devices.split(",")]
@@ -70,6 +71,7 @@ def _gpus(devices: str, count: int) -> list[int]:
 
 
 def _count(devices: str) -> int:
+    """Read the number of processes from the option --devices on a CPU."""
     try:
         return whole_number(1, MAX_PROCESSES)(devices)
     except ValueError as error:

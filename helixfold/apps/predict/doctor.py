@@ -158,6 +158,7 @@ def report(content: Facts) -> Iterator[str]:
 
 
 def _configuration_lines(configuration: Facts) -> Iterator[str]:
+    """Yield the section of the report about configuration files and settings."""
     yield "configuration"
     if not configuration["files"]:
         yield f"  no files are read, because {VARIABLE} is {os.devnull}"
@@ -174,6 +175,7 @@ def _configuration_lines(configuration: Facts) -> Iterator[str]:
 
 
 def _machine() -> Facts:
+    """Return the facts of this machine: versions, device, precision, parameters."""
     device = pick_device()
     properties = properties_of(device)
     own = _parameter_files(parameters_directory())
@@ -197,6 +199,7 @@ def _machine() -> Facts:
 
 
 def _host() -> Facts:
+    """Return the facts of the host: system, SLURM variables, limits and versions of optional packages."""
     return {
         "name": platform.node(),
         "system": f"{platform.system()} {platform.release()}",
@@ -209,6 +212,7 @@ def _host() -> Facts:
 
 
 def _host_lines(host: Facts) -> Iterator[str]:
+    """Yield the lines about the host, its processors, memory and optional packages."""
     slurm = ", ".join(f"{name.removeprefix('SLURM_').lower()} {value}" for name, value in host["slurm"].items())
     yield _row("host", f"{host['name']}, {host['system']}; SLURM: {slurm or 'no allocation'}")
     limit = min(host["processors"], key=lambda each: each["count"])
@@ -221,10 +225,12 @@ def _host_lines(host: Facts) -> Iterator[str]:
 
 
 def _limited(limit: Facts) -> str:
+    """Return by what processors or memory are limited, as the end of a line; "" if only by the machine."""
     return "" if limit["by"] == MACHINE else f", limited by {limit['by']}"
 
 
 def _program(name: str) -> Facts | None:
+    """Return the version and path of a search program; None if it is not installed."""
     path = find_program(name)
     if path is None:
         return None
@@ -266,10 +272,12 @@ def _models(device_name: str, length: int) -> Facts:
 
 
 def _parameter_files(directory: Path | None) -> list[Path]:
+    """Return the files with parameters of published models in a directory."""
     return [] if directory is None else sorted(directory.glob("params_model_*.npz"))
 
 
 def _databases(profile: DatabaseProfile, server: str | None) -> Facts:
+    """Return the facts of all databases and of the server."""
     return {
         "alignments": [_alignments(each) for each in profile.alignments],
         "server": None if server is None else without_password(server),
@@ -284,10 +292,12 @@ def _databases(profile: DatabaseProfile, server: str | None) -> Facts:
 
 
 def _alignments(database: AlignmentDatabase) -> Facts:
+    """Return the facts of a database that is searched for alignments."""
     return {"name": database.name, "tool": _tool(database), "max_rows": database.max_rows, **_files(database)}
 
 
 def _templates(database: TemplateDatabase | None) -> Facts | None:
+    """Return the facts of the database that is searched for templates."""
     if database is None:
         return None
     return {
@@ -300,6 +310,7 @@ def _templates(database: TemplateDatabase | None) -> Facts | None:
 
 
 def _database_lines(databases: Facts) -> Iterator[str]:
+    """Yield the section of the report about databases."""
     yield "databases, in the order in which their rows are merged"
     templates = databases["templates"]
     if not databases["alignments"] and templates is None and databases["server"] is None:
@@ -324,12 +335,14 @@ def _database_lines(databases: Facts) -> Iterator[str]:
 
 
 def _alignment_lines(database: Facts) -> Iterator[str]:
+    """Yield the lines about a database that is searched for alignments."""
     limit = "" if database["max_rows"] is None else f", at most {database['max_rows']:,} rows"
     yield _row(database["name"], f"{database['tool']}{limit}")
     yield _row("", _files_text(database))
 
 
 def _template_lines(database: Facts) -> Iterator[str]:
+    """Yield the lines about the database that is searched for templates."""
     date = database["latest_release"]
     yield _row("templates", f"{database['tool']}{'' if date is None else f', released until {date}'}")
     yield _row("", _files_text(database))
@@ -338,6 +351,7 @@ def _template_lines(database: Facts) -> Iterator[str]:
 
 
 def _target(profile: DatabaseProfile, target: AnyTarget, server: str | None) -> Facts:
+    """Return what a target's alignment and templates would come from."""
     searched = [f"{database.name} ({_tool(database)})" for database in profile.alignments]
     searched += [] if server is None else ["server"]
     templates = [str(path) for path in target.templates]
@@ -352,11 +366,13 @@ def _target(profile: DatabaseProfile, target: AnyTarget, server: str | None) -> 
 
 
 def _tool(database: AlignmentDatabase | TemplateDatabase) -> str:
+    """Return the name of the program that searches a database, and whether it runs in this process."""
     in_process = database.tool in HMMER_TOOLS and database.engine == "pyhmmer"
     return f"{database.tool} in this process" if in_process else database.tool
 
 
 def _files(database: AlignmentDatabase | TemplateDatabase) -> Facts:
+    """Return the number, total size in bytes and paths of a database's files."""
     files = database_files(database)
     return {
         "files": len(files),
@@ -366,18 +382,22 @@ def _files(database: AlignmentDatabase | TemplateDatabase) -> Facts:
 
 
 def _files_text(database: Facts) -> str:
+    """Return the sizes and paths of a database's files as text."""
     return f"{_size(database['size'])} in {counted(database['files'], 'file')}: {', '.join(database['paths'])}"
 
 
 def _count(directory: Path) -> int:
+    """Return the number of files in a directory, up to a maximum."""
     return sum(1 for _, entry in zip(range(_MAX_COUNTED_FILES), directory.rglob("*"), strict=False) if entry.is_file())
 
 
 def _size(size: int) -> str:
+    """Return a size in bytes as text with a unit."""
     units = ("bytes", "KiB", "MiB", "GiB")
     power = min(max(size.bit_length() - 1, 0) // 10, len(units) - 1)
     return f"{size / 1024**power:,.{min(power, 1)}f} {units[power]}"
 
 
 def _row(name: str, value: str) -> str:
+    """Return a line of the report with a name and a value; a long name has its own line."""
     return f"  {name:<12}{value}" if len(name) < 12 else f"  {name}\n  {'':<12}{value}"

@@ -296,10 +296,12 @@ class TargetRun:
         )
 
     def _draw_coverage(self) -> None:
+        """Write the plot of the alignment's depth, unless the output is slim."""
         if not self.settings.options.slim:
             write_coverage(self.directory, alignment_of(self.features), self._depth)
 
     def _write_timings(self, prediction: Prediction) -> None:
+        """Write timings.json, but for many predictions only every few seconds."""
         # The file has entries for all predictions, so it is not rewritten for each of thousands.
         if time.monotonic() >= self._next_timings_write:
             timings = {**self._facts, "stages": self.stages.table(running=True)}

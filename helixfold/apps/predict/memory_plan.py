@@ -71,4 +71,5 @@ def machine_table(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _number(size: int) -> str:
+    """Return bytes as GiB with one decimal."""
     return f"{size / 2**30:,.1f}"

@@ -46,11 +46,13 @@ class PredictedTarget:
 
 
 def _write_times(target: PredictedTarget, order: Sequence[Prediction], *, running: bool = False) -> None:
+    """Write timings.json; `running` means that more stages follow."""
     timings = {**target.facts, "stages": target.stages.table(running=running)}
     write_timings(target.directory, timings, notes=all_notes(order))
 
 
 def _relax(target: PredictedTarget, order: list[Prediction]) -> None:
+    """Relax the selected predictions, and then write timings.json."""
     to_relax = target.settings.to_relax
     relaxation.relax_predictions(
         target.directory,
@@ -72,12 +74,14 @@ def _origin(directory: Path, name: str) -> ModelOrigin | None:
 
 
 def _write_ensemble(target: PredictedTarget, order: list[Prediction]) -> None:
+    """Write the ensemble page, or remove an earlier one if there are too few predictions."""
     names = [prediction.name for prediction in order]
     if not write_ensemble(target.directory, names, target.settings.options.reference):
         remove_ensemble(target.directory)
 
 
 def _search_similar_structures(target: PredictedTarget, order: list[Prediction]) -> None:
+    """Search with Foldseek if the options ask for it and it has not been done."""
     options = target.settings.options
     if options.foldseek is None or is_searched(target.directory, options.foldseek):
         return
@@ -88,6 +92,7 @@ def _search_similar_structures(target: PredictedTarget, order: list[Prediction])
 
 
 def _write_colabfold(target: PredictedTarget, order: list[Prediction]) -> None:
+    """Write files with ColabFold's names if the output format is ColabFold's."""
     record = read_record(target.directory)
     if target.settings.options.output_format == "colabfold" and record is not None:
         origins = {name: (origin.model, origin.seed) for name, origin in record.predictions.items()}

@@ -144,6 +144,7 @@ class TargetRecord:
 
     @cached_property
     def _names(self) -> dict[tuple[str, int, str], str]:
+        """The names of the recorded predictions by key; the first of several names of a key."""
         return {origin.key: name for name, origin in reversed([*self.predictions.items()])}
 
     def finished(self, directory: Path, residues: int) -> dict[str, Prediction]:
@@ -281,14 +282,17 @@ def model_origin(record: TargetRecord, name: str, features: TargetFeatures) -> M
 
 
 def _fragments(target: AnyTarget) -> list[str]:
+    """Return the residues of a longer chain that each chain has, such as 1-100; "" for a whole chain."""
     return list(target.target.fragments) if isinstance(target, ComplexInput) else [target.fragment]
 
 
 def _files(path: Path) -> Iterable[Path]:
+    """Return the files of a directory, or the file itself."""
     return sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else [path]
 
 
 def _file(path: Path) -> dict[str, str]:
+    """Return the name and the SHA-256 of an input file, as recorded."""
     try:
         status = path.stat()
         return {"file": path.name, "sha256": _digest(path, status.st_size, status.st_mtime_ns)}

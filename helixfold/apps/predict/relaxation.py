@@ -132,6 +132,7 @@ def summary(relaxed: Relaxed) -> str:
 
 
 def _selected(order: Sequence[Prediction], to_relax: ToRelax) -> Sequence[Prediction]:
+    """Return the predictions to relax from all predictions, best first."""
     return {"best": order[:1], "all": order, "none": order[:0]}[to_relax]
 
 
@@ -190,6 +191,7 @@ def relax_files(
 
 
 def _write(target: Path, structure: Structure, relaxed: Relaxed) -> None:
+    """Write a relaxed structure to `target`, and its energies and violations to a JSON file next to it."""
     chain_ids = valid_chain_ids([chain.name for chain in structure.chains])
     if target.suffix in _CIF_SUFFIXES:
         text = _mmcif(structure.name, relaxed, chain_ids)
@@ -232,6 +234,7 @@ def _mmcif(name: str, relaxed: Relaxed, chain_ids: Sequence[str]) -> str:
 
 
 def _residue(protein: Protein, index: int) -> gemmi.Residue:
+    """Return a residue of a protein, without atoms."""
     residue = gemmi.Residue()
     residue.name, residue.seqid = THREE_LETTER[protein.aatype[index]], gemmi.SeqId(str(protein.residue_index[index]))
     residue.het_flag = "A"
@@ -239,6 +242,7 @@ def _residue(protein: Protein, index: int) -> gemmi.Residue:
 
 
 def _connection(protein: Protein, bond: RingBond) -> gemmi.Connection:
+    """Return the bond that closes a ring, in the form of an mmCIF file."""
     connection = gemmi.Connection()
     connection.type, connection.asu = gemmi.ConnectionType.Covale, gemmi.Asu.Same
     connection.name, connection.reported_distance = f"ring_{bond.chain}", bond.length
@@ -252,6 +256,7 @@ def _connection(protein: Protein, bond: RingBond) -> gemmi.Connection:
 
 
 def _target(path: Path, output: Path) -> Path:
+    """Return the path in `output` of the relaxed structure of a file."""
     name = path.name.removesuffix(".gz")
     suffix = Path(name).suffix.lower()
     stem = name[: -len(suffix)] if suffix in SUFFIXES else name
@@ -259,6 +264,7 @@ def _target(path: Path, output: Path) -> Path:
 
 
 def _check(targets: dict[Path, Path], *, overwrite: bool) -> None:
+    """Raise `InputError` if two results have the same path, or a result exists and must not be overwritten."""
     by_target: dict[Path, Path] = {}
     for path, target in targets.items():
         if target in by_target:

@@ -220,6 +220,7 @@ def resume_target(job: Job, directory: Path, settings: RunSettings) -> ResumedTa
 
 
 def _expected(job: Job, settings: RunSettings, earlier: TargetRecord | None) -> TargetVariants:
+    """Return the variants of a target that are known before its alignment, from the clusters of an earlier run."""
     return expected_variants(settings.variants, job, None if earlier is None else earlier.clusters)
 
 

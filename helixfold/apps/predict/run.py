@@ -290,6 +290,7 @@ def _resumed_dtype(jobs: Sequence[Job], settings: RunSettings, dtype: str, packe
 
 
 def _print_notes(jobs: Sequence[Job], settings: RunSettings) -> None:
+    """Print a warning if the demonstration model folds by default, and all notes about models and targets."""
     is_demonstration = settings.models[0].provenance == "demonstration"
     if is_demonstration and not folding_of(settings.options)[0] and settings.options.weights is None:
         print_warning(_NO_WEIGHTS_WARNING.format(targets=counted(len(jobs), "target")), is_json=settings.prints_json)

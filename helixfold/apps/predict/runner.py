@@ -118,6 +118,7 @@ class BatchRunner:
         return False
 
     def _target(self, index: int, shared_stages: Sequence[Stage]) -> tuple[Job, Stages]:
+        """Return a target's job, and the stages in which its times are recorded."""
         end_stage = partial(self._end_stage, index)
         return self._remaining[index][0], Stages(self._workers.mesh.device, shared_stages, end_stage)
 
@@ -197,6 +198,7 @@ class BatchRunner:
             )
 
     def _progress(self, index: int, seconds: float) -> str:
+        """Return how many targets are done, the time of the last one, and the remaining time, as text."""
         time_left = self._time_left(index + 1)
         words = [f"{index + 1} of {len(self._remaining)}", format_duration(seconds)]
         return ", ".join([*words, time_left] if time_left else words)
@@ -207,6 +209,7 @@ class BatchRunner:
         return f"about {format_duration(seconds)} left" if seconds else None
 
     def _seconds_left(self, first: int) -> float | None:
+        """Return the estimated seconds of all targets from an index on; None if unknown."""
         targets = [(job.residues, missing) for job, missing in self._remaining[first:]]
         if not targets:
             return 0.0
@@ -272,6 +275,7 @@ def write_pages(output: Path, failures: Mapping[str, str], names: Iterable[str] 
 
 
 def _summary(directory: Path, order: Sequence[Prediction]) -> str:
+    """Return the line about a finished target with the scores of its best prediction."""
     best = order[0]
     ptm = "" if best.ptm is None else f", pTM {best.ptm:.2f}"
     ptm += "" if best.iptm is None else f", ipTM {best.iptm:.2f}"

@@ -62,4 +62,5 @@ def write_similar_structures(directory: Path, database: Path, threads: int | Non
 
 
 def _first_line(database: Path) -> str:
+    """Return the first line of the table, which names the database."""
     return f"# Foldseek's hits in {database.resolve()}\n"

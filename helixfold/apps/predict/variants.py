@@ -67,6 +67,7 @@ def variant_settings(options: ConformationOptions) -> VariantSettings:
 
 
 def _read(option: str, read: Callable[[str], Value], word: str) -> Value:
+    """Parse a word of an option by `read`; raise `InputError` with the name of the option if this fails."""
     try:
         return read(word)
     except ValueError as error:

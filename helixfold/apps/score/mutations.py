@@ -112,6 +112,7 @@ class TargetChains:
         return Position(chain=self.names[chain_index], number=number, letter=sequence[number - 1], index=index)
 
     def _error(self, problem: str) -> InputError:
+        """Return an error that names the target."""
         return InputError(f"target '{printable(self.target)}': {problem}")
 
 
@@ -134,6 +135,7 @@ def mutants_at(chains: TargetChains, words: Sequence[str], letters: str) -> list
 
 
 def _positions(chains: TargetChains, word: str) -> list[Position]:
+    """Return the positions that a word of --positions names."""
     match = _POSITIONS_FORM.fullmatch(word)
     if match is None:
         raise InputError(f"--positions must be such as 30, 10-20, A.30 or all, got '{printable(word, 40)}'")
@@ -150,6 +152,7 @@ def _positions(chains: TargetChains, word: str) -> list[Position]:
 
 
 def _check_letters(letters: str) -> None:
+    """Raise `InputError` unless all letters are amino acids and there is at least one."""
     unknown = next((letter for letter in letters.upper() if letter not in RESTYPES), None)
     if not letters or unknown is not None:
         raise InputError(f"--to must be letters of amino acids ({RESTYPES}), got '{printable(letters, 40)}'")
@@ -192,6 +195,7 @@ def read_mutant(chains: TargetChains, word: str) -> Mutant:
 
 
 def _substitutions(chains: TargetChains, word: str) -> Iterator[Substitution]:
+    """Yield the substitutions in the name of a mutant, checked against the sequence."""
     for part in word.split(SEPARATOR):
         match = _SUBSTITUTION_FORM.fullmatch(part.strip())
         if match is None:

@@ -126,6 +126,7 @@ class Network:
         return [outcome for target in targets for outcome in self.outcomes([target])]
 
     def _plan(self, target: FoldingTarget) -> PredictionEstimate:
+        """Return the plan of a target within the available memory. Raise `NotEnoughMemoryError` if it does not fit."""
         rows = FeatureRows.of(model_input(target.features, self.model.preset).features)
         size = rows.size(self.model.preset, DTYPES[self.folding.dtype], self.folding.num_ensemble)
         available = self.memory.available(self.device, self._spill)

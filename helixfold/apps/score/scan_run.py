@@ -144,6 +144,7 @@ def write_scan(directory: Path, scanned: ScannedTarget) -> None:
 
 
 def _content(scanned: ScannedTarget) -> dict[str, Any]:
+    """Return the content of mutations.json."""
     positions = scanned_positions(scanned.mutants)
     likelihoods = scanned.log_likelihoods or {}
     return {
@@ -173,6 +174,7 @@ def structure_file(mutant: Mutant) -> str:
 
 
 def _page(directory: Path, scanned: ScannedTarget) -> str:
+    """Return the text of mutations.html."""
     measures = scanned.measures
     mutants = scanned.mutants[:_MAX_MUTANTS_ON_PAGE]
     data = map_data(scanned)
@@ -269,6 +271,7 @@ def hidden(features: TargetFeatures, index: int) -> TargetFeatures:
 
 
 def _with_residues(features: TargetFeatures, types: Mapping[int, int], row: Mapping[int, int]) -> TargetFeatures:
+    """Return features with new types of the target's residues, by index, in the sequence and in the first MSA row."""
     if isinstance(features, Features):
         return _with_single(features, types, row)
     complex_ = features.multimer
@@ -280,6 +283,7 @@ def _with_residues(features: TargetFeatures, types: Mapping[int, int], row: Mapp
 
 
 def _with_single(features: Features, types: Mapping[int, int], row: Mapping[int, int]) -> Features:
+    """Return the features of a chain with new residue types in the sequence and in the first MSA row."""
     letters = list(features.sequence)
     for index, residue in types.items():
         letters[index] = RESTYPES_WITH_X[residue]
@@ -292,12 +296,14 @@ def _with_single(features: Features, types: Mapping[int, int], row: Mapping[int,
 
 
 def _with_first_row(msa: Int[np.ndarray, "n r"], row: Mapping[int, int]) -> Int[np.ndarray, "n r"]:
+    """Return a copy of an MSA with new residues, by index, in the target's row."""
     changed = msa.copy()
     changed[0] = _changed(msa[0], row)
     return changed
 
 
 def _changed(residues: Int[np.ndarray, "r"], types: Mapping[int, int]) -> Int[np.ndarray, "r"]:
+    """Return a copy of residue types, with new types at some indices."""
     changed = residues.copy()
     for index, residue in types.items():
         changed[index] = residue
@@ -362,6 +368,7 @@ def changes_of(mutant: Mutant, prediction: Prediction, wild_type: Prediction) ->
 
 
 def _mean(values: np.ndarray) -> float:
+    """Return the mean in double precision."""
     return float(values.mean(dtype=np.float64))
 
 
@@ -375,6 +382,7 @@ def _mean_pae(prediction: Prediction, sites: list[int] | None = None) -> float |
 
 
 def _difference(one: float | None, other: float | None) -> float | None:
+    """Return `one - other`; None if either is None."""
     return None if one is None or other is None else one - other
 
 
@@ -523,5 +531,6 @@ def _lots(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
 
 
 def _save(path: Path, prediction: Prediction) -> None:
+    """Write a predicted structure as a PDB file, if the format can hold it."""
     with suppress(ValueError):  # a PDB file cannot hold every structure, for example not one with 63 chains
         write_file(path, to_pdb(prediction.protein, prediction.notes, chain_ids=prediction.chain_ids))

@@ -78,6 +78,7 @@ def with_template(
 
 
 def _with_single(features: Features, aatype: np.ndarray, positions: np.ndarray, mask: np.ndarray) -> Features:
+    """Return the features of a chain with one template instead of its templates."""
     return replace(
         features,
         template_domain_names=(f"{features.domain_name}_A",),
@@ -292,6 +293,7 @@ def compared_with_native(
 
 
 def _native_scores(chains: tuple[Chain, ...], native: Structure) -> dict[str, Any]:
+    """Return the TM-score, lDDT and DockQ of these chains to the native structure."""
     scores, _ = compared(best_pairing(chains, native.chains))
     values = {"tm": scores.tm_score, "lddt": scores.lddt, "dockq": None}
     whole = compare_complexes(chains, native.chains)

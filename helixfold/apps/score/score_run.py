@@ -136,6 +136,7 @@ def ranked(lines: Sequence[ScoredLine]) -> list[ScoredLine]:
     name, larger = ranking_of(lines)
 
     def order(line: ScoredLine) -> float:
+        """Return the sort key of a line by its score."""
         value = line.scores.get(name)
         if value is None:
             return math.inf
@@ -240,6 +241,7 @@ def write_scores(output: Path, lines: Sequence[ScoredLine], settings: Mapping[st
 
 
 def _page(title: str, lines: Sequence[ScoredLine], *, settings: Mapping[str, Any], notes: Sequence[str]) -> str:
+    """Return the text of scores.html with the ranked lines."""
     score, larger = ranking_of(lines)
     failed = sum(line.problem is not None for line in lines)
     return page(
@@ -302,14 +304,17 @@ def _plot(lines: Sequence[ScoredLine], score: str) -> dict[str, Any] | None:
 
 
 def _has(lines: Sequence[ScoredLine], name: str) -> bool:
+    """Return whether any line has a score of this name."""
     return any(line.scores.get(name) is not None for line in lines)
 
 
 def _interval(value: Estimate) -> str:
+    """Return a value with its confidence interval as text."""
     return f"{value.value:.2f} [{value.low:.2f}, {value.high:.2f}]"
 
 
 def _sizes(each: RankCorrelation) -> str:
+    """Return the numbers of targets and structures of a correlation as text."""
     targets = f"mean over {each.targets} targets, " if each.targets > 1 else ""
     return f"{targets}{each.structures:,} structures"
 
@@ -385,6 +390,7 @@ def score(options: ScoreOptions) -> int:
 
 
 def _kind(structure: ScoredStructure, options: StructureOptions) -> Kind:
+    """Return whether a structure is scored as a single chain or as a complex."""
     return "complex" if options.binders or len(structure.chains) > 1 else "chain"
 
 
@@ -494,16 +500,19 @@ def _score(lot: Sequence[_Pending], options: ScoreOptions, run: Run, journal: Jo
 
 
 def _binder(options: ScoreOptions) -> BinderChains | None:
+    """Return the chains of the binder for --binders; None without it."""
     return BinderChains(names=options.binder_chains) if options.binders else None
 
 
 def _path(file: ScoredFile, options: ScoreOptions) -> Path:
+    """Return the path at which the predicted structure of a file is written."""
     return options.output / STRUCTURES_DIRECTORY / file.target / f"{file.name}.pdb"
 
 
 def _line(
     file: ScoredFile, results: Mapping[str, Mapping[str, Any]], problem: str | None, options: ScoreOptions
 ) -> ScoredLine:
+    """Return the row of a structure from its entry in the journal, or with its problem."""
     entry = {} if problem is not None else results.get(file.key, {})
     predicted = _path(file, options)
     return ScoredLine(

@@ -115,6 +115,7 @@ def find_structures(paths: Sequence[Path], *, rescore: bool) -> list[ScoredFile]
 
 
 def _ranked(path: Path, *, several: bool) -> list[ScoredFile]:
+    """Return the ranked models in a prediction program's output; with `several` outputs, named by directory."""
     # Outputs of several programs may have the same targets, so the names of their directories distinguish them.
     start = f"{path.resolve().name}_" if several else ""
     return [
@@ -124,6 +125,7 @@ def _ranked(path: Path, *, several: bool) -> list[ScoredFile]:
 
 
 def _plain(path: Path) -> list[ScoredFile]:
+    """Return the structures in a file or directory that is not a prediction program's output."""
     if not path.is_dir():
         return [_of_target(path.resolve().parent.name, each) for each in structure_files(path)]
     directories = [path]
@@ -139,6 +141,7 @@ def _plain(path: Path) -> list[ScoredFile]:
 
 
 def _of_target(target: str, file: StructureFile) -> ScoredFile:
+    """Return a structure file with the name of its target."""
     return ScoredFile(target=target, name=file.name, path=file.path)
 
 

@@ -175,6 +175,7 @@ class Client:
         return [output / path for path in files]
 
     def _download(self, job: str, path: str, target: Path, size: int) -> None:
+        """Download a result file of `size` bytes to `target`; `path` is relative to the result."""
         target.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(target) as temporary, temporary.open("wb") as file:
             self._http.download(f"{_API}/jobs/{_id(job)}/files/{path}", file, max_bytes=size)
@@ -187,11 +188,13 @@ class Client:
         return job
 
     def _unexpected_answer(self) -> ServerUnreachableError:
+        """Return the error for an answer that does not have the form of `helixfold serve`."""
         return ServerUnreachableError(f"{self._http.url} does not answer like helixfold serve; check the address")
 
     def _request_json(
         self, method: str, path: str, content: Any = None, headers: Mapping[str, str] | None = None
     ) -> Any:
+        """Send a request, with retries, and return the parsed JSON answer; `path` follows the interface's prefix."""
         return self._retry(lambda: self._http.request(method, _API + path, content=content, headers=headers).json())
 
     def _retry(self, action: Callable[[], Any]) -> Any:
@@ -213,11 +216,13 @@ class Client:
 
 
 def _file(path: Path) -> dict[str, str]:
+    """Return a file as the JSON object of an upload, with its content in base64."""
     content = base64.b64encode(read_file(path, _MAX_UPLOADED_BYTES)).decode()
     return {"name": os.path.basename(path), "content": content, "encoding": "base64"}
 
 
 def _is_job(content: Any) -> bool:
+    """Return whether an answer of the server is a job with the fields that commands use."""
     match content:
         case {
             "id": str(job),
@@ -236,6 +241,7 @@ def _is_job(content: Any) -> bool:
 
 
 def _is_result_file(content: Any) -> bool:
+    """Return whether an entry of the server's list of files has a path and a size."""
     match content:
         case {"path": str(), "bytes": int(size)} if size >= 0:
             return True
@@ -243,6 +249,7 @@ def _is_result_file(content: Any) -> bool:
 
 
 def _id(job: str) -> str:
+    """Return a job id unchanged. Raise `InputError` if it is not one."""
     if not _JOB_ID.fullmatch(job):
         raise InputError(f"a job id must have 32 hexadecimal digits, got '{printable(job, 60)}'")
     return job

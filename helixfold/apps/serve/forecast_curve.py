@@ -65,6 +65,7 @@ def usual_model(models: Sequence[str], chains: int) -> str | None:
 def _estimate_on(
     worker: "WorkerOffers", model: str, curve: "ForecastCurve", residues: int, iterations: int
 ) -> ForecastBody:
+    """Estimate the time of this many recycling iterations, and the memory, on one worker by its curve."""
     seconds = _interpolated([(point[0], point[1]) for point in curve.points], residues)
     peak = _interpolated([(point[0], point[2]) for point in curve.points], residues)
     fits = not curve.longest or residues <= curve.longest

@@ -139,6 +139,7 @@ class HttpClient:
         raise ServerError(response.status, printable(text, 1_000), response.retry_after)
 
     def _failure(self, problem: str, error: RequestError) -> RuntimeError:
+        """Return the error to raise for a failed request: the server is unreachable, or its answer is unusable."""
         if isinstance(error, UnusableAnswerError):
             return ServerError(0, f"{self.url}: {error}")
         return ServerUnreachableError(f"{self.url} {problem}: {error}")

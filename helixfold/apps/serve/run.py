@@ -145,6 +145,7 @@ class _Server(uvicorn.Server):
         self._is_ending = True
 
         def end() -> None:
+            """Let the workers release their jobs, then stop the server."""
             self._workers.stop()
             uvicorn.Server.handle_exit(self, sig, frame)
 
@@ -163,6 +164,7 @@ def allow_connections() -> None:
 
 
 def _bound(config: uvicorn.Config) -> Any:
+    """Return a socket that listens on the address of the settings. Raise `InputError` if it cannot be used."""
     try:
         return config.bind_socket()
     except SystemExit:
@@ -181,7 +183,10 @@ def _log_to_stderr() -> None:
 
 
 class _JsonLines(logging.Formatter):
+    """Formats a log record as one line of JSON with the time and the level."""
+
     def format(self, record: logging.LogRecord) -> str:
+        """Return the line; a message that is a JSON object is merged into it."""
         text = record.getMessage()
         content = json.loads(text) if text.startswith("{") else {"event": "message", "text": text}
         if record.exc_info:
@@ -215,6 +220,7 @@ class Maintenance:
             thread.join()
 
     def _repeat(self, task: Callable[[], None]) -> None:
+        """Call a task every two seconds until `stop` is called; log errors of files and of the database."""
         while not self._stop.wait(_SECONDS_BETWEEN_ROUNDS):
             try:
                 task()
@@ -222,6 +228,7 @@ class Maintenance:
                 _LOGGER.error(json.dumps({"event": "maintenance failed", "error": str(error)}))
 
     def _maintain_queue(self) -> None:
+        """Queue jobs whose leases have ended again, and sometimes remove the files of old jobs."""
         service = self._service
         for job in service.queue.recover():
             line = {"event": "lease ended", "job": job.id, "worker": job.worker, "state": job.state}

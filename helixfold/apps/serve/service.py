@@ -112,6 +112,7 @@ class Service:
         return self.enqueue(new)
 
     def _store_files(self, submission: Submission, new: NewJob) -> None:
+        """Store the uploaded files of a new job and check them; remove them if the check fails."""
         directory = self.storage.inputs(new.id)
         try:
             for name, file in submission.stored_files().items():
@@ -224,6 +225,7 @@ class Service:
             self.database.empty_log()
 
     def _check(self, submission: Submission, webhook: str | None) -> None:
+        """Raise `InputError` for a submission that no worker can predict, or for a webhook that is not allowed."""
         offers, models, options = self.offers(), self.models(), submission.options
         if options["model"] is not None and models and options["model"] not in models:
             raise InputError(f"the model {choice_problem(options['model'], models)}")
@@ -244,6 +246,7 @@ class Service:
             )
 
     def _check_webhook(self, webhook: str) -> None:
+        """Raise `InputError` unless the webhook is the address of a host to which this service may send."""
         try:
             parts = urlsplit(webhook)
             port = parts.port or {"https": 443, "http": 80}.get(parts.scheme)

@@ -190,6 +190,7 @@ def write_durably(path: Path, content: bytes) -> None:
 
 
 def _flush_folder(path: Path) -> None:
+    """Flush a directory, so that the names of its files survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -151,6 +151,7 @@ class TokenFile:
 
 
 def _has_right_types(token: Token) -> bool:
+    """Return whether the values of a token that was read from the file have the declared types."""
     texts, times = (token.id, token.user, token.kind, token.digest), (token.created, token.expires, token.revoked)
     return all(isinstance(text, str) and text.isascii() for text in texts) and all(
         isinstance(moment, int | float | None) for moment in times
@@ -158,4 +159,5 @@ def _has_right_types(token: Token) -> bool:
 
 
 def _digest(secret: str) -> str:
+    """Return the SHA-256 of a token's secret, in hexadecimal digits."""
     return hashlib.sha256(secret.encode()).hexdigest()

@@ -80,14 +80,17 @@ def fasta_of(request: Mapping[str, Any]) -> str:
 
 
 def _nothing() -> None:
+    """Do nothing, so that the process that runs this has only imported the parsers."""
     pass
 
 
 def _too_much(what: str) -> str:
+    """Return the message for uploads that take too much of `what`, memory or time."""
     return f"reading the uploaded files takes too much {what}; upload smaller files"
 
 
 def _check(request: dict[str, Any], directory: Path, answer: Connection) -> None:
+    """Read the uploaded files with limited resources, and send the problem, or None, to the server."""
     leave_interruptions_to_parent()
     os.nice(10)  # so that the server still answers other requests quickly
     for kind, limit in (

@@ -114,6 +114,7 @@ def problems_of(name: str, values: np.ndarray) -> list[str]:
 
 
 def _problems_in(arrays: NpzArrays, name: str) -> list[str]:
+    """Return the problems of an array in an .npz file."""
     try:
         return problems_of(name, arrays.values_of(name))
     except InputError as error:
@@ -121,6 +122,7 @@ def _problems_in(arrays: NpzArrays, name: str) -> list[str]:
 
 
 def _problems_in_state(path: Path, preset: Preset) -> list[str]:
+    """Return the problems of all parameters in a file of another format than .npz."""
     try:
         state: dict[str, Tensor] = load_weights(path, preset.model)
     except InputError as error:
@@ -131,6 +133,7 @@ def _problems_in_state(path: Path, preset: Preset) -> list[str]:
 
 
 def _checksum(path: Path, preset: Preset, *, published: bool) -> Check:
+    """Compare the SHA-256 of a file with the checksum of DeepMind's file for the model."""
     digest = sha256_of(path)
     expected = PUBLISHED_SHA256.get(f"params_{preset.name}.npz")
     if expected == digest:

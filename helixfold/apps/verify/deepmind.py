@@ -23,6 +23,7 @@ import numpy as np
 
 
 def main(folder: Path) -> None:
+    """Run the program in a folder and write found.json."""
     settings = json.loads((folder / "settings.json").read_text())
     if settings["threads"] is not None and hasattr(os, "sched_setaffinity"):
         # XLA starts a thread for each processor that is available to the process when it is imported.
@@ -55,6 +56,7 @@ def run(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
         config.global_config.update(use_pallas=True)
 
     def forward(samples: dict[str, Any], previous: dict[str, Any]) -> dict[str, Any]:
+        """Run one recycling iteration of DeepMind's network, and return the outputs to compare."""
         with hk.name_scope("alphafold"):
             if is_multimer:
                 results = _complex(config, {name: value[0] for name, value in samples.items()} | previous)
@@ -130,6 +132,7 @@ def _complex(config: Any, batch: dict[str, Any]) -> dict[str, Any]:
         return result
 
     def sampled_extra_msa(features: dict[str, Any], _: int) -> tuple[Any, Any]:
+        """Return the features of the sampled extra MSA rows, and their mask."""
         letters = jax.nn.one_hot(features["extra_msa"], 23)
         more = [features[name][..., None] for name in ("extra_has_deletion", "extra_deletion_value")]
         return jax.numpy.concatenate([letters, *more], -1), features["extra_msa_mask"]
@@ -153,6 +156,7 @@ def _complex(config: Any, batch: dict[str, Any]) -> dict[str, Any]:
 
 
 def _inverse(rigid: Any) -> "_Inverse":
+    """Return the inverse of rigid motions, instead of DeepMind's function."""
     return _Inverse(rigid)
 
 
@@ -167,6 +171,7 @@ class _Inverse:
         self.rigid = rigid
 
     def apply_to_point(self, point: Any) -> Any:
+        """Return the point in the coordinates of the rigid motions."""
         return self.rigid.rotation.apply_inverse_to_point(point - self.rigid.translation)
 
 

@@ -114,6 +114,7 @@ def alpha_rmsd(outputs: Arrays, expected: Arrays) -> float:
 
 
 def _array(value: Tensor) -> np.ndarray:
+    """Return the only target of a batch as an array on the CPU, in float32 or float64."""
     value = value[0].detach().cpu()
     return (value if value.dtype == torch.float64 else value.float()).numpy()
 

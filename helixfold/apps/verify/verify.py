@@ -234,6 +234,7 @@ def _float32(runs: dict[str, Run], exact: Run) -> list[Check]:
 
 
 def _equal(run: Run, other: Run, allowed: dict[str, float], name: str) -> Check:
+    """Check that no output deviates from another run's by more than `allowed`, by output."""
     deviations = {
         key: largest_deviation(run.outputs[key], value) for key, value in other.outputs.items() if key in run.outputs
     }
@@ -265,6 +266,7 @@ def _half(runs: dict[str, Run], exact: Run, name: str) -> Check:
 
 
 def _costs(runs: dict[str, Run], exact: Run) -> Table:
+    """Return the table of deviations of structure and scores, times and memory of all runs."""
     rows = []
     for name, run in runs.items():
         pae = f"{np.abs(run.outputs[PAE] - exact.outputs[PAE]).max():.4f}" if PAE in run.outputs else "-"
@@ -287,6 +289,7 @@ def _costs(runs: dict[str, Run], exact: Run) -> Table:
 
 
 def _outputs(runs: dict[str, Run], exact: Run) -> Table:
+    """Return the table of the largest deviation of each output from the most exact run."""
     others = {name: run for name, run in runs.items() if run is not exact}
     rows = [
         [
@@ -314,6 +317,7 @@ def _in_float64(network: AlphaFold, batches: Sequence[Batch]) -> Run:
 
 
 def _cast(batch: Batch) -> Batch:
+    """Return a batch whose floating-point features are float64."""
     return with_tensors_changed(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, batch)
 
 

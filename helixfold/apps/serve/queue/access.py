@@ -70,4 +70,5 @@ class EndedSessions:
 
 
 def _digest(secret: str) -> str:
+    """Return the SHA-256 of a link's secret or of a cookie, in hexadecimal digits."""
     return hashlib.sha256(secret.encode()).hexdigest()

@@ -100,6 +100,7 @@ class JobQueue:
             return self._earlier(connection, new)
 
     def _earlier(self, connection: sqlite3.Connection, new: NewJob) -> Job | None:
+        """Return the earlier job as `earlier` does, in a transaction of the caller."""
         row = connection.execute(
             "SELECT * FROM jobs WHERE id = ? OR (user = ? AND idempotency_key = ?)",
             (new.id, new.user, new.idempotency_key),
@@ -325,6 +326,7 @@ class JobQueue:
         return self._count_change(row), is_changed
 
     def _end_attempt(self, connection: sqlite3.Connection, number: int, error: str, *, again: bool) -> sqlite3.Row:
+        """End an attempt that failed with `error` at the job with a number: queue it `again` or mark it as failed."""
         now = self._clock()
         state, ended = ("queued", None) if again else ("failed", now)
         row: sqlite3.Row = connection.execute(
@@ -335,11 +337,13 @@ class JobQueue:
         return row
 
     def _job_with_lease(self, row: sqlite3.Row | None) -> Job:
+        """Return the changed job in a row; raise `LostLeaseError` if the lease matched no row."""
         if row is None:
             raise LostLeaseError("the job no longer belongs to this worker: it was cancelled, or given to another one")
         return self._count_change(row)
 
     def _count_change(self, row: sqlite3.Row) -> Job:
+        """Return the job in a row, and increase its revision."""
         job = Job.of(row)
         self._revisions[job.id] += 1
         return job

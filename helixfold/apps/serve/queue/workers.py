@@ -31,6 +31,8 @@ Point = tuple[
 
 
 class _Message(BaseModel):
+    """A validated part of a worker's message, which cannot be changed."""
+
     model_config = ConfigDict(frozen=True)
 
 
@@ -49,6 +51,7 @@ class ForecastCurve(_Message):
     @field_validator("points")
     @classmethod
     def _increase(cls, points: tuple[Point, ...]) -> tuple[Point, ...]:
+        """Check that the numbers of residues increase from point to point."""
         if any(first[0] >= second[0] for first, second in pairwise(points)):
             raise ValueError("the numbers of residues must increase from point to point")
         return points

@@ -74,6 +74,7 @@ async def templates(names: str, request: Request, service: ServiceOf, user: Curr
 async def _submit(
     kind: AlignmentKind, text: str, mode: str, request: Request, service: Service, user: User
 ) -> Response:
+    """Submit a search of a kind by the text of its query, and answer with its ticket or an error as ColabFold does."""
     try:
         search = await parse_in_thread(request, AlignmentRequest.of_text, kind, text, mode)
         job = await run_in_threadpool(submit_alignment, service, search, user)
@@ -85,16 +86,19 @@ async def _submit(
 
 
 def _find_search(service: Service, ticket: str) -> Job | None:
+    """Return the search with a ticket, of any user; None for an unknown ticket."""
     job = service.views.job(ticket)
     return job if job is not None and job.kind == "alignment" else None
 
 
 def _ticket(job: Job) -> dict[str, Any]:
+    """Return the id and the state of a search in the format of ColabFold's server."""
     error = {"error": job.error} if job.state == "failed" else {}
     return {"id": job.id, "status": _COLABFOLD_STATES[job.state], **error}
 
 
 def _archive(service: Service, job: Job) -> FileResponse:
+    """Return an answer with the archive of a search. Answer 404 if it has none."""
     path = service.storage.result_file(job, ARCHIVE_FILE)
     if path is None:
         raise HTTPException(404, "this search has no result")

@@ -36,6 +36,8 @@ SequenceText = Annotated[str, Field(min_length=1, max_length=MAX_SEQUENCE_TEXT)]
 
 
 class _Lenient(BaseModel):
+    """A body whose unknown fields are ignored."""
+
     model_config = ConfigDict(extra="ignore")
 
 
@@ -126,6 +128,7 @@ async def _predict(
     service: Service,
     user: User,
 ) -> list[str]:
+    """Predict the one sequence of a body with these files, or with a search, and return its PDB files."""
     options = {"search": search, "relax": body.relax_prediction, "predictions": body.num_predictions_per_model}
     submissions = await parse_in_thread(request, read_submissions, body.sequence, "sequence", options, files)
     if len(submissions) > 1:
@@ -134,6 +137,7 @@ async def _predict(
 
 
 def _ranked_pdb_files(service: Service, job: Job) -> list[str]:
+    """Return the texts of the PDB files of a job's result, the best first. Answer 502 if they cannot be sent."""
     sizes = dict(service.storage.results(job))
     ranks = [int(fields["rank"]) for fields in map(RANKED.match, sizes) if fields and fields["suffix"] == PDB]
     names = [RANKED.name(PDB, rank=rank) for rank in sorted(ranks)[:_MAX_PREDICTIONS]]

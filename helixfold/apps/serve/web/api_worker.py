@@ -203,10 +203,12 @@ def release(job_id: str, service: ServiceOf, worker: CurrentWorker, x_lease: Lea
 
 
 def _name(user: str, name: str) -> str:
+    """Return the name of a worker in the database, with the user of its token in front."""
     return f"{user}/{name}" if name.isprintable() else user
 
 
 def _require_lease(job: Job | None, lease: str, *others: JobState) -> Job:
+    """Return a job that has this lease and is running, or in a state of `others`; else raise `LostLeaseError`."""
     if job is None or job.lease != lease or job.state not in ("running", *others):
         raise LostLeaseError("the job no longer belongs to this worker: it was cancelled, or given to another one")
     return job

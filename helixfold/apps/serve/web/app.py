@@ -53,6 +53,7 @@ def create_app(service: Service) -> FastAPI:
 
     @app.get("/api/openapi.json", include_in_schema=False)
     def describe() -> Response:
+        """Send the OpenAPI description of the routes."""
         return Response(openapi_json(), media_type="application/json")
 
     @app.get("/metrics", tags=["service"])

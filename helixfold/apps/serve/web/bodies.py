@@ -22,6 +22,8 @@ from helixfold.runtime.options import Offer
 
 
 class _Strict(BaseModel):
+    """A body in which unknown fields are errors."""
+
     model_config = ConfigDict(extra="forbid")
 
 
@@ -84,6 +86,7 @@ class SubmissionBody(_Strict):
 
 
 def _uploaded(kind: FileKind, file: FileBody) -> UploadedFile:
+    """Return a file of a body as an uploaded file of a kind."""
     return UploadedFile(kind=kind, name=file.name, content=file.to_bytes())
 
 

@@ -44,6 +44,8 @@ def problem_answer(request: Request, status: int, text: str, headers: dict[str, 
 
 
 def _answer_with(status: int):  # type: ignore[no-untyped-def]  # a handler of Starlette
+    """Return a handler that answers an error with a status and its message."""
+
     def answer(request: Request, error: Exception) -> Response:
         headers = {"Retry-After": "5"} if isinstance(error, BusyError) else None
         return problem_answer(request, status, printable(str(error), 1_000), headers)
@@ -52,6 +54,7 @@ def _answer_with(status: int):  # type: ignore[no-untyped-def]  # a handler of S
 
 
 def _invalid(request: Request, error: Exception) -> Response:
+    """Answer 422 with the first problems of a request that does not match the declared types."""
     assert isinstance(error, RequestValidationError)
     parts = []
     for each in error.errors()[:5]:
@@ -86,4 +89,5 @@ def _without_database(request: Request, error: Exception) -> Response:
 
 
 def _broken(request: Request, error: Exception) -> Response:
+    """Answer 500 for an error that nobody expected."""
     return problem_answer(request, 500, "internal error; see the log of the service")

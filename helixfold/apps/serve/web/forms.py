@@ -106,6 +106,7 @@ def options_of(form: FormData) -> dict[str, Any]:
 
 
 def _value(offer: Offer, text: str) -> str | int | bool:
+    """Convert the text of a field to the value of its option."""
     if offer.kind == "bool":
         return True  # browsers do not send unchecked boxes
     if offer.kind != "int":

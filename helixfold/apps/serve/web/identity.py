@@ -59,6 +59,7 @@ class Sessions:
         return bool(cookie) and hmac.compare_digest(self.form_token(cookie).encode(), token.encode())
 
     def _signature(self, purpose: str, content: str) -> str:
+        """Return the signature of a text for one purpose, so that it is invalid for others."""
         digest = hmac.new(self.secret, f"{purpose}:{content}".encode(), hashlib.sha256).digest()
         return base64.urlsafe_b64encode(digest).decode().rstrip("=")
 

@@ -167,6 +167,7 @@ def _back(request: Request, page: str) -> str | None:
 
 
 def _shared_job(service: Service, secret: str) -> Job:
+    """Return the job of a shared link. Answer 404 for an invalid link."""
     job = service.shared_job(secret)
     if job is None:
         raise HTTPException(404, "this link has expired or was revoked")
@@ -183,6 +184,7 @@ def _form_page(
     estimates: Any = (),
     code: int = 200,
 ) -> Response:
+    """Render the form with the values of `form`, an error message (`problem`) or estimates; `code` is the status."""
     offers = service.offers()
     counts = service.views.counts()
     names = ("name", "sequence", *map(form_name, OFFERS.values()))
@@ -221,6 +223,7 @@ def _fields(service: Service, offers: Sequence[WorkerOffers]) -> list[tuple[str,
 
 
 def _job_page(request: Request, service: Service, job: Job, *, link: dict[str, Any] | None = None) -> Response:
+    """Render the page of a job; `link` is a shared link that was just created."""
     options = job.request.get("options", {})  # empty for an expired job
     estimate = estimate_job(
         service.offers(),
@@ -245,4 +248,5 @@ def _job_page(request: Request, service: Service, job: Job, *, link: dict[str, A
 
 
 def _files(service: Service, job: Job) -> list[tuple[str, int]]:
+    """Return the paths and sizes of a job's result files."""
     return list(service.storage.results(job))

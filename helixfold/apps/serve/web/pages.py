@@ -81,11 +81,13 @@ def static_file(name: str) -> str:
 
 @cache
 def _template(name: str) -> str:
+    """Return the text of a page template, style sheet or script of the package."""
     return (_PAGES / name).read_text(encoding="utf-8")
 
 
 @cache
 def _environment() -> jinja2.Environment:
+    """Return the environment of the templates, with the functions that format values in them."""
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(_template),
         autoescape=True,

@@ -61,11 +61,13 @@ class TimedProtocol(H11Protocol):
             own[self] = None
 
     def _make_room(self, connections: "dict[TimedProtocol, None]") -> None:
+        """Close one of these connections: the one that has been idle longest, or the newest."""
         victim = next((each for each in connections if each.is_idle() and each is not self), [*connections][-1])
         victim._forget()
         victim.transport.abort()  # does not wait for the client to read what was sent
 
     def _forget(self) -> None:
+        """Remove this connection from the open connections of its address."""
         own = self._open.get(self._address, {})
         own.pop(self, None)
         if not own:

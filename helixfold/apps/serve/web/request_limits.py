@@ -208,11 +208,13 @@ class _Body:
 
 
 def _too_many(text: str, seconds: int = 5) -> HTTPException:
+    """Return the 429 answer to a request that comes too often or is too many, with the seconds to wait."""
     # The connection is closed because more requests may be waiting on it, and answering each takes time.
     return HTTPException(429, f"{text}; wait {seconds} s", {"Retry-After": str(seconds), "Connection": "close"})
 
 
 def _is_accepted(host: str, accepted: Sequence[str] | None) -> bool:
+    """Return whether a Host header, without its port, is one of the accepted names; None accepts all."""
     if accepted is None:
         return True
     name = re.sub(r":\d{1,5}$", "", host).lower()

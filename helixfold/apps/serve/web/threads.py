@@ -90,6 +90,8 @@ class ThreadedRoute(APIRoute):
 
 
 class _ParsedRequest(Request):
+    """A request whose JSON or form body is parsed in a thread."""
+
     async def json(self) -> Any:
         return await parse_in_thread(self, read_json, await self.body())
 

@@ -44,6 +44,7 @@ def do_on_node(kind: str, content: Mapping[str, Any], directory: Path, options: 
     written: dict[str, Any] = {}
 
     def should_continue(progress: Progress) -> bool:
+        """Write changed progress to the job's directory; return whether the job may continue."""
         nonlocal written
         if is_stopped(directory):
             return False
@@ -122,6 +123,7 @@ class NodeProcess:
     def _do(
         self, kind: str, content: Mapping[str, Any], directory: Path, should_continue: Callable[[Progress], bool]
     ) -> Outcome:
+        """Run a task on a node of the pool, wait for it, and pass on its progress."""
         future = self.engine.submit(self.pool, do_on_node, kind, dict(content), directory, self.options)
         waiting = Progress(lines=[f"waiting for a node of pool '{self.pool}'"])
         while not wait((future,), _POLLING_SECONDS).done:
@@ -174,6 +176,7 @@ def _workers(call: WorkerCall, pool: Pool, engine: Engine, directory: Path) -> l
 
 
 def _pool_options(options: WorkerOptions, pool: Pool) -> WorkerOptions:
+    """Return a worker's options with the device, threads and memory of a pool's nodes."""
     memory = memory_for_tensors(pool) if pool.memory is not None and not pool.gpus else None
     return replace(
         options.with_absolute_paths(),

@@ -56,6 +56,7 @@ class Progress:
             self._add(line.decode("utf-8", "replace").rpartition("\r")[2].strip())
 
     def _add(self, line: str) -> None:
+        """Add a line of output to the stages or to the other lines."""
         try:
             content = json.loads(line) if line.startswith("{") else None
         except ValueError:
@@ -120,6 +121,7 @@ class JobProcess:
             self._close()
 
     def _start(self) -> None:
+        """Start the process, with pipes for its calls, its answers and its output."""
         self._calls, calls = _SPAWN.Pipe()
         self._answers, answers = _SPAWN.Pipe(duplex=False)
         self._printed, printed = _SPAWN.Pipe(duplex=False)
@@ -146,6 +148,7 @@ class JobProcess:
         return False
 
     def _drain(self, progress: Progress) -> None:
+        """Read the rest of the output into the progress."""
         while select.select([self._printed.fileno()], [], [], 0)[0]:
             content = os.read(self._printed.fileno(), _READ_BYTES)
             if not content:
@@ -153,6 +156,7 @@ class JobProcess:
             progress.read(content)
 
     def _close(self) -> str:
+        """Wait for the ended process, close its pipes, and return how it ended."""
         self._process.join(10)
         self._process.kill()
         self._process.join()

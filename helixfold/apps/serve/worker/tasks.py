@@ -118,6 +118,7 @@ def split_databases(alignment: bytes, sequence: str) -> tuple[bytes, bytes]:
 
 
 def _search_pairs(request: AlignmentRequest, plan: SearchPlan) -> dict[str, bytes]:
+    """Return the paired alignment of the request's chains, by file name."""
     tool = plan.pairing.tool if plan.pairing is not None else None
     if not isinstance(tool, ColabfoldPairing):
         raise SearchError("the databases do not contain the species of their sequences, which pairing needs")
@@ -158,6 +159,7 @@ def _template_files(request: AlignmentRequest, plan: SearchPlan) -> Iterator[tup
 
 
 def _colabfold_tool(plan: SearchPlan) -> ColabfoldSearch:
+    """Return the tool that searches ColabFold's databases. Raise `SearchError` if the worker has none."""
     tool = next((step.tool for step in plan.alignments if isinstance(step.tool, ColabfoldSearch)), None)
     if tool is None:
         raise SearchError("this worker has none of ColabFold's databases")
@@ -210,6 +212,7 @@ def _offered_models(options: WorkerOptions) -> list[tuple[Preset, Path | None]]:
 
 
 def _provenance(path: Path | None) -> WeightsProvenance:
+    """Return the provenance of parameters; a path of None is random parameters."""
     if path is None:
         return "untrained"
     return "trained" if demonstration.ancestor(path) is None else "demonstration"
@@ -219,6 +222,7 @@ def _estimate_curve(preset: Preset, device: Device) -> dict[str, Any]:
     """Return the fields of `ForecastCurve`: time per iteration and peak memory by length, and the longest chain."""
 
     def workload(residues: int) -> Prediction:
+        """Return the work of predicting a chain of this length with the maximum number of MSA rows."""
         size = FeatureRows.at_most(residues, preset.sampling).size(
             preset, DTYPES[settled_dtype(AUTO, device.properties)]
         )

@@ -147,6 +147,7 @@ class Worker:
             self.process.stop()
 
     def _offers(self) -> dict[str, Any]:
+        """Return the offers that the process computes. Raise `InputError` if it cannot."""
         with tempfile.TemporaryDirectory(prefix=JOB_PREFIX, dir=self.directory) as directory:
             outcome = self.process.do("offers", {}, Path(directory), lambda _: not self.stop.is_set())
         if self.stop.is_set():
@@ -193,12 +194,14 @@ class Worker:
         self.print_line(printable(f"worker {self.name}: {text}", 1_000))
 
     def _fetch_inputs(self, job: str, names: Iterable[str], lease: Mapping[str, str], directory: Path) -> None:
+        """Download the uploaded files of a job into its directory."""
         left = MAX_INPUT_BYTES
         for name in names:
             with (directory / name).open("wb") as file:
                 left -= self.client.download(f"{_API}/jobs/{job}/inputs/{name}", file, max_bytes=left, headers=lease)
 
     def _deliver(self, job: str, lease: Mapping[str, str], outcome: Outcome, beats: "_Heartbeats") -> None:
+        """Report the error of a job, or send its result files and mark it as done."""
         if outcome.error is not None:
             content = {"error": outcome.error[:_MAX_ERROR], "try_again": outcome.has_died}
             self._request_with_retries("POST", f"/jobs/{job}/fail", content, lease)
@@ -213,6 +216,8 @@ class Worker:
         self._request_with_retries("POST", f"/jobs/{job}/finish", summary, lease)
 
     def _send_file(self, place: str, path: Path, lease: Mapping[str, str]) -> None:
+        """Send a result file to a path of the interface, with retries."""
+
         def send() -> Any:
             with path.open("rb") as file:
                 size = {"Content-Length": str(path.stat().st_size)}
@@ -221,6 +226,7 @@ class Worker:
         self._with_retries(send)
 
     def _give_up(self, job: str, lease: Mapping[str, str], reason: str, *, try_again: bool) -> None:
+        """Report that a job cannot be run, once; ignore a server that refuses or does not answer."""
         try:
             self._request("POST", f"/jobs/{job}/fail", {"error": reason[:_MAX_ERROR], "try_again": try_again}, lease)
         except (ServerError, ServerUnreachableError):
@@ -229,9 +235,11 @@ class Worker:
     def _request_with_retries(
         self, method: str, path: str, content: Any, headers: Mapping[str, str] | None = None
     ) -> Any:
+        """Send a request to the interface for workers until the server answers, and return the parsed answer."""
         return self._with_retries(lambda: self._request(method, path, content, headers))
 
     def _request(self, method: str, path: str, content: Any, headers: Mapping[str, str] | None = None) -> Any:
+        """Send a request to the interface for workers once, and return the parsed answer."""
         return self.client.request(
             method, _API + path, content=content, headers=headers, timeout=_CLAIM_WAIT_SECONDS + 40
         ).json()
