@@ -71,10 +71,10 @@ def search_for_all(targets: Sequence[AnyTarget], plan: SearchPlan, output: Path)
             unpaired[results] = target
             continue
         chains = zip(target.search_directories(results), map(target.chain, target.target.entities), strict=True)
-        own, needed = dict(chains), target.needed(plan)
-        unpaired |= own if needed.alignments else {}
-        paired |= own if needed.uniprot is not None else {}
-        shared |= own if target.shared_results else {}
+        results_of_chains, needed = dict(chains), target.needed(plan)
+        unpaired |= results_of_chains if needed.alignments else {}
+        paired |= results_of_chains if needed.uniprot is not None else {}
+        shared |= results_of_chains if target.shared_results else {}
         if needed.pairing is not None:
             sequences = [entity.sequence for entity in target.target.entities]
             complexes.append((sequences, target.pair_directories(results)))
@@ -213,19 +213,19 @@ def _make_lot(
 ) -> dict[str, str]:
     """Run the searches for all targets at once, then compute features one by one; return the failures by name."""
     chains = {target.sequence: target for target in reversed(targets) if isinstance(target, Target)}
-    first = {target.name for target in chains.values()}
-    search_for_all([each for each in targets if not isinstance(each, Target) or each.name in first], plan, output)
+    first_names = {target.name for target in chains.values()}
+    search_for_all([each for each in targets if not isinstance(each, Target) or each.name in first_names], plan, output)
     failures: dict[str, str] = {}
-    searched: dict[str, Path] = {}
+    searched_directories: dict[str, Path] = {}
     for target in tqdm(targets, desc="targets", unit="target", disable=None):
         directory = directory_in(output, target.name)
         if isinstance(target, Target):
-            _copy_results(searched.get(target.sequence), SEARCHES.path(directory))
+            _copy_results(searched_directories.get(target.sequence), SEARCHES.path(directory))
         failure = _make_features_of(target, directory, output, plan)
         if failure is not None:
             failures[target.name] = failure
         elif isinstance(target, Target):
-            searched.setdefault(target.sequence, SEARCHES.path(directory))
+            searched_directories.setdefault(target.sequence, SEARCHES.path(directory))
         report(target.name, failure)
     return failures
 

@@ -63,15 +63,15 @@ def with_site_sources(options: Options, targets: Sequence[AnyTarget] = (), *, an
         changed = replace(options, msa_server=site.msa_server)
     else:
         return options
-    what = f"{key.replace('msa_', 'MSA ')} of {site.sources[key]}"
+    source_text = f"{key.replace('msa_', 'MSA ')} of {site.sources[key]}"
     with_alignment = [target.name for target in targets if _has_alignments(target)]
     if is_open and with_alignment:
         if announce and len(with_alignment) < len(targets):
             reason = f"'{printable(with_alignment[0])}' has its own alignment; pass {option} to search for all targets"
-            print_note(f"{what}: not searched, because {reason}")
+            print_note(f"{source_text}: not searched, because {reason}")
         return options
     if announce:
-        print_note(f"{what}: {printable(value)}")
+        print_note(f"{source_text}: {printable(value)}")
     return changed
 
 
@@ -82,12 +82,12 @@ def profile_of(options: SearchOptions) -> DatabaseProfile:
     """
     if options.databases is not None and options.database:
         raise InputError("--databases and --database cannot be combined; put all databases into one profile")
-    reduced = options.db_preset == "reduced_dbs"
-    if reduced and (options.databases is None or not options.databases.is_dir()):
+    is_reduced = options.db_preset == "reduced_dbs"
+    if is_reduced and (options.databases is None or not options.databases.is_dir()):
         raise InputError("--db-preset needs a directory in AlphaFold's layout; pass --databases DIR")
     if options.databases is not None:
         programs = {name for name in PACKAGES if find_program(name) is not None}
-        return read_database_profile(options.databases, programs, reduced=reduced)
+        return read_database_profile(options.databases, programs, reduced=is_reduced)
     return profile_from_fasta(options.database)
 
 
@@ -177,9 +177,9 @@ def selected_alignments(
 
     Raise `InputError` if --msa-mode is files and a target has no alignment.
     """
-    without = [each.name for each in targets if not _has_alignments(each)]
-    if options.msa_mode == "files" and without:
-        names = ", ".join(f"'{printable(name)}'" for name in without[:5]) + ", ..." * (len(without) > 5)
+    names_without = [each.name for each in targets if not _has_alignments(each)]
+    if options.msa_mode == "files" and names_without:
+        names = ", ".join(f"'{printable(name)}'" for name in names_without[:5]) + ", ..." * (len(names_without) > 5)
         raise InputError(f"--msa-mode files needs an alignment for each target; none was found for {names}; pass --msa")
     if options.msa_mode != "single_sequence":
         return list(targets)
@@ -210,15 +210,15 @@ def search_identities(plan: SearchPlan) -> tuple[str, ...]:
 
 def recorded_searches(target: AnyTarget, plan: SearchPlan) -> tuple[RecordedSearch, ...]:
     """Return the searches of a plan that a target needs, in the form of its results' provenance."""
-    pairs = None
+    pair_step = None
     if isinstance(target, ComplexInput):
         needed = target.needed(plan)
-        pairs, plan = needed.pairing or needed.uniprot, needed.of_chains()
+        pair_step, plan = needed.pairing or needed.uniprot, needed.of_chains()
     steps: list[tuple[SearchPurpose, str, tuple[SearchedDatabase, ...]]] = [
         ("alignment", step.tool.identity(), step.databases) for step in plan.alignments
     ]
-    if pairs is not None:
-        steps.append(("pairs", pairs.tool.identity(), pairs.databases))
+    if pair_step is not None:
+        steps.append(("pairs", pair_step.tool.identity(), pair_step.databases))
     if plan.templates is not None and not target.templates:
         steps.append(("templates", _template_identity(plan.templates), plan.templates.databases))
     return tuple(RecordedSearch(purpose=purpose, search=line, databases=of) for purpose, line, of in steps)

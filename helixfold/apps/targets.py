@@ -103,7 +103,7 @@ def _with_cross_chain_templates(
     """Return the targets with templates across chains; errors of single targets are added to `problems`."""
     if len(paths) > MAX_TEMPLATES:
         raise InputError(f"--cross-chain-templates takes at most {MAX_TEMPLATES} files, got {len(paths)}")
-    found = list[AnyTarget]()
+    targets_with_templates = list[AnyTarget]()
     for target in targets if paths else ():
         with problems.collected(target.name):
             if not isinstance(target, ComplexInput):
@@ -111,8 +111,8 @@ def _with_cross_chain_templates(
             chains = dict(zip(target.target.chain_ids, target.target.sequences, strict=True))
             for path in paths:  # before anything is searched
                 templates_of_chains(chains, path, UserTemplateOptions())
-            found.append(replace(target, cross_chain_templates=tuple(paths)))
-    return found if paths else list(targets)
+            targets_with_templates.append(replace(target, cross_chain_templates=tuple(paths)))
+    return targets_with_templates if paths else list(targets)
 
 
 def _inputs(options: PredictOptions, problems: InputProblems) -> tuple[Path, ...]:

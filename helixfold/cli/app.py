@@ -110,31 +110,31 @@ def run(words: Sequence[str]) -> Any:
     wants_help = not {"-h", "--help"}.isdisjoint(options)
     if wants_help:
         words = [word for word in words if word not in ("-h", "--help")]
-    chain, apps, rest = app.parse_commands(list(words))
+    command_chain, apps, rest = app.parse_commands(list(words))
     if wants_help and (apps[-1].default_command is not None or not rest):
         with collecting_no_garbage(), app.app_stack(apps):
-            print(help_page(apps[-1], " ".join(("helixfold", *chain)), GROUPS if len(apps) == 1 else None))
+            print(help_page(apps[-1], " ".join(("helixfold", *command_chain)), GROUPS if len(apps) == 1 else None))
         return 0
     commands = [name for name in apps[-1] if not name.startswith("-")]
-    help_option = f"(see {' '.join(('helixfold', *chain))} --help)"
+    help_option = f"(see {' '.join(('helixfold', *command_chain))} --help)"
     if apps[-1].default_command is None and not rest:
         raise InputError(f"name a COMMAND: {', '.join(commands)} {help_option}")
     try:
         command, bound, _ = app.parse_args(list(words))
     except cyclopts.UnknownCommandError:
-        renamed = RENAMED.get(" ".join((*chain, rest[0])))
+        renamed = RENAMED.get(" ".join((*command_chain, rest[0])))
         choices = f"choose one of {', '.join(commands)}{did_you_mean(rest[0], commands)}"
         advice = choices if renamed is None else f"use helixfold {renamed}"
         raise InputError(f"unknown command {rest[0]!r}; {advice} {help_option}") from None
     except cyclopts.CycloptsError as error:
         raise InputError(f"{_sentence(error, words)} {help_option}") from None
-    common = bound.arguments.pop("shared_options", _DEFAULT_OPTIONS)
-    if common.quiet and common.verbose:
+    common_options = bound.arguments.pop("shared_options", _DEFAULT_OPTIONS)
+    if common_options.quiet and common_options.verbose:
         raise InputError(f"--quiet and --verbose cannot be combined {help_option}")
-    set_verbosity("quiet" if common.quiet else "verbose" if common.verbose else "normal")
-    if common.config is not None:
+    set_verbosity("quiet" if common_options.quiet else "verbose" if common_options.verbose else "normal")
+    if common_options.config is not None:
         words = config.without_file(words)
-        print_detail(f"with the options of {common.config}: helixfold {shlex.join(words)}")
+        print_detail(f"with the options of {common_options.config}: helixfold {shlex.join(words)}")
     # Results record the command that produced them.
     if "command" in inspect.signature(command).parameters:
         bound.arguments["command"] = ("helixfold", *words)

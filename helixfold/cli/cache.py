@@ -80,18 +80,18 @@ def prune(
     """
     if not kinds:
         raise InputError("name the KIND to remove: weights, searches, databases, templates, entries, loops, or all")
-    newest = time.time() - (older_than or 0) * _DAY
+    newest_removed = time.time() - (older_than or 0) * _DAY
     for kind in _kinds(search_cache):
         if kind.name not in kinds and "all" not in kinds:
             continue
-        items = [item for item in kind.items() if older_than is None or item.time <= newest]
+        items = [item for item in kind.items() if older_than is None or item.time <= newest_removed]
         for item in items:
             if dry_run:
                 print(f"would remove {item.path}")
             else:
                 item.remove()
-        did = "would remove" if dry_run else "removed"
-        print(f"{kind.name}: {did} {len(items):,}, {sum(item.size for item in items) / 2**20:,.1f} MiB")
+        verb = "would remove" if dry_run else "removed"
+        print(f"{kind.name}: {verb} {len(items):,}, {sum(item.size for item in items) / 2**20:,.1f} MiB")
 
 
 def _kinds(search_cache: Path | None) -> "tuple[CacheKind, ...]":

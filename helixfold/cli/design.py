@@ -147,8 +147,10 @@ def binder(
     from helixfold.apps.design.sources import BinderInput
     from helixfold.apps.design.start import run_binders
 
-    given = BinderInput(structures=structures, lengths=length, chains=target_chains, hotspots=hotspots, cyclic=cyclic)
-    return run_binders(given, options)
+    binder_input = BinderInput(
+        structures=structures, lengths=length, chains=target_chains, hotspots=hotspots, cyclic=cyclic
+    )
+    return run_binders(binder_input, options)
 
 
 @app.command(usage="helixfold design redesign STRUCTURE [options]")
@@ -193,5 +195,7 @@ def redesign(
     from helixfold.apps.design.redraw import RedrawOptions
     from helixfold.apps.design.start import redesigned
 
-    own = RedrawOptions(count=sequences, temperature=temperature, excluded=exclude, weights=weights, seed=seed)
-    return redesigned(structure, chain, fixed_residues, own, output=output, keeps_interface=keep_interface)
+    redraw_options = RedrawOptions(
+        count=sequences, temperature=temperature, excluded=exclude, weights=weights, seed=seed
+    )
+    return redesigned(structure, chain, fixed_residues, redraw_options, output=output, keeps_interface=keep_interface)

@@ -62,8 +62,8 @@ def groups_of(arguments: ArgumentCollection) -> Iterator[tuple[Group, list[Argum
     visible = arguments.filter_by(show=True)
     named = {group.name: group for group in visible.groups if group.show}
     for group in sorted(named.values(), key=_sort_key):
-        own = visible.filter_by(group=group)
-        yield group, sorted(own, key=lambda argument: argument.index is None)
+        own_arguments = visible.filter_by(group=group)
+        yield group, sorted(own_arguments, key=lambda argument: argument.index is None)
 
 
 def name_of(argument: Argument) -> str:
@@ -75,17 +75,17 @@ def name_of(argument: Argument) -> str:
 
 def value_of(argument: Argument) -> str:
     """Return the placeholder for the value of an option in the help, or an empty string for a flag."""
-    several = " ..." if argument.token_count()[1] else ""
+    repetition = " ..." if argument.token_count()[1] else ""
     if argument.index is not None:
-        return several.strip()
+        return repetition.strip()
     kinds = (argument.hint, *getattr(argument.hint, "__args__", ()))
     if bool in kinds and str not in kinds:
         return ""
     if argument.parameter.metavar:
         return argument.parameter.metavar.replace("...", " ...")
     if choices := argument.get_choices():
-        return f"{{{','.join(choices)}}}{several}"
-    return next((name for kind, name in _PLACEHOLDERS.items() if kind in kinds), "VALUE") + several
+        return f"{{{','.join(choices)}}}{repetition}"
+    return next((name for kind, name in _PLACEHOLDERS.items() if kind in kinds), "VALUE") + repetition
 
 
 def default_of(argument: Argument) -> str:

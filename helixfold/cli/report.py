@@ -46,10 +46,10 @@ def report(
     from helixfold.results.file_table import ENSEMBLE_PAGE, INDEX, PULLDOWN_PAGE, RANKING, REPORT
     from helixfold.results.packed import PackedResults
 
-    with PackedResults(directory.parent) as beside:
-        if directory.name in beside:
-            print_note(f"{directory}: unpacked from {beside.archive_of(directory.name)}")
-            beside.restore(directory.name)
+    with PackedResults(directory.parent) as packed_beside:
+        if directory.name in packed_beside:
+            print_note(f"{directory}: unpacked from {packed_beside.archive_of(directory.name)}")
+            packed_beside.restore(directory.name)
     if not directory.is_dir():
         raise InputError.at(directory, "no such directory; name one that `helixfold predict` wrote")
     if pages := write_reports_of_others(directory):
@@ -78,9 +78,9 @@ def report(
             failed += 1
             print(f"helixfold: {target.name}: no report: {error}", file=sys.stderr)
     write_index(directory)
-    written = f"{len(targets) - failed} of {counted(len(targets), 'report')} written"
+    report_count = f"{len(targets) - failed} of {counted(len(targets), 'report')} written"
     others = f"; {counted(in_archives, 'target')} packed" if in_archives else ""
-    print_summary(f"{INDEX.path(directory)}: {written}{others}")
+    print_summary(f"{INDEX.path(directory)}: {report_count}{others}")
     if write_pulldown(directory):
         print_summary(PULLDOWN_PAGE.path(directory))
     return SOME_FAILED if failed else 0

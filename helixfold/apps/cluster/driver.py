@@ -106,7 +106,7 @@ class Driver:
         schedule, nodes = self._schedule, self._nodes()
         in_progress = {name: sum(pool.lots.values()) for name, pool in self._pools.items()}
         searching = in_progress.get("search", 0)
-        left = schedule.seconds() / self._seconds if self._seconds else 0.0
+        share_left = schedule.seconds() / self._seconds if self._seconds else 0.0
         elapsed = time.monotonic() - self._began
         status = BatchStatus(
             time=time.time(),
@@ -116,7 +116,7 @@ class Driver:
             to_fold=max(0, len(schedule.open) - len(schedule.to_search) - sum(in_progress.values()) + searching),
             finished=schedule.finished + len(schedule.already_finished),
             failed=len(schedule.failures) + len(self._batch.invalid),
-            seconds_left=elapsed * left / (1 - left) if state == "running" and left < 1 else None,
+            seconds_left=elapsed * share_left / (1 - share_left) if state == "running" and share_left < 1 else None,
             pools=[
                 PoolStatus(
                     name=name,
@@ -167,8 +167,8 @@ class Driver:
     def _submit(self, engine: Engine, pool: _Pool) -> None:
         """Submit tasks for the idle workers of a pool, if more targets are free than its starting tasks will claim."""
         batch, estimate = self._batch, pool.estimate
-        starting = len(pool.tasks) - len(pool.lots)
-        count = min(estimate.slots - len(pool.tasks), len(pool.free) - starting)
+        starting_count = len(pool.tasks) - len(pool.lots)
+        count = min(estimate.slots - len(pool.tasks), len(pool.free) - starting_count)
         if count <= 0:
             return
         share = _LOT_SHARE_OF_SEARCHES / estimate.slots

@@ -68,15 +68,15 @@ class Engine:
     def __init__(self, site: Site, pools: Sequence[Pool], directory: Path) -> None:
         self._site, self._pools = site, pools
         providers = [provider_of(pool, site) for pool in pools]
-        remote = [pool.name for pool in pools if pool.provider != "local"]
-        address = _address_for(remote[0], site) if remote else "127.0.0.1"
+        remote_pools = [pool.name for pool in pools if pool.provider != "local"]
+        address = _address_for(remote_pools[0], site) if remote_pools else "127.0.0.1"
         _remove_old_runs(directory)
         executors = [_executor(pool, each, address) for pool, each in zip(pools, providers, strict=True)]
         self._config = Config(
             executors=executors,
             run_dir=str(directory.absolute()),
             strategy="htex_auto_scale",
-            strategy_period=_REMOTE_SCALING_SECONDS if remote else _LOCAL_SCALING_SECONDS,
+            strategy_period=_REMOTE_SCALING_SECONDS if remote_pools else _LOCAL_SCALING_SECONDS,
             max_idletime=_IDLE_SECONDS,
             exit_mode="cleanup",
         )
@@ -145,11 +145,13 @@ class Engine:
 
 def _executor(pool: Pool, provider: ExecutionProvider, address: str) -> HighThroughputExecutor:
     """Return Parsl's executor for a pool; nodes connect to `address`."""
-    period, threshold = _LOCAL_HEARTBEAT if pool.provider == "local" else _REMOTE_HEARTBEAT
+    heartbeat_period, heartbeat_threshold = _LOCAL_HEARTBEAT if pool.provider == "local" else _REMOTE_HEARTBEAT
     module = "parsl.executors.high_throughput"
-    launch = DEFAULT_LAUNCH_CMD.replace("process_worker_pool.py", f"{python_of(pool)} -m {module}.process_worker_pool")
+    launch_command = DEFAULT_LAUNCH_CMD.replace(
+        "process_worker_pool.py", f"{python_of(pool)} -m {module}.process_worker_pool"
+    )
     if pool.provider == "local":
-        launch = f"sh -c {shlex.quote(WATCHED_NODE)} {os.getpid()} {launch}"
+        launch_command = f"sh -c {shlex.quote(WATCHED_NODE)} {os.getpid()} {launch_command}"
 
     def give_up(executor: BlockProviderExecutor, status: dict[str, JobStatus]) -> None:
         """Let all tasks of the pool fail if the pool cannot be used."""
@@ -159,7 +161,7 @@ def _executor(pool: Pool, provider: ExecutionProvider, address: str) -> HighThro
     return HighThroughputExecutor(
         label=pool.name,
         provider=provider,
-        launch_cmd=launch,
+        launch_cmd=launch_command,
         interchange_launch_cmd=[
             *(sys.executable, "-c", _OWN_GROUP_CODE),
             *("sh", "-c", _WATCHED_COMMAND, str(os.getpid()), sys.executable, "-m", f"{module}.interchange"),
@@ -169,8 +171,8 @@ def _executor(pool: Pool, provider: ExecutionProvider, address: str) -> HighThro
         max_workers_per_node=pool.workers,
         cores_per_worker=1e-3,  # so that only `max_workers_per_node` limits the workers
         available_accelerators=[str(index) for index in range(pool.gpus)],
-        heartbeat_period=period,
-        heartbeat_threshold=threshold,
+        heartbeat_period=heartbeat_period,
+        heartbeat_threshold=heartbeat_threshold,
         block_error_handler=give_up,
     )
 

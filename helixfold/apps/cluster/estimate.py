@@ -67,9 +67,11 @@ def estimate_pool(
             size = rows.size(preset, dtype_on(dtype, device.properties), ensemble)
             yield Prediction(model=preset.model, size=size, recycling_iterations=count)
 
-    counted = [sum(estimate(work, device).seconds for work in workloads(length)) for length in _COUNTED_RESIDUES]
+    seconds_by_length = [
+        sum(estimate(work, device).seconds for work in workloads(length)) for length in _COUNTED_RESIDUES
+    ]
     # The work of a recycling iteration is a cubic function of the number of residues.
-    curve = np.polyfit(_COUNTED_RESIDUES, counted, 3)
+    curve = np.polyfit(_COUNTED_RESIDUES, seconds_by_length, 3)
     return PoolEstimate(
         name=pool.name,
         slots=pool.slots,
@@ -81,13 +83,16 @@ def estimate_pool(
 
 def _device(pool: Pool) -> Device:
     """Return the device of a pool's workers, with the memory that is available for tensors."""
-    properties, host = properties_of_pool(pool), memory_for_tensors(pool)
+    properties, host_memory = properties_of_pool(pool), memory_for_tensors(pool)
     if pool.card is None:
         return Device(
-            properties=properties, memory=host, spill=_ASSUMED_DISK_BYTES, rate=_FLOPS_OF_CORE * (pool.threads or 1)
+            properties=properties,
+            memory=host_memory,
+            spill=_ASSUMED_DISK_BYTES,
+            rate=_FLOPS_OF_CORE * (pool.threads or 1),
         )
     rate = REACHED_BY_GPU * PRODUCTS[pool.card]
-    return Device(properties=properties, memory=int(MEMORY_LEFT * properties.memory), spill=host, rate=rate)
+    return Device(properties=properties, memory=int(MEMORY_LEFT * properties.memory), spill=host_memory, rate=rate)
 
 
 def memory_for_tensors(pool: Pool) -> int:

@@ -116,12 +116,12 @@ def status_lines(output: Path) -> Iterator[str]:
         if path.is_dir() and not path.name.startswith(".") and path != PACKED.path(output)
     ]
     finished = sum(RANKING.path(path).is_file() for path in directories) + in_archives
-    prepared = sum(FEATURES.path(path).is_file() for path in directories)
+    with_features = sum(FEATURES.path(path).is_file() for path in directories)
     failures = failures_in(output)
     status = read_status(output)
     targets = len(directories) + in_archives if status is None else status.targets
     total = f"{finished:,} of {counted(targets, 'target')} done{f' ({in_archives:,} packed)' if in_archives else ''}"
-    yield f"{total}, {prepared:,} with features, {len(failures):,} failed"
+    yield f"{total}, {with_features:,} with features, {len(failures):,} failed"
     if status is not None:
         yield from _cluster_lines(status)
     yield from _failure_lines(failures)
@@ -130,16 +130,16 @@ def status_lines(output: Path) -> Iterator[str]:
 def _cluster_lines(status: BatchStatus) -> Iterator[str]:
     """Yield the lines about the cluster's nodes, tasks and remaining time."""
     age = max(0.0, time.time() - status.time)
-    last = f"last heard {f'{age:.0f} s' if age < 100 else format_duration(age)} ago"
+    last_words = f"last heard {f'{age:.0f} s' if age < 100 else format_duration(age)} ago"
     if status.state == "running" and age > _MAX_SILENT_SECONDS:
-        yield f"cluster: {last}; if the command has ended, run it again to continue"
+        yield f"cluster: {last_words}; if the command has ended, run it again to continue"
         return
     waiting = f"{status.to_search:,} to search, {status.to_fold:,} to fold"
     if status.state != "running":
         yield f"cluster: {printable(status.state)}, {waiting}"
         return
     in_progress = sum(pool.targets for pool in status.pools)
-    yield f"cluster: running, {last}; {waiting}, {in_progress:,} in progress"
+    yield f"cluster: running, {last_words}; {waiting}, {in_progress:,} in progress"
     for pool in status.pools:
         yield (
             f"  {printable(pool.name)}: {counted(pool.running, 'node')}, {pool.pending} in the queue; "

@@ -48,17 +48,22 @@ def provider_of(
             site.path, f"pool '{pool.name}': {submitter} is not on the PATH; run this on a machine that submits jobs"
         )
     jobs = pool.nodes // nodes_per_job
-    common: dict[str, Any] = {"init_blocks": 0, "min_blocks": 0, "max_blocks": jobs, "nodes_per_block": nodes_per_job}
-    common |= {"worker_init": _setup(pool), "launcher": launcher or SingleNodeLauncher(debug=False)}
+    common_arguments: dict[str, Any] = {
+        "init_blocks": 0,
+        "min_blocks": 0,
+        "max_blocks": jobs,
+        "nodes_per_block": nodes_per_job,
+    }
+    common_arguments |= {"worker_init": _setup(pool), "launcher": launcher or SingleNodeLauncher(debug=False)}
     if pool.provider == "slurm" and launcher is None:
-        common["worker_init"] += f"\n{_FORWARD_TERM_COMMAND}"
+        common_arguments["worker_init"] += f"\n{_FORWARD_TERM_COMMAND}"
         directives = _SLURM_WORKER_DIRECTIVES
     lines = "\n".join((*directives, *pool.directives))
     memory = memory_gib(pool)
     match pool.provider:
         case "slurm":
             return SlurmProvider(
-                **common,
+                **common_arguments,
                 partition=pool.queue,
                 account=pool.account,
                 cores_per_node=pool.cores,
@@ -73,7 +78,7 @@ def provider_of(
             resources = [] if memory is None else [f"mem={memory}gb"]
             resources += [f"ngpus={pool.gpus}"] if pool.gpus else []
             return PBSProProvider(
-                **common,
+                **common_arguments,
                 queue=pool.queue,
                 account=pool.account,
                 cpus_per_node=pool.cores or 1,
@@ -86,7 +91,7 @@ def provider_of(
             size = "" if memory is None else f"#BSUB -M {memory}GB\n"
             cores = pool.cores or 1
             return LSFProvider(
-                **common,
+                **common_arguments,
                 queue=pool.queue,
                 project=pool.account,
                 cores_per_block=cores * nodes_per_job,
@@ -98,7 +103,7 @@ def provider_of(
             )
         case "kubernetes":
             return _kubernetes(pool, jobs, memory)
-    return LocalProvider(**common)
+    return LocalProvider(**common_arguments)
 
 
 def _kubernetes(pool: Pool, jobs: int, memory: int | None) -> ExecutionProvider:

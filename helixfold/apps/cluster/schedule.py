@@ -75,5 +75,5 @@ class Schedule:
     def seconds(self) -> float:
         """Return the estimated seconds of all remaining work on all nodes of all pools."""
         lengths = [self.residues[each] for each in self.open]
-        means = (sum(map(pool.seconds, lengths)) / len(self.folding) for pool in self.folding)
-        return max(self.search_seconds(), sum(means) / max(1, sum(pool.slots for pool in self.folding)))
+        mean_seconds = (sum(map(pool.seconds, lengths)) / len(self.folding) for pool in self.folding)
+        return max(self.search_seconds(), sum(mean_seconds) / max(1, sum(pool.slots for pool in self.folding)))

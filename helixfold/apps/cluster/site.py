@@ -173,7 +173,7 @@ def _pool(path: Path, table: str, name: str, values: Any) -> Pool:
 
 def _problem(pool: Pool, fields: Mapping[str, Any]) -> str | None:
     """Return which field is missing or incompatible with another; None if all are valid."""
-    others = [key for key in _KUBERNETES_KEYS if key in fields and pool.provider != "kubernetes"]
+    kubernetes_only_keys = [key for key in _KUBERNETES_KEYS if key in fields and pool.provider != "kubernetes"]
     is_unknown = pool.provider != "local" and pool.memory is None and pool.name != "train"
     problems = {
         f"card, the model of the GPUs, is missing; set one of {', '.join(_GPU_MODELS)}": pool.gpus
@@ -185,7 +185,7 @@ def _problem(pool: Pool, fields: Mapping[str, Any]) -> str | None:
         "gpus cannot be set because searches run on processors": pool.name == "search" and pool.gpus,
         "memory of a node is missing; set it, for example memory = '120GiB'": is_unknown,
         "image, the name of the container image, is missing": pool.provider == "kubernetes" and pool.image is None,
-        f"{', '.join(others)} can only be set for Kubernetes": others,
+        f"{', '.join(kubernetes_only_keys)} can only be set for Kubernetes": kubernetes_only_keys,
         "volumes must be pairs such as 'claim:/directory'": any(
             re.fullmatch(r"[^:]+:/.*", volume) is None for volume in pool.volumes
         ),

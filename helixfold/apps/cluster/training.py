@@ -64,14 +64,14 @@ def training_command(site: Site, pool: Pool, words: Sequence[str]) -> str:
     torchrun = f"{shlex.quote(python_of(pool))} -m torch.distributed.run"
     if pool.nodes == 1:
         return f"exec {torchrun} --standalone {processes} {program}"
-    first = _FIRST_NODE_EXPRESSION.get(pool.provider)
-    if first is None:
+    first_node = _FIRST_NODE_EXPRESSION.get(pool.provider)
+    if first_node is None:
         raise InputError.at(
             site.path,
             f"[train]: several nodes need SLURM; with {pool.provider}, start torchrun on each node yourself "
             "(docs/how-to/many-gpus.md), or train on one node",
         )
-    meeting = f'--rdzv-backend c10d --rdzv-endpoint "{first}:{_MEETING_PORT}" --rdzv-id "$SLURM_JOB_ID"'
+    meeting = f'--rdzv-backend c10d --rdzv-endpoint "{first_node}:{_MEETING_PORT}" --rdzv-id "$SLURM_JOB_ID"'
     # Steps of a SLURM job do not inherit its numbers of processors and memory.
     size = "--ntasks-per-node=1" + (f" --cpus-per-task={pool.cores}" if pool.cores else "")
     size += f" --mem={memory_gib(pool)}g" if pool.memory else ""
@@ -84,13 +84,13 @@ def training_command(site: Site, pool: Pool, words: Sequence[str]) -> str:
 
 def without_cluster(words: Sequence[str]) -> list[str]:
     """Return the arguments of a command without --cluster and its value."""
-    others: list[str] = []
-    skips = False
+    other_words: list[str] = []
+    skips_value = False
     for word in words:
-        if skips or word.startswith(f"{OPTION}="):
-            skips = False
+        if skips_value or word.startswith(f"{OPTION}="):
+            skips_value = False
         elif word == OPTION:
-            skips = True
+            skips_value = True
         else:
-            others.append(word)
-    return others
+            other_words.append(word)
+    return other_words

@@ -78,22 +78,24 @@ class Standing:
     @classmethod
     def of(cls, target: str, claims: Claims) -> "Standing":
         """Return the state of the target, or of its search, with the claim `target` since the start of the batch."""
-        past = claims.history(target)
-        if not past:
+        history = claims.history(target)
+        if not history:
             return cls("open")
-        latest, since = past[-1], [claim for claim in past if claim.time >= claims.began]
+        latest, history_of_batch = history[-1], [claim for claim in history if claim.time >= claims.began]
         if latest.state == "held" and not claims.is_dead(latest):
             return cls("held")
-        if latest.state == "finished" and latest in since:
+        if latest.state == "finished" and latest in history_of_batch:
             return cls("ended")
-        lost = sum(claim.state == "held" for claim in since)
-        too_large = [claim for claim in since if (claim.failure or "").startswith(_OUT_OF_MEMORY_PREFIXES)]
-        if latest.state == "failed" and latest in since and latest not in too_large:
+        lost_count = sum(claim.state == "held" for claim in history_of_batch)
+        out_of_memory = [
+            claim for claim in history_of_batch if (claim.failure or "").startswith(_OUT_OF_MEMORY_PREFIXES)
+        ]
+        if latest.state == "failed" and latest in history_of_batch and latest not in out_of_memory:
             return cls("ended", latest.failure or "for an unknown reason")
-        tries = lost + len(too_large)
+        tries = lost_count + len(out_of_memory)
         if tries > MAX_RETRIES:
             return cls("ended", f"{latest.failure or _LOST_WORKER} (tried {tries} times)")
-        return cls("open", tries=tries, needs_max_memory=bool(too_large) or lost > 1)
+        return cls("open", tries=tries, needs_max_memory=bool(out_of_memory) or lost_count > 1)
 
 
 def work(task: Work) -> str | None:
@@ -129,7 +131,7 @@ def claim_lot(task: Work, candidates: list[Candidate], claims: Claims) -> list[C
     The time of a lot decreases with the remaining work, so that all workers end at about the same time. Equal sequences
     stay in one lot because they are searched once. A target that is retried is the only one in its lot.
     """
-    free: list[Candidate] = []
+    free_candidates: list[Candidate] = []
     for each in list(candidates):
         standing = Standing.of(each.claim, claims)
         if standing.state == "ended":
@@ -137,13 +139,15 @@ def claim_lot(task: Work, candidates: list[Candidate], claims: Claims) -> list[C
         elif standing.state == "open" and (task.has_max_memory or not standing.needs_max_memory):
             if standing.tries and claims.take(each.claim, retry=True) == "taken":
                 return [each]
-            free += [] if standing.tries else [each]
-        if len(free) == _MAX_LOOKED_AT:
+            free_candidates += [] if standing.tries else [each]
+        if len(free_candidates) == _MAX_LOOKED_AT:
             break
-    rest = sum(each.seconds for each in (candidates if len(free) == _MAX_LOOKED_AT else free))
-    seconds = min(task.max_seconds, max(_MIN_LOT_SHARE * task.max_seconds, task.share * rest))
+    remaining_seconds = sum(
+        each.seconds for each in (candidates if len(free_candidates) == _MAX_LOOKED_AT else free_candidates)
+    )
+    seconds = min(task.max_seconds, max(_MIN_LOT_SHARE * task.max_seconds, task.share * remaining_seconds))
     lot: list[Candidate] = []
-    for each in free:
+    for each in free_candidates:
         if lot and seconds <= 0 and each.target.sequence != lot[-1].target.sequence:
             break
         if claims.take(each.claim) == "taken":

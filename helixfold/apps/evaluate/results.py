@@ -61,8 +61,8 @@ def screen_table(results: Sequence[Evaluated], sizes: Mapping[str, TargetSize] |
 
     With `sizes`, by target, rows also have the target's length and MSA depth.
     """
-    further = ["length", "rows"] if sizes is not None else []
-    lines = [["target", "reference", *further, "residues", *(HEADINGS[name] for name in MEASURES)]]
+    size_columns = ["length", "rows"] if sizes is not None else []
+    lines = [["target", "reference", *size_columns, "residues", *(HEADINGS[name] for name in MEASURES)]]
     for each in results:
         scores = each.scores
         chain = "" if scores.reference_chain == "_" else f" {scores.reference_chain}"
@@ -76,9 +76,13 @@ def screen_table(results: Sequence[Evaluated], sizes: Mapping[str, TargetSize] |
         lines.append([*names, *size, residues, *(_formatted(name, getattr(scores, name)) for name in MEASURES)])
     summary = summary_of(results)
     if summary.count > 1:
-        empty = [""] * (len(further) + 2)
+        empty_cells = [""] * (len(size_columns) + 2)
         lines.append(
-            [f"mean of {summary.count}", *empty, *(_formatted(name, summary.means.get(name)) for name in MEASURES)]
+            [
+                f"mean of {summary.count}",
+                *empty_cells,
+                *(_formatted(name, summary.means.get(name)) for name in MEASURES),
+            ]
         )
     yield from aligned(lines, left=2)
     for items, value in (("targets", summary.pearson_targets), ("residues", summary.pearson_residues)):

@@ -57,7 +57,7 @@ def write_benchmark(directory: Path, benchmark: Benchmark, results: BenchmarkRes
         directory, results.results, results.failures, (), {"benchmark": benchmark_content(benchmark, results)}
     )
     measures = [*BENCHMARK_MEASURES, *(f"complex_{name}" for name in COMPLEX_MEASURES)]
-    names = [f"{name}{part}" for name in measures for part in ("", "_low", "_high")]
+    names = [f"{name}{name_suffix}" for name in measures for name_suffix in ("", "_low", "_high")]
     rows = [
         [group.by, group.label, group.targets, group.structures]
         + [value for name in BENCHMARK_MEASURES for value in _numbers(group, group.means.get(name))]
@@ -71,11 +71,14 @@ def write_benchmark(directory: Path, benchmark: Benchmark, results: BenchmarkRes
 def benchmark_content(benchmark: Benchmark, results: BenchmarkResults) -> dict[str, Any]:
     """Return the entry for scores.json: sizes of targets, means of groups, published means, and missing data."""
     target_list = benchmark.table.target_list
-    latest = {each.target.name: each.target.latest_template for each in benchmark.targets}
+    latest_templates = {each.target.name: each.target.latest_template for each in benchmark.targets}
     return {
         "name": benchmark.table.name,
         "targets": {
-            name: {**asdict(size), "latest_template": None if (day := latest[name]) is None else day.isoformat()}
+            name: {
+                **asdict(size),
+                "latest_template": None if (day := latest_templates[name]) is None else day.isoformat(),
+            }
             for name, size in results.sizes.items()
         },
         "groups": [
@@ -107,10 +110,15 @@ def _published_lines(benchmark: Benchmark, groups: Sequence[Group]) -> Iterator[
     """Yield a table of this run's means and the published ones, and the origin of the list."""
     target_list = benchmark.table.target_list
     assert target_list is not None
-    here = next(group for group in groups if group.by == "all")
+    this_run = next(group for group in groups if group.by == "all")
     rows = [["mean of", "structures", HEADINGS["tm_score"], HEADINGS["lddt"], ""]]
     rows += [
-        ["this run", f"{here.structures}", *(_interval(here, here.means[name]) for name in ("tm_score", "lddt")), ""]
+        [
+            "this run",
+            f"{this_run.structures}",
+            *(_interval(this_run, this_run.means[name]) for name in ("tm_score", "lddt")),
+            "",
+        ]
     ]
     rows += [
         [each.program, f"{target_list.count}", _number(each.tm_score), _number(each.lddt), each.remark]
@@ -119,9 +127,9 @@ def _published_lines(benchmark: Benchmark, groups: Sequence[Group]) -> Iterator[
     if target_list.published:
         yield from aligned(rows, left=1)
     yield f"{target_list.what}: {target_list.origin}."
-    if here.structures != target_list.count:
-        own = counted(here.structures, "structure")
-        yield f"This run has {own}, not the {target_list.count:,} of the published list."
+    if this_run.structures != target_list.count:
+        own_count = counted(this_run.structures, "structure")
+        yield f"This run has {own_count}, not the {target_list.count:,} of the published list."
 
 
 def _label(group: Group) -> str:

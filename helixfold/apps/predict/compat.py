@@ -67,11 +67,11 @@ def inputs(options: SimpleNamespace, value: str) -> None:
 
 def rows(options: SimpleNamespace, value: str) -> None:
     """Set --max-msa-rows and --max-extra-rows to the two numbers of ColabFold's --max-msa."""
-    both = re.fullmatch(r"([1-9][0-9]{0,8}):([1-9][0-9]{0,8})", value)
-    if both is None:
+    match = re.fullmatch(r"([1-9][0-9]{0,8}):([1-9][0-9]{0,8})", value)
+    if match is None:
         raise UnsupportedError(f"must be max-seq:max-extra-seq, such as 512:1024, got '{printable(value)}'")
-    put(options, "max_msa_rows", int(both[1]))
-    put(options, "max_extra_rows", int(both[2]))
+    put(options, "max_msa_rows", int(match[1]))
+    put(options, "max_extra_rows", int(match[2]))
 
 
 def rank(_: SimpleNamespace, value: str) -> None:
@@ -138,8 +138,8 @@ def precomputed_alignments(options: SimpleNamespace) -> None:
             f"--use_precomputed_msas sets --msa-mode files and cannot be combined with --msa-mode {options.msa_mode}"
         )
     directory = options.output
-    if len(options.inputs) == 1 and (named := directory / options.inputs[0].stem).is_dir():
-        directory = named  # AlphaFold names the directory after the FASTA file, not after its record
+    if len(options.inputs) == 1 and (named_directory := directory / options.inputs[0].stem).is_dir():
+        directory = named_directory  # AlphaFold names the directory after the FASTA file, not after its record
     if not directory.is_dir():
         problem = "no such output directory, from which --use_precomputed_msas reads alignments; leave out this option"
         raise InputError.at(directory, problem)
@@ -156,12 +156,13 @@ def models(options: SimpleNamespace) -> None:
         return
     if options.models or options.preset:
         raise InputError("--model-type, --num-models and --model-order cannot be combined with --models or --preset")
-    sets = {"auto": MONOMER_PTM, "alphafold2_ptm": MONOMER_PTM, "alphafold2": MONOMER}
+    models_by_type = {"auto": MONOMER_PTM, "alphafold2_ptm": MONOMER_PTM, "alphafold2": MONOMER}
     releases = ("v3", "v2", "v1")
-    sets |= {f"alphafold2_multimer_{name}": MULTIMER[5 * index :][:5] for index, name in enumerate(releases)}
-    if kind is not None and kind not in sets:
+    models_by_type |= {f"alphafold2_multimer_{name}": MULTIMER[5 * index :][:5] for index, name in enumerate(releases)}
+    if kind is not None and kind not in models_by_type:
         raise InputError(
-            f"--model-type must be one of {', '.join(sets)}, got {printable(kind)}{did_you_mean(kind, sets)}"
+            f"--model-type must be one of {', '.join(models_by_type)}, "
+            f"got {printable(kind)}{did_you_mean(kind, models_by_type)}"
         )
     numbers = (order or "1,2,3,4,5").split(",")
     if not all(re.fullmatch("[1-5]", number) for number in numbers) or len(set(numbers)) < len(numbers):
@@ -170,7 +171,7 @@ def models(options: SimpleNamespace) -> None:
         )
     if count is not None and not re.fullmatch("[1-5]", count):
         raise InputError(f"--num-models must be a number from 1 to 5, got '{printable(count)}'")
-    names = [sets[kind or "auto"][int(number) - 1] for number in numbers]
+    names = [models_by_type[kind or "auto"][int(number) - 1] for number in numbers]
     options.models = tuple(names[: int(count or 5)])
 
 
@@ -348,7 +349,7 @@ def _name_in_table(name: str) -> str:
 def foreign_options() -> dict[str, dict[str, str]]:
     """Return the corresponding option of helixfold for each option of ColabFold and AlphaFold, by program and name."""
     table = {
-        program: {name: here for part in tables for name, (here, _) in part.items()}
+        program: {name: our_option for part in tables for name, (our_option, _) in part.items()}
         for program, tables in (("ColabFold", _COLABFOLD_OPTIONS), ("AlphaFold", _ALPHAFOLD_OPTIONS))
     }
     for ours, traits in traits_of(PredictOptions).items():

@@ -112,8 +112,11 @@ def report(content: Facts) -> Iterator[str]:
     if machine["warning"] is not None:
         yield _row("", machine["warning"])
     yield _row("precision", f"{machine['dtype']} by default (--dtype)")
-    graphs = machine["cuda_graphs"]
-    yield _row("CUDA graphs", f"none: {graphs}" if graphs else "for short targets whose size repeats (--cuda-graphs)")
+    graphs_problem = machine["cuda_graphs"]
+    yield _row(
+        "CUDA graphs",
+        f"none: {graphs_problem}" if graphs_problem else "for short targets whose size repeats (--cuda-graphs)",
+    )
     missing = machine["compiled_loops"]
     yield _row("CPU loops", f"none: {missing}" if missing else "compiled by Numba, for streams of two million elements")
     yield from _host_lines({**content["host"], "all_memory": machine["memory"]})
@@ -124,8 +127,10 @@ def report(content: Facts) -> Iterator[str]:
         yield _row("parameters", f"none{'' if directory is None else f' in {directory}'}; {missing}")
     for file in files:
         name = f"{Path(file['path']).name}  {_size(file['size'])}  {Path(file['path']).parent}"
-        own = machine["has_downloaded_parameters"]
-        yield _row("parameters" if own else "", name if own else f"so the demonstration model: {name}")
+        is_downloaded = machine["has_downloaded_parameters"]
+        yield _row(
+            "parameters" if is_downloaded else "", name if is_downloaded else f"so the demonstration model: {name}"
+        )
     if not machine["has_downloaded_parameters"] and not machine["allows_demonstration_model"]:
         yield _row("", "which a configuration file forbids (allow_demonstration_model)")
     platform_name = machine["relaxation"]
@@ -178,7 +183,7 @@ def _machine() -> Facts:
     """Return the facts of this machine: versions, device, precision, parameters."""
     device = pick_device()
     properties = properties_of(device)
-    own = _parameter_files(parameters_directory())
+    downloaded_files = _parameter_files(parameters_directory())
     return {
         "helixfold": helixfold.__version__,
         "python": platform.python_version(),
@@ -191,9 +196,11 @@ def _machine() -> Facts:
         "warning": untested_warning(properties),
         "processors": available_processors(),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "has_downloaded_parameters": bool(own),
+        "has_downloaded_parameters": bool(downloaded_files),
         "allows_demonstration_model": site_configuration().allow_demonstration_model,
-        "parameters": [{"path": str(file), "size": file.stat().st_size} for file in own or [demonstration.WEIGHTS]],
+        "parameters": [
+            {"path": str(file), "size": file.stat().st_size} for file in downloaded_files or [demonstration.WEIGHTS]
+        ],
         "relaxation": where(device) if installed() else None,
     }
 
@@ -206,7 +213,7 @@ def _host() -> Facts:
         "slurm": {name: value for name, value in sorted(os.environ.items()) if name.startswith(_SLURM_PREFIXES)},
         "processors": [{"by": by, "count": count} for by, count in processor_limits()],
         # Control groups without a limit report a huge one.
-        "memory": [{"by": by, "left": left} for by, left in memory_limits() if left < 2**50],
+        "memory": [{"by": by, "left": bytes_left} for by, bytes_left in memory_limits() if bytes_left < 2**50],
         "extras": extra_versions(),
     }
 
@@ -352,15 +359,15 @@ def _template_lines(database: Facts) -> Iterator[str]:
 
 def _target(profile: DatabaseProfile, target: AnyTarget, server: str | None) -> Facts:
     """Return what a target's alignment and templates would come from."""
-    searched = [f"{database.name} ({_tool(database)})" for database in profile.alignments]
-    searched += [] if server is None else ["server"]
+    sources = [f"{database.name} ({_tool(database)})" for database in profile.alignments]
+    sources += [] if server is None else ["server"]
     templates = [str(path) for path in target.templates]
     if not templates and profile.templates is not None:
         templates = [_tool(profile.templates)]
     return {
         "name": target.name,
         "residues": len(target.sequence.replace(CHAIN_SEPARATOR, "")),
-        "alignment_from": [str(path) for path in target.alignments] + searched,
+        "alignment_from": [str(path) for path in target.alignments] + sources,
         "templates_from": templates,
     }
 

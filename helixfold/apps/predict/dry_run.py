@@ -144,18 +144,18 @@ def _table(estimates: Sequence[TargetEstimate], _: RunSettings) -> Iterator[str]
     if (ranks := estimates[0].plan.size.ranks) > 1:
         yield f"of each of the {ranks} processes that fold a target together:"
     width = max([6, *(len(each.target) for each in estimates)])
-    models = max([5, *(len(each.model) for each in estimates)])
+    model_width = max([5, *(len(each.model) for each in estimates)])
     yield (
-        f"{'target':{width}}  {'model':{models}} {'residues':>8} {'MSA rows':>9} {'extra rows':>10} {'templates':>9}  "
-        f"{'executor':8} {'peak GiB':>8} {'room GiB':>8} {'spilled GiB':>11} {'time':>12}"
+        f"{'target':{width}}  {'model':{model_width}} {'residues':>8} {'MSA rows':>9} {'extra rows':>10} "
+        f"{'templates':>9}  {'executor':8} {'peak GiB':>8} {'room GiB':>8} {'spilled GiB':>11} {'time':>12}"
     )
     for each in estimates:
-        plan, size, bound = each.plan, each.plan.size, "<= " if each.rows.is_bound else ""
-        counts = f"{bound + format(size.msa_rows, ','):>9} {bound + format(size.extra_rows, ','):>10}"
-        templates = f"{bound}{size.templates}" if size.templates else "0"
+        plan, size, bound_sign = each.plan, each.plan.size, "<= " if each.rows.is_bound else ""
+        row_counts = f"{bound_sign + format(size.msa_rows, ','):>9} {bound_sign + format(size.extra_rows, ','):>10}"
+        templates = f"{bound_sign}{size.templates}" if size.templates else "0"
         spilled = f"{plan.memory.spilled / 2**30:,.1f}" if plan.executor == "spilled" else "-"
         yield (
-            f"{each.target:{width}}  {each.model:{models}} {size.residues:8,} {counts} {templates:>9}  "
+            f"{each.target:{width}}  {each.model:{model_width}} {size.residues:8,} {row_counts} {templates:>9}  "
             f"{plan.executor if plan.fits else 'none':8} {plan.memory.peak / 2**30:8,.1f} "
             f"{plan.device.memory / 2**30:8,.1f} {spilled:>11} {format_estimate(each.seconds):>12}"
         )

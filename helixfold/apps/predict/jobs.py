@@ -106,9 +106,11 @@ class Job:
         Each note is returned once.
         """
         restrained = self.restraints is not None
-        of_input = (input_notes(model.preset, self.chains, restrained=restrained) for model in models)
-        own = (note for model, notes in zip(models, of_input, strict=True) for note in (*model.notes, *notes))
-        return tuple(dict.fromkeys(own))
+        notes_of_input = (input_notes(model.preset, self.chains, restrained=restrained) for model in models)
+        all_notes = (
+            note for model, notes in zip(models, notes_of_input, strict=True) for note in (*model.notes, *notes)
+        )
+        return tuple(dict.fromkeys(all_notes))
 
     def prepare(self, directory: Path, settings: RunSettings, templates_read: Collection[str] = ()) -> TargetFeatures:
         """Compute the features, after the searches, or take the finished ones; write them into the directory.
@@ -118,10 +120,13 @@ class Job:
         """
         if self.target is not None:
             prepared = prepare_in(directory, self.target, settings.searches)
-            of_run = (templates_read_by(prepared.features, model.preset) for model in settings.models)
-            read = {*templates_read, *(template.label for templates in of_run for template in templates)}
-            write_templates(directory, prepared, read)
-            settings.say(f"{self.name}: {summary(prepared, read)}")
+            templates_of_models = (templates_read_by(prepared.features, model.preset) for model in settings.models)
+            labels_read = {
+                *templates_read,
+                *(template.label for templates in templates_of_models for template in templates),
+            }
+            write_templates(directory, prepared, labels_read)
+            settings.say(f"{self.name}: {summary(prepared, labels_read)}")
             return prepared.features
         save_features(FEATURES.path(directory), self.ready_features)
         return self.ready_features
@@ -178,12 +183,15 @@ def read_jobs(options: PredictOptions, given_targets: Sequence[AnyTarget] | None
     plan_of(with_site_sources(options, announce=False), announce=False)  # wrong options are reported before wrong files
     with input_problems(skippable_problems(options.skip_invalid)) as problems:
         targets, pulldown = requested_targets(options, given_targets, announce=announce, problems=problems)
-        ready = read_features(options.features, problems)
-        jobs = [*(Job(target=target) for target in targets), *(Job(features=features) for _, features in ready)]
+        loaded_features = read_features(options.features, problems)
+        jobs = [
+            *(Job(target=target) for target in targets),
+            *(Job(features=features) for _, features in loaded_features),
+        ]
         if not jobs and not problems:
             raise InputError("no input; pass a FASTA file, an alignment, or --features")
         _check_references(options.reference)
-        files = [Path("the targets")] * len(targets) + [path for path, _ in ready]
+        files = [Path("the targets")] * len(targets) + [path for path, _ in loaded_features]
         jobs = _checked(jobs, files, options, problems)
         chains = {chain for job in jobs for chain in job.chain_ids}
         for name in options.cyclic or ():
@@ -198,7 +206,9 @@ def read_jobs(options: PredictOptions, given_targets: Sequence[AnyTarget] | None
         print_note(f"{printable(text, 1000)}; run helixfold features to make it")
     jobs = [replace(job, directory=directory_in(options.output, job.title).name) for job in jobs]
     invalid = failures_of_skipped(problems, {job.name for job in jobs}, announce=announce)
-    pulldown += pulldown_of_features(options.features, {directory_name(each.domain_name) for _, each in ready})
+    pulldown += pulldown_of_features(
+        options.features, {directory_name(each.domain_name) for _, each in loaded_features}
+    )
     if (shard := options.shard) is not None:
         count, jobs = len(jobs), part_of(jobs, shard)
         if not jobs:
@@ -212,15 +222,15 @@ def _checked(jobs: Sequence[Job], files: Sequence[Path], options: PredictOptions
     `files` are the files that the jobs come from.
     """
     names, valid = TargetNames(), list[Job]()
-    only = len(jobs) + len(problems) == 1
+    is_only = len(jobs) + len(problems) == 1
     for job, file in zip(jobs, files, strict=True):
         with problems.collected(job.title):
             names.add(job.title, file)
             guess = restraints = None
             if options.initial_guess is not None:
-                guess = file_of_target(options.initial_guess, job.title, STRUCTURE_SUFFIXES, only=only)
+                guess = file_of_target(options.initial_guess, job.title, STRUCTURE_SUFFIXES, only=is_only)
             if options.restraints is not None:
-                restraints = file_of_target(options.restraints, job.title, RESTRAINT_SUFFIXES, only=only)
+                restraints = file_of_target(options.restraints, job.title, RESTRAINT_SUFFIXES, only=is_only)
             valid.append(replace(job, initial_guess=guess, restraints=restraints))
             _ = valid[-1].distance_restraints  # so that errors in the files of all targets are listed together
     return valid

@@ -78,15 +78,15 @@ def sizes_of_lots(lengths: Sequence[int | None], settings: RunSettings) -> list[
         max_size = 1
     max_size = min(max_size, ceil(len(lengths) / settings.workers.mesh.layout.dp))
     sizes: list[int] = []
-    before = 0
+    previous_step = 0
     # A target that is folded alone is treated as one that is too long for a lot.
     for length in (LAUNCH_BOUND_RESIDUES + 1 if length is None else length for length in lengths):
-        step = ceil(length / _LENGTH_STEP)
-        if sizes and step == before and length <= LAUNCH_BOUND_RESIDUES and sizes[-1] < max_size:
+        length_step = ceil(length / _LENGTH_STEP)
+        if sizes and length_step == previous_step and length <= LAUNCH_BOUND_RESIDUES and sizes[-1] < max_size:
             sizes[-1] += 1
         else:
             sizes.append(1)
-        before = step
+        previous_step = length_step
     return sizes
 
 
@@ -105,10 +105,10 @@ def fold_lot(targets: Sequence[tuple[Job, Stages]], settings: RunSettings) -> li
     hides_bar = len(lot) > 1 or count == 1 or settings.no_bars
     with tqdm(total=count, desc="predictions", unit="prediction", leave=False, disable=hides_bar) as bar:
         while alike := _alike(lot):
-            together = _fold_together(alike, settings) if len(alike) > 1 else None
+            batch_predictions = _fold_together(alike, settings) if len(alike) > 1 else None
             for index, target in enumerate(alike):
                 with target.failing_alone():
-                    prediction = target.same_prediction() if together is None else together[index]
+                    prediction = target.same_prediction() if batch_predictions is None else batch_predictions[index]
                     if prediction is None:
                         requested, plan = target.missing[0]
                         prediction = fold_planned(
@@ -275,8 +275,8 @@ class TargetRun:
             if no_pdb_file is not None:
                 settings.say(f"{self.job.name}: {requested.name}: no PDB file: {no_pdb_file}")
             self._write_timings(prediction)
-        score = settings.folding.stop_at_score
-        if score is not None and prediction.plddt.mean() >= score:
+        stop_score = settings.folding.stop_at_score
+        if stop_score is not None and prediction.plddt.mean() >= stop_score:
             self.missing.clear()
 
     def finish(self) -> list[Prediction]:
@@ -330,9 +330,9 @@ def _alike(lot: Sequence[TargetRun]) -> list[TargetRun]:
 
     These need the same model and seed, and have similar numbers of residues and rows. All of them fit into memory.
     """
-    waiting = [target for target in lot if target.missing]
-    batch, plans = waiting[:1], [target.missing[0][1] for target in waiting[:1]]
-    for target in waiting[1:]:
+    unfinished = [target for target in lot if target.missing]
+    batch, plans = unfinished[:1], [target.missing[0][1] for target in unfinished[:1]]
+    for target in unfinished[1:]:
         if target.batch_key == batch[0].batch_key:
             plans.append(target.missing[0][1])
             if not fit_together(plans):
@@ -396,10 +396,10 @@ def _plans(
 ) -> list[PredictionEstimate]:
     """Return the plan of each prediction within the memory that every rank of the group has; all ranks call this."""
     group = settings.workers.group
-    own = settings.memory.available(settings.device, directory)
-    everyone = group.all_gather([own.memory, own.spill])
-    memory, spill = (min(each) for each in zip(*everyone, strict=True))
-    available = replace(own, memory=memory, spill=spill)
+    own_device = settings.memory.available(settings.device, directory)
+    memory_by_rank = group.all_gather([own_device.memory, own_device.spill])
+    memory, spill = (min(each) for each in zip(*memory_by_rank, strict=True))
+    available = replace(own_device, memory=memory, spill=spill)
     # Plans are for the whole alignment, because its variants do not have more rows.
     plans: dict[tuple[str, SamplingConfig], PredictionEstimate] = {}
     for each in requested:

@@ -21,12 +21,12 @@ def remark(plan: PredictionEstimate, model: str, directory: Path) -> str | None:
     """
     peak, available = gib(plan.memory.peak), gib(plan.device.memory)
     if not plan.fits:
-        tried = f"tried because of --executor {plan.executor}"
-        return f"{model} needs an estimated {peak} of the available {available}; {tried}"
+        reason = f"tried because of --executor {plan.executor}"
+        return f"{model} needs an estimated {peak} of the available {available}; {reason}"
     if plan.executor != "spilled":
         return None
-    place = str(directory) if plan.device.properties.kind == "cpu" else "the host's memory"
-    return f"{model} spills {gib(plan.memory.spilled)} to {place} and needs {peak} of the available {available}"
+    spill_place = str(directory) if plan.device.properties.kind == "cpu" else "the host's memory"
+    return f"{model} spills {gib(plan.memory.spilled)} to {spill_place} and needs {peak} of the available {available}"
 
 
 def machine_facts(presets: Iterable[Preset], residues: int, device: Device) -> dict[str, Any]:
@@ -37,8 +37,10 @@ def machine_facts(presets: Iterable[Preset], residues: int, device: Device) -> d
     """
     models = []
     for preset, dtype in itertools.product(presets, (torch.float32, torch.bfloat16)):
-        work = Prediction(model=preset.model, size=FeatureRows.at_most(residues, preset.sampling).size(preset, dtype))
-        plan = estimate(work, device)
+        workload = Prediction(
+            model=preset.model, size=FeatureRows.at_most(residues, preset.sampling).size(preset, dtype)
+        )
+        plan = estimate(workload, device)
         models.append(
             {
                 "model": preset.name,
@@ -46,7 +48,7 @@ def machine_facts(presets: Iterable[Preset], residues: int, device: Device) -> d
                 "executor": plan.executor if plan.fits else None,
                 "peak": {name: plan.of(name).memory.peak for name in EXECUTORS},
                 # Not for "whole", which is used for short chains only.
-                "longest": {name: max_residues(work, device, [name]) for name in EXECUTORS[1:]},
+                "longest": {name: max_residues(workload, device, [name]) for name in EXECUTORS[1:]},
             }
         )
     return {"device": device.properties.name, "free": device.memory, "residues": residues, "models": models}

@@ -159,16 +159,18 @@ def colabfold_run(jobs: Sequence[Job], settings: RunSettings) -> tuple[dict[str,
     The works are keys such as "alphafold" and "openmm".
     """
     targets = [job.target for job in jobs if job.target is not None]
-    templates = settings.searches.templates is not None or any(target.templates for target in targets)
-    aligned = settings.searches.alignments or len(targets) < len(jobs) or any(each.alignments for each in targets)
+    has_templates = settings.searches.templates is not None or any(target.templates for target in targets)
+    has_alignments = (
+        settings.searches.alignments or len(targets) < len(jobs) or any(each.alignments for each in targets)
+    )
     models, options = settings.models, settings.folding
     names = [model.preset.name for model in models]
     sampling = models[0].preset.sampling
     config: dict[str, object] = {
         "num_queries": len(jobs),
-        "use_templates": templates,
+        "use_templates": has_templates,
         "num_relax": {"none": 0, "best": 1, "all": settings.num_seeds * len(settings.models)}[settings.to_relax],
-        "msa_mode": "custom" if aligned else "single_sequence",
+        "msa_mode": "custom" if has_alignments else "single_sequence",
         "model_type": model_type(names[0]),
         "num_models": len(models),
         "model_order": [int(name[6]) for name in names if model_type(name) != "helixfold"],
@@ -182,6 +184,12 @@ def colabfold_run(jobs: Sequence[Job], settings: RunSettings) -> tuple[dict[str,
         "random_seed": options.seed,
         "num_seeds": settings.num_seeds,
     }
-    colabfold = any("server" in identity or "colabfold" in identity.lower() for identity in settings.search_identities)
-    works = ["alphafold", *(["colabfold"] if colabfold else []), *([] if settings.to_relax == "none" else ["openmm"])]
-    return config, works
+    uses_colabfold = any(
+        "server" in identity or "colabfold" in identity.lower() for identity in settings.search_identities
+    )
+    works_to_cite = [
+        "alphafold",
+        *(["colabfold"] if uses_colabfold else []),
+        *([] if settings.to_relax == "none" else ["openmm"]),
+    ]
+    return config, works_to_cite

@@ -88,15 +88,15 @@ class TargetRecord:
 
         Parameters of `other` that are less trustworthy count as a difference.
         """
-        run = RunRecord(inputs=self.inputs, options=self.options)
-        differences = run.differences(RunRecord(inputs=other.inputs, options=other.options))
+        run_record = RunRecord(inputs=self.inputs, options=self.options)
+        differences = run_record.differences(RunRecord(inputs=other.inputs, options=other.options))
         mine, theirs = self.clusters, other.clusters
         if mine is not None and theirs is not None and mine.settings != theirs.settings:
             differences.append(f"clusters by {mine.settings}, now by {theirs.settings}")
-        weights = {origin.model: origin.weights for origin in self.predictions.values()}
+        weights_by_model = {origin.model: origin.weights for origin in self.predictions.values()}
         for name, origin in other.predictions.items():
             earlier = self.predictions.get(name)
-            if weights.get(origin.model, origin.weights) != origin.weights:
+            if weights_by_model.get(origin.model, origin.weights) != origin.weights:
                 differences.append(f"other weights of {origin.model}")
             elif earlier is not None and earlier.seed != origin.seed:
                 differences.append(f"seed {earlier.seed} of {name}, now {origin.seed}")
@@ -128,12 +128,12 @@ class TargetRecord:
         A prediction of `other` that this record has under another name is left out. The clusters of this record are
         kept until `other` has counted clusters.
         """
-        present = {origin.key for origin in self.predictions.values()}
-        more = {name: origin for name, origin in other.predictions.items() if origin.key not in present}
+        present_keys = {origin.key for origin in self.predictions.values()}
+        new_predictions = {name: origin for name, origin in other.predictions.items() if origin.key not in present_keys}
         # Take inputs and options from `other`, because this record may come from a file, which is less reliable.
         return replace(
             other,
-            predictions={**self.predictions, **more},
+            predictions={**self.predictions, **new_predictions},
             provenance=self.provenance,
             clusters=self.clusters if other.clusters is None or other.clusters.count is None else other.clusters,
         )
@@ -152,10 +152,10 @@ class TargetRecord:
 
         Predictions with another number of residues than `residues` are left out.
         """
-        read = {name: read_finished(directory, name) for name in self.predictions}
+        predictions = {name: read_finished(directory, name) for name in self.predictions}
         return {
             name: prediction
-            for name, prediction in read.items()
+            for name, prediction in predictions.items()
             if prediction is not None and len(prediction.plddt) == residues
         }
 
@@ -195,17 +195,17 @@ def record_for(
             inputs["paired_alignments"] = [_file(path) for path in job.target.paired_alignments]
             # In the order of the sequences above, in which chains with the same sequence are neighbours.
             searches = recorded_searches(job.target, settings.searches)
-            pairs = [search.search for search in searches if search.purpose == "pairs"]
-            inputs["searches"] = [*search_identities(settings.searches.of_chains()), *pairs]
+            pair_searches = [search.search for search in searches if search.purpose == "pairs"]
+            inputs["searches"] = [*search_identities(settings.searches.of_chains()), *pair_searches]
             if paths := job.target.cross_chain_templates:
                 inputs["cross-chain templates"] = [_file(path) for path in paths]
             inputs["chain_IDs"] = [chain for entity in job.target.target.entities for chain in entity.chain_ids]
         inputs["templates"] = [_file(file) for path in job.target.templates for file in _files(path)]
-        latest = job.target.latest_template
+        latest_template = job.target.latest_template
         if job.target.templates:
-            latest = job.target.template_date(settings.searches.user_templates.latest_release)
-        if latest is not None and (job.target.templates or settings.searches.templates is not None):
-            inputs["latest template"] = latest.isoformat()
+            latest_template = job.target.template_date(settings.searches.user_templates.latest_release)
+        if latest_template is not None and (job.target.templates or settings.searches.templates is not None):
+            inputs["latest template"] = latest_template.isoformat()
     if job.initial_guess is not None:
         inputs["initial guess"] = _file(job.initial_guess)
     if job.restraints is not None:
@@ -264,8 +264,8 @@ def record_of(content: Any) -> TargetRecord | None:
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
     # Names become parts of file names.
-    safe = all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name) for name in predictions)
-    return record if safe else None
+    has_safe_names = all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name) for name in predictions)
+    return record if has_safe_names else None
 
 
 def model_origin(record: TargetRecord, name: str, features: TargetFeatures) -> ModelOrigin:

@@ -127,8 +127,8 @@ def summary(relaxed: Relaxed) -> str:
     violations = (
         f"{counted(before, 'residue')} with violations, now {after}" if before else "no violations before or after"
     )
-    where = "the CPU" if relaxed.platform == "CPU" else f"the GPU ({relaxed.platform})"
-    return f"relaxed, {violations}; atoms moved {relaxed.rmsd:.2f} A; {relaxed.seconds:.1f} s on {where}"
+    processor = "the CPU" if relaxed.platform == "CPU" else f"the GPU ({relaxed.platform})"
+    return f"relaxed, {violations}; atoms moved {relaxed.rmsd:.2f} A; {relaxed.seconds:.1f} s on {processor}"
 
 
 def _selected(order: Sequence[Prediction], to_relax: ToRelax) -> Sequence[Prediction]:
@@ -209,24 +209,24 @@ def _mmcif(name: str, relaxed: Relaxed, chain_ids: Sequence[str]) -> str:
     chains = split_chains(protein, chain_ids)
     for chain in chains:
         residues: dict[int, gemmi.Residue] = {}
-        for source in iterate_atoms(protein, chain, relaxed.hydrogens):
+        for source_atom in iterate_atoms(protein, chain, relaxed.hydrogens):
             atom = gemmi.Atom()
-            atom.name, atom.element, atom.occ = source.name, gemmi.Element(source.element), 1.0
-            atom.pos, atom.b_iso = gemmi.Position(*source.position), source.b_factor
-            residues.setdefault(source.residue, _residue(protein, source.residue)).add_atom(atom)
-        written = gemmi.Chain(chain.name)
+            atom.name, atom.element, atom.occ = source_atom.name, gemmi.Element(source_atom.element), 1.0
+            atom.pos, atom.b_iso = gemmi.Position(*source_atom.position), source_atom.b_factor
+            residues.setdefault(source_atom.residue, _residue(protein, source_atom.residue)).add_atom(atom)
+        gemmi_chain = gemmi.Chain(chain.name)
         for residue in residues.values():
-            written.add_residue(residue)
-        model.add_chain(written)
+            gemmi_chain.add_residue(residue)
+        model.add_chain(gemmi_chain)
         sequences[chain.name] = [THREE_LETTER[kind] for kind in protein.aatype[chain.start : chain.stop].tolist()]
     structure = gemmi.Structure()
     structure.name = name
     structure.add_model(model)
     structure.setup_entities()
-    for written in structure[0]:
-        entity = structure.get_entity_of(written.get_polymer())
+    for gemmi_chain in structure[0]:
+        entity = structure.get_entity_of(gemmi_chain.get_polymer())
         if entity is not None:  # a single residue is not a polymer
-            entity.full_sequence = sequences[written.name]
+            entity.full_sequence = sequences[gemmi_chain.name]
     structure.assign_label_seq_id()
     for bond in ring_bonds(protein, chains):
         structure.connections.append(_connection(protein, bond))

@@ -57,19 +57,27 @@ class ResumedTarget:
         The provenance and the timings of missing predictions are dropped.
         Raise `InputError` if the alignment has other clusters than in an earlier run.
         """
-        before = self.record.clusters
-        if before is not None and before.count is not None and variants.clusters not in (None, before):
+        earlier_clusters = self.record.clusters
+        if (
+            earlier_clusters is not None
+            and earlier_clusters.count is not None
+            and variants.clusters not in (None, earlier_clusters)
+        ):
             raise InputError.at(
                 SETTINGS.path(directory),
-                f"an earlier run found {before.count} clusters, and now there are {variants.clusters.count}: the "
-                "alignment has changed; pass --overwrite to start again",
+                f"an earlier run found {earlier_clusters.count} clusters, and now there are {variants.clusters.count}: "
+                "the alignment has changed; pass --overwrite to start again",
             )
         requested = settings.predictions(variants.variants)
         self.record = self.record.extended(record_for(self.job, settings, requested, variants.clusters))
-        done = self.record.finished(directory, self.job.residues)
-        self.missing = tuple(_missing(self.record, done, directory, settings, requested))
+        finished_predictions = self.record.finished(directory, self.job.residues)
+        self.missing = tuple(_missing(self.record, finished_predictions, directory, settings, requested))
         names = {prediction.name for prediction in self.missing}
-        provenance = {name: each for name, each in self.record.provenance.items() if name in done and name not in names}
+        provenance = {
+            name: each
+            for name, each in self.record.provenance.items()
+            if name in finished_predictions and name not in names
+        }
         self.record = replace(self.record, provenance=provenance)
         self.record.write(directory, self.notes)
         # Drop the timings of predictions that are made again.
@@ -107,27 +115,30 @@ def resume_status(
     predictions = settings.predictions(expected.variants)
     requested = record_for(job, settings, predictions, expected.clusters)
     # If the number of clusters is unknown, at least one is assumed.
-    unknown = 0 if expected.clusters is None or expected.clusters.count is not None else len(settings.predictions())
+    unknown_count = (
+        0 if expected.clusters is None or expected.clusters.count is not None else len(settings.predictions())
+    )
     is_marked = entry is not None or RANKING.path(directory).is_file()
     if overwrite or (earlier is None and not is_marked):
-        return ResumeStatus(name=job.name, finished=False, missing=len(predictions) + unknown)
+        return ResumeStatus(name=job.name, finished=False, missing=len(predictions) + unknown_count)
     remark = _mismatch(earlier, requested, is_marked=is_marked)
     if earlier is None or remark is not None:
         finished = is_marked and not (earlier is not None and earlier.is_superseded_by(requested))
-        missing = 0 if finished else len(predictions) + unknown
+        missing = 0 if finished else len(predictions) + unknown_count
         return ResumeStatus(name=job.name, finished=finished, missing=missing, remark=remark)
     record = earlier.extended(requested)
     if packed is not None and entry is not None:
-        if not unknown and _is_whole(entry, record, predictions, settings):
+        if not unknown_count and _is_whole(entry, record, predictions, settings):
             return ResumeStatus(name=job.name, finished=True, missing=0)
         return _unpacked_status(job, settings, packed)
-    done = record.finished(directory, job.residues)
-    missing = 0 if _has_score(done, settings) else unknown
-    missing += len(_missing(record, done, directory, settings, predictions))
-    finished = not missing and is_marked and is_postprocessed(directory, list(done.values()), settings)
-    if done and not finished:
-        to_do = f"{missing} missing" if missing else "ranking and reports are missing"
-        remark = f"{len(done)} prediction{'' if len(done) == 1 else 's'} there from an earlier run, {to_do}"
+    finished_predictions = record.finished(directory, job.residues)
+    missing = 0 if _has_score(finished_predictions, settings) else unknown_count
+    missing += len(_missing(record, finished_predictions, directory, settings, predictions))
+    finished = not missing and is_marked and is_postprocessed(directory, list(finished_predictions.values()), settings)
+    if finished_predictions and not finished:
+        work_left = f"{missing} missing" if missing else "ranking and reports are missing"
+        count = len(finished_predictions)
+        remark = f"{count} prediction{'' if count == 1 else 's'} there from an earlier run, {work_left}"
     return ResumeStatus(name=job.name, finished=finished, missing=missing, remark=remark)
 
 
@@ -155,14 +166,14 @@ def _is_whole(
         return False
     try:
         plddt = entry.child("finished")
-        done = {name: plddt.get(name, float) for name in plddt.content}
+        mean_plddts = {name: plddt.get(name, float) for name in plddt.content}
         order, relaxed = entry.list_of("order", str), entry.list_of("relaxed", str)
     except InputError:
         return False
     to_relax = {"none": (), "best": order[:1], "all": order}[settings.to_relax]
     score = folding.stop_at_score
-    has_score = score is not None and any(mean >= score for mean in done.values())
-    has_all = has_score or all(record.name_of(prediction) in done for prediction in requested)
+    has_score = score is not None and any(mean_plddt >= score for mean_plddt in mean_plddts.values())
+    has_all = has_score or all(record.name_of(prediction) in mean_plddts for prediction in requested)
     return has_all and bool(order) and {*to_relax} <= {*relaxed}
 
 
@@ -246,12 +257,14 @@ def _missing(
     """Return the requested predictions that are missing; none if a finished one has the score that ends a run."""
     if _has_score(done, settings):
         return []
-    form = settings.options.representations_format
-    complete = [
-        name for name, prediction in done.items() if has_requested_files(directory, prediction, settings.folding, form)
+    representations_format = settings.options.representations_format
+    complete_names = [
+        name
+        for name, prediction in done.items()
+        if has_requested_files(directory, prediction, settings.folding, representations_format)
     ]
     renamed = (replace(prediction, name=record.name_of(prediction)) for prediction in requested)
-    return [prediction for prediction in renamed if prediction.name not in complete]
+    return [prediction for prediction in renamed if prediction.name not in complete_names]
 
 
 def _earlier_timings(directory: Path) -> tuple[dict[str, Any], list[Stage]]:

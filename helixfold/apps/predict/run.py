@@ -99,8 +99,8 @@ def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = Non
                 jobs = _sorted(batch.jobs, options, several=workers.mesh.layout.dp > 1)
                 with loading.stage("load parameters"):
                     settings = settings_for(jobs, options, batch.searches, workers, part)
-            settled = settled_dtype(settings.folding.dtype, properties_of(settings.device))
-            dtype = common_dtype(workers.world.all_gather(settled))
+            own_dtype = settled_dtype(settings.folding.dtype, properties_of(settings.device))
+            dtype = common_dtype(workers.world.all_gather(own_dtype))
             if options.dry_run:
                 code = _dry_run(jobs, settings, dtype) if is_first else 0
                 return SOME_FAILED if is_first and batch.invalid else code
@@ -229,8 +229,8 @@ def _begin(batch: Batch, settings: RunSettings, dtype: str) -> dict[str, Any]:
         write_run(output, *colabfold_run(jobs, settings))
     # In a shared directory, each target is cleared and searched for when it is claimed.
     if not options.is_shared:
-        shared = shared_directories(job.target for job in jobs if job.target is not None)
-        remove_partial_files((*written_directories(output, [job.name for job in jobs]), *shared))
+        shared_results = shared_directories(job.target for job in jobs if job.target is not None)
+        remove_partial_files((*written_directories(output, [job.name for job in jobs]), *shared_results))
         if options.slim:
             for directory in finished:
                 slim_down(directory)
@@ -253,8 +253,8 @@ def _packer(finished: Sequence[str], settings: RunSettings, claims: Claims | Non
     if options.output_format != "packed":
         return None
     # Targets that another run still holds are left to it.
-    free = (name for name in finished if claims is None or claims.work_on(name) != "held")
-    return Packer(options.output, free)
+    unclaimed = (name for name in finished if claims is None or claims.work_on(name) != "held")
+    return Packer(options.output, unclaimed)
 
 
 def _end(settings: RunSettings) -> int:
@@ -271,11 +271,11 @@ def _end(settings: RunSettings) -> int:
 
 def _check_ranking(jobs: Sequence[Job], presets: Sequence[Preset]) -> None:
     """Raise `InputError` if predictions of a complex by these models cannot be ranked together."""
-    without = [preset.name for preset in presets if not preset.model.heads.aligned_error]
-    if without and len(without) < len(presets) and any(job.chains > 1 for job in jobs):
+    models_without_errors = [preset.name for preset in presets if not preset.model.heads.aligned_error]
+    if models_without_errors and len(models_without_errors) < len(presets) and any(job.chains > 1 for job in jobs):
         raise InputError(
-            f"{', '.join(without)} cannot be ranked with the other models, because a model without predicted errors "
-            "has no ipTM; choose models with _ptm or _multimer in their names, or only models without"
+            f"{', '.join(models_without_errors)} cannot be ranked with the other models, because a model without "
+            "predicted errors has no ipTM; choose models with _ptm or _multimer in their names, or only models without"
         )
 
 
@@ -316,7 +316,7 @@ def _statuses(jobs: Sequence[Job], settings: RunSettings, packed: PackedResults)
     for problem in packed.problems.values():
         tqdm.write(f"helixfold: {problem}; its targets count as not predicted", file=sys.stderr)
     statuses = [resume_status(job, options.output / job.name, settings, packed) for job in jobs]
-    skipped = "would be skipped" if options.dry_run else "skipped"
+    skipped_words = "would be skipped" if options.dry_run else "skipped"
     mismatched = [status for status in statuses if status.finished and status.remark is not None]
     if mismatched and not options.keep_existing:
         these = "it" if len(mismatched) == 1 else f"these {len(mismatched)} of {len(jobs)} targets"
@@ -328,15 +328,17 @@ def _statuses(jobs: Sequence[Job], settings: RunSettings, packed: PackedResults)
             for index, status in enumerate(mismatched):
                 text = f"{status.remark}{'' if index else advice}"
                 problems.add(InputError.at(options.output / status.name, text))
-    without_remark = sum(status.finished and status.remark is None for status in statuses)
-    if without_remark > _MAX_FINISHED_LINES:
-        print_summary(f"{without_remark} targets: finished before, {skipped} (--overwrite folds them again)")
+    count_without_remark = sum(status.finished and status.remark is None for status in statuses)
+    if count_without_remark > _MAX_FINISHED_LINES:
+        print_summary(
+            f"{count_without_remark} targets: finished before, {skipped_words} (--overwrite folds them again)"
+        )
     for status in statuses:
         if status.remark is not None and not status.finished:
             print_summary(f"{status.name}: {status.remark}")
-        elif status.remark is not None or (status.finished and without_remark <= _MAX_FINISHED_LINES):
+        elif status.remark is not None or (status.finished and count_without_remark <= _MAX_FINISHED_LINES):
             remark = status.remark or "finished before"
-            print_summary(f"{status.name}: {remark}, {skipped} (--overwrite folds it again)")
+            print_summary(f"{status.name}: {remark}, {skipped_words} (--overwrite folds it again)")
     return statuses
 
 

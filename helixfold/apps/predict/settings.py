@@ -183,8 +183,8 @@ def folding_of(options: PredictOptions) -> tuple[Sequence[str], FoldingOptions]:
             "pass --models, or a directory of weights"
         )
     # Fields with the same name are the same option. None takes the preset's value, or else the default.
-    own = {field.name: getattr(options, field.name, None) for field in fields(FoldingOptions)}
-    values = {name: getattr(preset, name, None) if value is None else value for name, value in own.items()}
+    own_values = {field.name: getattr(options, field.name, None) for field in fields(FoldingOptions)}
+    values = {name: getattr(preset, name, None) if value is None else value for name, value in own_values.items()}
     return options.models or (() if preset is None else preset.models), FoldingOptions(
         **{name: value for name, value in values.items() if value is not None},
         logits=options.save_logits,

@@ -141,7 +141,14 @@ def _clusters_table(clusters: AlignmentClusters, features: TargetFeatures) -> st
     msa = alignment_of(features).msa
     gaps, identity = (msa == GAP).mean(1), (msa == msa[0]).mean(1)
     lines = (
-        [row, "target" if row == 0 else _UNCLUSTERED_NAMES.get(label, label), rounded(float(gap)), rounded(float(same))]
-        for row, (label, gap, same) in enumerate(zip(clusters.labels.tolist(), gaps, identity, strict=True))
+        [
+            row,
+            "target" if row == 0 else _UNCLUSTERED_NAMES.get(label, label),
+            rounded(float(share_of_gaps)),
+            rounded(float(share_of_matches)),
+        ]
+        for row, (label, share_of_gaps, share_of_matches) in enumerate(
+            zip(clusters.labels.tolist(), gaps, identity, strict=True)
+        )
     )
     return tab_separated(("row", "cluster", "gaps", "identity_to_target"), lines)

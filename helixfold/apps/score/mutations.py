@@ -200,16 +200,16 @@ def _substitutions(chains: TargetChains, word: str) -> Iterator[Substitution]:
         match = _SUBSTITUTION_FORM.fullmatch(part.strip())
         if match is None:
             raise InputError(f"a mutation must be such as K30A, or A.K30A in a complex, got '{printable(part, 40)}'")
-        chain, before, number, after = match.groups()
+        chain, old_letter, number, new_letter = match.groups()
         position = chains.position(chain, int(number))
-        if before.upper() != position.letter:
-            problem = f"residue {chains.label(position)} is {position.letter}, not {before.upper()}"
+        if old_letter.upper() != position.letter:
+            problem = f"residue {chains.label(position)} is {position.letter}, not {old_letter.upper()}"
             raise InputError(f"target '{printable(chains.target)}': {problem}; numbers count from 1 in each chain")
-        if after.upper() not in RESTYPES:
-            raise InputError(f"'{printable(after)}' is not an amino acid; expected one of {RESTYPES}")
-        if after.upper() == position.letter:
+        if new_letter.upper() not in RESTYPES:
+            raise InputError(f"'{printable(new_letter)}' is not an amino acid; expected one of {RESTYPES}")
+        if new_letter.upper() == position.letter:
             raise InputError(f"residue {chains.label(position)} is {position.letter} already")
-        yield Substitution(position=position, letter=after.upper())
+        yield Substitution(position=position, letter=new_letter.upper())
 
 
 def scanned_positions(mutants: Sequence[Mutant]) -> dict[int, Position]:

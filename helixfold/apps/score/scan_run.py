@@ -207,17 +207,17 @@ def map_data(scanned: ScannedTarget) -> dict[str, Any]:
     """
     singles = [mutant for mutant in scanned.mutants if len(mutant.substitutions) == 1]
     positions = scanned_positions(singles)
-    column = {position: index for index, position in enumerate(positions)}
+    column_of = {position: index for index, position in enumerate(positions)}
     letters = {each.letter for mutant in singles for each in mutant.substitutions}
     letters |= {position.letter for position in positions.values()}
     rows = "".join(letter for letter in _AMINO_ACID_ROWS if letter in letters)
     measures = []
     for name in scanned.measures:
-        cells: list[list[float | None]] = [[None] * len(column) for _ in rows]
+        cells: list[list[float | None]] = [[None] * len(column_of) for _ in rows]
         for mutant in singles:
             (each,) = mutant.substitutions
             value = rounded(scanned.results[mutant.name].get(name))
-            cells[rows.index(each.letter)][column[each.position.index]] = value
+            cells[rows.index(each.letter)][column_of[each.position.index]] = value
         measure = MEASURES[name]
         values = [value for row in cells for value in row if value is not None]
         measures.append(
@@ -252,8 +252,10 @@ def _range(values: Sequence[float], measure: Measure) -> list[float] | None:
 
 def _is_flat(values: Sequence[float], measure: Measure) -> bool:
     """Return whether all mutants differ from the wild type by less than a quarter of the measure's floor."""
-    same = measure.neutral or measure.largest or 0.0
-    return measure is not MEASURES["plddt"] and all(abs(value - same) < measure.floor / 4 for value in values)
+    unchanged_value = measure.neutral or measure.largest or 0.0
+    return measure is not MEASURES["plddt"] and all(
+        abs(value - unchanged_value) < measure.floor / 4 for value in values
+    )
 
 
 def mutated(features: TargetFeatures, mutant: Mutant) -> TargetFeatures:
@@ -333,10 +335,10 @@ def marginal(mutant: Mutant, log_likelihoods: Sequence[Float[np.ndarray, " 20"]]
     """
     total = 0.0
     for each, likelihoods in zip(mutant.substitutions, log_likelihoods, strict=True):
-        own = RESTYPES.find(each.position.letter)
-        if own < 0:
+        own_index = RESTYPES.find(each.position.letter)
+        if own_index < 0:
             return None
-        total += float(likelihoods[RESTYPES.index(each.letter)] - likelihoods[own])
+        total += float(likelihoods[RESTYPES.index(each.letter)] - likelihoods[own_index])
     return total
 
 
@@ -350,9 +352,9 @@ def changes_of(mutant: Mutant, prediction: Prediction, wild_type: Prediction) ->
     residues. lDDT (C-alpha, 0 to 1) and RMSD (Å) compare the structures of mutant and wild type.
     """
     sites = [each.position.index for each in mutant.substitutions]
-    alpha, own = (each.protein.atom_positions[:, _CA_INDEX] for each in (prediction, wild_type))
-    by_residue, lddt = residue_lddt(alpha, own, np.arange(len(alpha)))
-    near = by_residue[sites]
+    mutant_alpha, wild_type_alpha = (each.protein.atom_positions[:, _CA_INDEX] for each in (prediction, wild_type))
+    by_residue, lddt = residue_lddt(mutant_alpha, wild_type_alpha, np.arange(len(mutant_alpha)))
+    lddt_of_sites = by_residue[sites]
     return {
         "plddt": _mean(prediction.plddt),
         "plddt_change": _mean(prediction.plddt) - _mean(wild_type.plddt),
@@ -362,8 +364,10 @@ def changes_of(mutant: Mutant, prediction: Prediction, wild_type: Prediction) ->
         "ptm_change": _difference(prediction.ptm, wild_type.ptm),
         "iptm_change": _difference(prediction.iptm, wild_type.iptm),
         "lddt": lddt,
-        "site_lddt": float(near[np.isfinite(near)].mean()) if np.isfinite(near).any() else None,
-        "rmsd": rmsd(alpha, own),
+        "site_lddt": float(lddt_of_sites[np.isfinite(lddt_of_sites)].mean())
+        if np.isfinite(lddt_of_sites).any()
+        else None,
+        "rmsd": rmsd(mutant_alpha, wild_type_alpha),
     }
 
 
@@ -475,11 +479,11 @@ def _scan(
             if journal.results.get(mutant.name, {}).get("lddt") is None
             or (options.save_structures and not path.is_file())
         ]
-        if earlier := len(mutants) - len(missing):
+        if earlier_count := len(mutants) - len(missing):
             print_summary(
-                f"{target.name}: {counted(earlier, 'mutant')} of an earlier run (--overwrite predicts them again)"
+                f"{target.name}: {counted(earlier_count, 'mutant')} of an earlier run (--overwrite predicts them again)"
             )
-            run.skip(earlier)
+            run.skip(earlier_count)
         likelihoods = None
         if options.likelihoods and network.has_likelihoods:
             likelihoods = _masked_likelihoods(features, list(scanned_positions(mutants)), network, size, journal)
@@ -492,13 +496,15 @@ def _scan(
                 run.report(target.name, mutant.name)
         results = {mutant.name: dict(journal.results[mutant.name]) for mutant in mutants}
     if network.has_likelihoods:
-        unmasked = residue_log_likelihoods(model.network, wild_type)
+        unmasked_likelihoods = residue_log_likelihoods(model.network, wild_type)
         for mutant in mutants:
             indices = [each.position.index for each in mutant.substitutions]
-            results[mutant.name]["wild_type_marginal"] = marginal(mutant, [unmasked[index] for index in indices])
+            results[mutant.name]["wild_type_marginal"] = marginal(
+                mutant, [unmasked_likelihoods[index] for index in indices]
+            )
             if likelihoods is not None:
-                masked = [likelihoods[index] for index in indices]
-                results[mutant.name]["masked_marginal"] = marginal(mutant, masked)
+                masked_likelihoods = [likelihoods[index] for index in indices]
+                results[mutant.name]["masked_marginal"] = marginal(mutant, masked_likelihoods)
     return ScannedTarget(
         chains=chains,
         mutants=tuple(mutants),

@@ -41,10 +41,10 @@ def as_anonymous_template(structure: ScoredStructure) -> TargetFeatures:
     fold (AF2Rank, Roney & Ovchinnikov 2022).
     """
     positions, mask = with_ideal_betas(structure.positions, structure.mask)
-    atoms = np.zeros(37, np.float32)
-    atoms[_BACKBONE_AND_BETA_INDICES] = 1
-    types = np.full(structure.residues, GAP, np.int32)
-    return with_template(structure.features, types, positions, mask * atoms)
+    atom_selection = np.zeros(37, np.float32)
+    atom_selection[_BACKBONE_AND_BETA_INDICES] = 1
+    gap_types = np.full(structure.residues, GAP, np.int32)
+    return with_template(structure.features, gap_types, positions, mask * atom_selection)
 
 
 def as_template_of_target(structure: ScoredStructure, binder: Bool[np.ndarray, " r"]) -> TargetFeatures:
@@ -153,13 +153,15 @@ def binder_scores(
     """
     mask = binder.mask(structure)
     observed = structure.observed
-    predicted, input_ = (each[:, _CA_INDEX] for each in (prediction.protein.atom_positions, structure.positions))
+    predicted_positions, input_positions = (
+        each[:, _CA_INDEX] for each in (prediction.protein.atom_positions, structure.positions)
+    )
     scores: dict[str, float | int | str | None] = {
         "binder": ":".join(chain.sequence for chain in structure.chains if chain.name in binder.chain_names(structure)),
         "binder_plddt": float(prediction.plddt[mask].mean(dtype=np.float64)),
         "target_plddt": float(prediction.plddt[~mask].mean(dtype=np.float64)),
-        "binder_aligned_rmsd": _rmsd(predicted, input_, mask & observed, mask & observed),
-        "target_aligned_rmsd": _rmsd(predicted, input_, ~mask & observed, mask & observed),
+        "binder_aligned_rmsd": _rmsd(predicted_positions, input_positions, mask & observed, mask & observed),
+        "target_aligned_rmsd": _rmsd(predicted_positions, input_positions, ~mask & observed, mask & observed),
     }
     if prediction.pae is not None:
         pae = prediction.pae.astype(np.float64)
@@ -187,7 +189,7 @@ UsedProtocol = Literal["template", "initial_guess", "binder"]
 def require_templates(preset: Preset) -> None:
     """Raise `InputError` if the model of a preset reads no templates."""
     if preset.model.template is None:
-        readers = [name for name, make in PRESETS.items() if make().model.template is not None]
+        readers = [name for name, make_preset in PRESETS.items() if make_preset().model.template is not None]
         suitable = [name for name in readers if name.endswith(("_ptm", "_v3"))]
         raise InputError(
             f"--protocol template: {preset.name} reads no templates; pass --protocol initial_guess, or a --model that "
@@ -251,8 +253,8 @@ def _across(structure: ScoredStructure, binder: BinderChains | None) -> list[set
     pairs = [{one, other} for one, other in combinations(names, 2)]
     if binder is None:
         return pairs
-    own = binder.chain_names(structure)
-    return [pair for pair in pairs if len(pair & own) == 1]
+    binder_names = binder.chain_names(structure)
+    return [pair for pair in pairs if len(pair & binder_names) == 1]
 
 
 def _best_interface(prediction: Prediction, pairs: list[set[str]]) -> dict[str, float | str | None]:
@@ -261,8 +263,8 @@ def _best_interface(prediction: Prediction, pairs: list[set[str]]) -> dict[str, 
     if prediction.tm_by_chain is not None and prediction.ptm is not None and prediction.iptm is not None:
         tm = TmScores(ptm=prediction.ptm, iptm=prediction.iptm, by_chain=prediction.tm_by_chain)
     scores = complex_scores(prediction.protein, prediction.chain_ids, plddt=prediction.plddt, pae=prediction.pae, tm=tm)
-    counted = [each for each in scores.interfaces if {*each.chains} in pairs]
-    best = max(counted, key=lambda each: (each.ipsae or 0.0, each.pdockq))
+    eligible = [each for each in scores.interfaces if {*each.chains} in pairs]
+    best = max(eligible, key=lambda each: (each.ipsae or 0.0, each.pdockq))
     return {
         "interface": ":".join(best.chains),
         "ipsae": best.ipsae,
@@ -296,9 +298,9 @@ def _native_scores(chains: tuple[Chain, ...], native: Structure) -> dict[str, An
     """Return the TM-score, lDDT and DockQ of these chains to the native structure."""
     scores, _ = compared(best_pairing(chains, native.chains))
     values = {"tm": scores.tm_score, "lddt": scores.lddt, "dockq": None}
-    whole = compare_complexes(chains, native.chains)
-    if whole is not None:
-        values |= {"tm": whole.tm_score, "dockq": whole.dockq}
+    complex_comparison = compare_complexes(chains, native.chains)
+    if complex_comparison is not None:
+        values |= {"tm": complex_comparison.tm_score, "dockq": complex_comparison.dockq}
     return values
 
 

@@ -133,14 +133,14 @@ def ranking_of(lines: Sequence[ScoredLine]) -> tuple[str, bool]:
 
 def ranked(lines: Sequence[ScoredLine]) -> list[ScoredLine]:
     """Return the lines, best first; lines without scores come last."""
-    name, larger = ranking_of(lines)
+    name, is_larger_better = ranking_of(lines)
 
     def order(line: ScoredLine) -> float:
         """Return the sort key of a line by its score."""
         value = line.scores.get(name)
         if value is None:
             return math.inf
-        return -value if larger else value
+        return -value if is_larger_better else value
 
     return sorted(lines, key=lambda line: (order(line), line.target, line.name))
 
@@ -162,19 +162,21 @@ def correlations(lines: Sequence[ScoredLine]) -> list[RankCorrelation]:
                 pair = line.scores.get(score), line.scores.get(truth)
                 if pair[0] is not None and pair[1] is not None:
                     by_target.setdefault(line.target, []).append((sign * pair[0], pair[1]))
-            each = {
+            by_target_value = {
                 target: with_interval(spearman, *zip(*pairs, strict=True))
                 for target, pairs in by_target.items()
                 if len(pairs) >= _MIN_CORRELATED_STRUCTURES
             }
-            defined = {target: value for target, value in each.items() if value is not None}
-            if defined:
-                value = next(iter(defined.values()))
-                if len(defined) > 1:
-                    value = mean([estimate.value for estimate in defined.values()])
-                count = sum(len(by_target[target]) for target in defined)
+            defined_values = {target: value for target, value in by_target_value.items() if value is not None}
+            if defined_values:
+                value = next(iter(defined_values.values()))
+                if len(defined_values) > 1:
+                    value = mean([estimate.value for estimate in defined_values.values()])
+                count = sum(len(by_target[target]) for target in defined_values)
                 results.append(
-                    RankCorrelation(score=score, truth=truth, targets=len(defined), structures=count, value=value)
+                    RankCorrelation(
+                        score=score, truth=truth, targets=len(defined_values), structures=count, value=value
+                    )
                 )
     return results
 
@@ -242,7 +244,7 @@ def write_scores(output: Path, lines: Sequence[ScoredLine], settings: Mapping[st
 
 def _page(title: str, lines: Sequence[ScoredLine], *, settings: Mapping[str, Any], notes: Sequence[str]) -> str:
     """Return the text of scores.html with the ranked lines."""
-    score, larger = ranking_of(lines)
+    score, is_larger_better = ranking_of(lines)
     failed = sum(line.problem is not None for line in lines)
     return page(
         "scores.html",
@@ -258,7 +260,7 @@ def _page(title: str, lines: Sequence[ScoredLine], *, settings: Mapping[str, Any
         has_ranks=any(line.rank is not None for line in lines),
         banners=[headed(note) for note in notes],
         ranked_by=COLUMNS[score][0],
-        larger=larger,
+        larger=is_larger_better,
         settings=settings,
         correlations=[
             (COLUMNS[each.score][0], COLUMNS[each.truth][0], _interval(each.value), _sizes(each))
@@ -288,11 +290,11 @@ def _plot(lines: Sequence[ScoredLine], score: str) -> dict[str, Any] | None:
         ends.append((low - axis_margin, high + axis_margin))
     points = [
         (
-            round(100 * (across - ends[0][0]) / (ends[0][1] - ends[0][0]), 2),
-            round(100 - 100 * (up - ends[1][0]) / (ends[1][1] - ends[1][0]), 2),
-            f"{name}: {across:.3f}, {up:.3f}",
+            round(100 * (horizontal - ends[0][0]) / (ends[0][1] - ends[0][0]), 2),
+            round(100 - 100 * (vertical - ends[1][0]) / (ends[1][1] - ends[1][0]), 2),
+            f"{name}: {horizontal:.3f}, {vertical:.3f}",
         )
-        for across, up, name in pairs
+        for horizontal, vertical, name in pairs
     ]
     return {
         "horizontal": COLUMNS[truth][0],
@@ -374,11 +376,11 @@ def score(options: ScoreOptions) -> int:
         for kind, network in networks.items():
             settings |= {f"{kind}_protocol": protocols[kind], f"{kind}_model": network.model.preset.name}
             settings |= {f"{kind}_weights": network.model.digest}
-        path, texts = output / JOURNAL_FILE, ("digest", "native_digest", "native", *_PROTOCOL_AND_MODEL)
-        with Journal(path, settings, texts=texts, tables=("scores",), overwrite=options.overwrite) as journal:
+        path, text_keys = output / JOURNAL_FILE, ("digest", "native_digest", "native", *_PROTOCOL_AND_MODEL)
+        with Journal(path, settings, texts=text_keys, tables=("scores",), overwrite=options.overwrite) as journal:
             pending = _pending(files, natives, protocols, networks, options=options, run=run, journal=journal)
-            for (is_chain, residues), alike in groupby(pending, key=_size):
-                while lot := [*islice(alike, networks["chain"].at_once(residues) if is_chain else 1)]:
+            for (is_chain, residues), same_size in groupby(pending, key=_size):
+                while lot := [*islice(same_size, networks["chain"].at_once(residues) if is_chain else 1)]:
                     _score(lot, options, run, journal)
         if run.skipped:
             print_summary(f"{run.skipped} of {len(files)} structures: scored before (--overwrite scores them again)")

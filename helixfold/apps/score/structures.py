@@ -89,9 +89,9 @@ class ScoredStructure:
 
         They must be from 0 to 100, equal within a residue, and not the same for all residues.
         """
-        present, values = self.mask > 0, np.concatenate([chain.b_factors for chain in self.chains])
-        low = np.where(present, values, np.inf).min(-1)[self.observed]
-        high = np.where(present, values, -np.inf).max(-1)[self.observed]
+        has_atom, values = self.mask > 0, np.concatenate([chain.b_factors for chain in self.chains])
+        low = np.where(has_atom, values, np.inf).min(-1)[self.observed]
+        high = np.where(has_atom, values, -np.inf).max(-1)[self.observed]
         if (high - low > 0.011).any() or low.min() < 0 or high.max() > 100 or high.max() == low.min():
             return None
         return float(high.mean(dtype=np.float64))
@@ -108,8 +108,8 @@ def find_structures(paths: Sequence[Path], *, rescore: bool) -> list[ScoredFile]
     files = [file for path in paths for file in (_ranked(path, several=len(paths) > 1) if rescore else _plain(path))]
     path_of: dict[str, Path] = {}
     for file in files:
-        if (other := path_of.setdefault(file.key.casefold(), file.path)) is not file.path:
-            problem = f"it has the name of {printable(str(other))}, '{printable(file.key)}'; rename one of them"
+        if (other_path := path_of.setdefault(file.key.casefold(), file.path)) is not file.path:
+            problem = f"it has the name of {printable(str(other_path))}, '{printable(file.key)}'; rename one of them"
             raise InputError.at(file.path, problem)
     return files
 
@@ -117,9 +117,9 @@ def find_structures(paths: Sequence[Path], *, rescore: bool) -> list[ScoredFile]
 def _ranked(path: Path, *, several: bool) -> list[ScoredFile]:
     """Return the ranked models in a prediction program's output; with `several` outputs, named by directory."""
     # Outputs of several programs may have the same targets, so the names of their directories distinguish them.
-    start = f"{path.resolve().name}_" if several else ""
+    name_prefix = f"{path.resolve().name}_" if several else ""
     return [
-        ScoredFile(target=each.name, name=f"{start}rank_{each.rank}", path=each.path, rank=each.rank)
+        ScoredFile(target=each.name, name=f"{name_prefix}rank_{each.rank}", path=each.path, rank=each.rank)
         for each in find_predictions(path, all_ranks=True)
     ]
 

@@ -21,13 +21,13 @@ class ChangeSignal:
 
     async def wait(self, seconds: float) -> None:
         """Wait until `notify` is called, or until `seconds` have passed; the caller does not learn which."""
-        entry = (asyncio.get_running_loop(), asyncio.Event())
+        waiter = (asyncio.get_running_loop(), asyncio.Event())
         with self._lock:
-            self._waiting.add(entry)
+            self._waiting.add(waiter)
         try:
-            await asyncio.wait_for(entry[1].wait(), seconds)
+            await asyncio.wait_for(waiter[1].wait(), seconds)
         except TimeoutError:
             pass
         finally:
             with self._lock:
-                self._waiting.discard(entry)
+                self._waiting.discard(waiter)

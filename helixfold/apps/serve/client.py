@@ -137,11 +137,11 @@ class Client:
 
     def watch(self, job: str, *, seconds: float = 1.0) -> Iterator[dict[str, Any]]:
         """Yield a job at once, and again whenever it changes, until it has ended. Poll the server every `seconds`."""
-        last = None
+        previous = None
         while True:
             current = self.job(job)
-            if current != last:
-                last = current
+            if current != previous:
+                previous = current
                 yield current
             if current["state"] in _END_STATES:
                 return

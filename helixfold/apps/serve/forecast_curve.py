@@ -87,6 +87,6 @@ def _interpolated(points: Sequence[tuple[float, float]], residues: int) -> float
         return points[0][1] if points else None
     index = next((index for index in range(1, len(points)) if points[index][0] >= residues), len(points) - 1)
     (x0, y0), (x1, y1) = points[index - 1], points[index]
-    share = (math.log(max(1, residues)) - math.log(x0)) / (math.log(x1) - math.log(x0))
-    exponent = math.log(y0) + max(-4.0, share) * (math.log(y1) - math.log(y0))
+    relative_position = (math.log(max(1, residues)) - math.log(x0)) / (math.log(x1) - math.log(x0))
+    exponent = math.log(y0) + max(-4.0, relative_position) * (math.log(y1) - math.log(y0))
     return math.exp(max(-_MAX_EXPONENT, min(exponent, _MAX_EXPONENT)))

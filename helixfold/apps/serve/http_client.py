@@ -91,7 +91,7 @@ class HttpClient:
         Raise `InputError` if the answer is larger than `max_bytes`, and errors as `request` does.
         """
         with self._open("GET", path, body=b"", headers=headers or {}, timeout=None, max_bytes=max_bytes) as response:
-            start = file.tell()
+            start_position = file.tell()
             try:
                 response.copy_to(file)
             except UnusableAnswerError as error:
@@ -99,7 +99,7 @@ class HttpClient:
                 raise InputError(problem) from error
             except RequestError as error:
                 raise self._failure("broke off its answer", error) from error
-            return file.tell() - start
+            return file.tell() - start_position
 
     def _open(
         self,

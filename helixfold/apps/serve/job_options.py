@@ -99,9 +99,9 @@ def _problem(offer: Offer, value: Any) -> str | None:
         return choice_problem(value, offer.choices)
     if offer.bounds is not None:
         size, unit = (len(value), " characters long") if offer.kind == "str" else (value, "")
-        first, last = offer.bounds
-        if not first <= size <= last:
-            return f"must be at least {first} and at most {last:,}{unit}, got {size:,}"
+        minimum, maximum = offer.bounds
+        if not minimum <= size <= maximum:
+            return f"must be at least {minimum} and at most {maximum:,}{unit}, got {size:,}"
     if offer.convert is not None:
         try:
             offer.convert(value)

@@ -102,7 +102,7 @@ def serve(
             socket = _bound(config)
             host, port = socket.getsockname()[:2]
             url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-            local = LocalWorkers(
+            local_workers = LocalWorkers(
                 [
                     WorkerCall(
                         url=url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:"),
@@ -116,15 +116,15 @@ def serve(
                 ]
             )
             maintenance = Maintenance(service)
-            server = _Server(config, local)
+            server = _Server(config, local_workers)
             maintenance.start()
-            local.start()
+            local_workers.start()
             print(f"helixfold serves on {url}")
             sys.stdout.flush()
             try:
                 server.run(sockets=[socket])
             finally:
-                local.stop()
+                local_workers.stop()
                 maintenance.stop()
         finally:
             service.close()
@@ -157,10 +157,10 @@ def allow_connections() -> None:
 
     A lower hard limit is used instead. A limit that is already high enough does not change.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < _MIN_OPEN_FILES:
-        allowed = _MIN_OPEN_FILES if hard == resource.RLIM_INFINITY else min(_MIN_OPEN_FILES, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft_limit < _MIN_OPEN_FILES:
+        new_limit = _MIN_OPEN_FILES if hard_limit == resource.RLIM_INFINITY else min(_MIN_OPEN_FILES, hard_limit)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (new_limit, hard_limit))
 
 
 def _bound(config: uvicorn.Config) -> Any:

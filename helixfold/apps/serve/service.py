@@ -174,8 +174,8 @@ class Service:
 
         The list is at most one second old.
         """
-        read, offers = self._offers
-        if time.monotonic() - read > _OFFERS_CACHE_SECONDS or not offers:
+        read_time, offers = self._offers
+        if time.monotonic() - read_time > _OFFERS_CACHE_SECONDS or not offers:
             offers = list((self.workers.present() or self.workers.offers()).values())
             self._offers = (time.monotonic(), offers)
         return offers
@@ -210,8 +210,8 @@ class Service:
         if token is not None:
             return self.tokens.valid_token(token) is not None
         now, tokens = time.time(), self.tokens.all()
-        own = (each for each in tokens if each.user == user and each.kind == "user")
-        return not self.settings.needs_token or any(each.is_valid(now) for each in own)
+        user_tokens = (each for each in tokens if each.user == user and each.kind == "user")
+        return not self.settings.needs_token or any(each.is_valid(now) for each in user_tokens)
 
     def remove_files(self, jobs: Sequence[Job]) -> None:
         """Remove the files and shared links of jobs that were marked as expired.

@@ -94,8 +94,8 @@ class ServeSettings(ListeningOptions):
         This prevents DNS rebinding: another site's page whose name resolves to this machine sends its own host name.
         """
         if self.host_name or not self.needs_token:
-            public = _PUBLIC_URL.findall(self.public_url or "")  # its host, without the port
-            return ("127.0.0.1", "localhost", "[::1]", *self.host_name, *public)
+            public_hosts = _PUBLIC_URL.findall(self.public_url or "")  # its host, without the port
+            return ("127.0.0.1", "localhost", "[::1]", *self.host_name, *public_hosts)
         return None
 
 

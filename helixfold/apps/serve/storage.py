@@ -141,8 +141,8 @@ class Storage:
 
     def flush_names(self, directory: Path) -> None:
         """Flush a directory, its subdirectories and the directories above, so that file names survive a power cut."""
-        above = takewhile(lambda folder: folder != self.directory.parent, directory.parents)
-        for folder in (*(Path(folder) for folder, _, _ in os.walk(directory)), *above):
+        directories_above = takewhile(lambda folder: folder != self.directory.parent, directory.parents)
+        for folder in (*(Path(folder) for folder, _, _ in os.walk(directory)), *directories_above):
             _flush_folder(folder)
 
     def sizes(self, directory: Path) -> dict[Path, int]:

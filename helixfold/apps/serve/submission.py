@@ -124,11 +124,13 @@ def _target_of_a3m(name: str, content: bytes) -> str:
 
     In files of ColabFold, the first line contains the lengths and numbers of copies of the chains.
     """
-    before, _, rest = content[: MAX_SEQUENCE_TEXT + 1].decode("utf-8", "replace").partition(">")
-    row = "".join(rest.partition("\n")[2].partition("\n>")[0].split())
+    preamble, _, records = content[: MAX_SEQUENCE_TEXT + 1].decode("utf-8", "replace").partition(">")
+    row = "".join(records.partition("\n")[2].partition("\n>")[0].split())
     sequence = "".join(letter for letter in row if letter.isupper())
-    if (line := re.fullmatch(r"#([0-9]{1,6}(?:,[0-9]{1,6})*)\t([0-9]{1,6}(?:,[0-9]{1,6})*)\s*", before)) is not None:
-        lengths, copies = ([*map(int, part.split(","))] for part in line.groups())
+    if (
+        lengths_line := re.fullmatch(r"#([0-9]{1,6}(?:,[0-9]{1,6})*)\t([0-9]{1,6}(?:,[0-9]{1,6})*)\s*", preamble)
+    ) is not None:
+        lengths, copies = ([*map(int, part.split(","))] for part in lengths_line.groups())
         chains, start = list[str](), 0
         if sum(max(length, 1) * count for length, count in zip(lengths, copies, strict=False)) > MAX_SEQUENCE_TEXT:
             raise InputError("the first line of the a3m file asks for too many chains")

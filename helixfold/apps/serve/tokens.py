@@ -89,10 +89,10 @@ class TokenFile:
         Raise `InputError` if there are none.
         """
         with self._edit() as tokens:
-            valid = [each for each in tokens.values() if name in (each.id, each.user) and each.revoked is None]
-            if not valid:
+            valid_tokens = [each for each in tokens.values() if name in (each.id, each.user) and each.revoked is None]
+            if not valid_tokens:
                 raise InputError(f"no valid token has the id or user name {name[:80]!a}")
-            revoked = [replace(each, revoked=time.time()) for each in valid]
+            revoked = [replace(each, revoked=time.time()) for each in valid_tokens]
             tokens.update({each.id: each for each in revoked})
         return revoked
 
@@ -103,11 +103,13 @@ class TokenFile:
 
     def authenticate(self, text: str, kind: TokenKind = "user") -> Token | None:
         """Return the token that a client sent as `text`; None if it is invalid or of another kind."""
-        form = _TOKEN_FORM.fullmatch(text)
+        token_match = _TOKEN_FORM.fullmatch(text)
         self._read()
-        token = None if form is None else self._tokens.get(form[1])
+        token = None if token_match is None else self._tokens.get(token_match[1])
         # The work is the same for every id, so that response times do not reveal which ids exist.
-        is_own = hmac.compare_digest(_digest(form[2] if form else ""), token.digest if token else _digest("x"))
+        is_own = hmac.compare_digest(
+            _digest(token_match[2] if token_match else ""), token.digest if token else _digest("x")
+        )
         return token if token is not None and is_own and token.kind == kind and token.is_valid(time.time()) else None
 
     def valid_token(self, identifier: str) -> Token | None:

@@ -44,18 +44,18 @@ def check_upload(request: Mapping[str, Any], directory: Path) -> None:
     Raise `InputError` if they cannot be used for its sequence, or if reading them exceeds the limits.
     """
     context = multiprocessing.get_context(_START_METHOD)
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_check, args=(dict(request), directory, theirs), daemon=True)
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_check, args=(dict(request), directory, sender), daemon=True)
     process.start()
-    theirs.close()
+    sender.close()
     try:
-        problem = ours.recv() if ours.poll(_MAX_SECONDS) else _too_much("time")
+        problem = receiver.recv() if receiver.poll(_MAX_SECONDS) else _too_much("time")
     except EOFError:
         problem = _too_much("memory or time")
     finally:
         process.kill()
         process.join()
-        ours.close()
+        receiver.close()
     if problem is not None:
         raise InputError(problem)
 
@@ -101,9 +101,9 @@ def _check(request: dict[str, Any], directory: Path, answer: Connection) -> None
     ):
         resource.setrlimit(kind, (limit, limit))
     try:
-        left = _MAX_UNPACKED_BYTES
+        bytes_left = _MAX_UNPACKED_BYTES
         for name in (*request["alignments"], *request["templates"]):
-            left -= sum(map(len, read_chunks(directory / name, left)))
+            bytes_left -= sum(map(len, read_chunks(directory / name, bytes_left)))
         request_targets(request, directory)
     except (InputError, ValueError) as error:
         answer.send(str(error).replace(f"{directory}{os.sep}", ""))
@@ -115,5 +115,5 @@ def _check(request: dict[str, Any], directory: Path, answer: Connection) -> None
 
 def _writable_memory() -> int:
     """Return the writable memory of this process in bytes, as RLIMIT_DATA counts it (on Linux; 0 elsewhere)."""
-    statistics = Path("/proc/self/statm")
-    return int(statistics.read_text().split()[5]) * resource.getpagesize() if statistics.is_file() else 0
+    statistics_file = Path("/proc/self/statm")
+    return int(statistics_file.read_text().split()[5]) * resource.getpagesize() if statistics_file.is_file() else 0

@@ -77,8 +77,8 @@ def run(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     parameters: dict[str, dict[str, Any]] = {}
     with np.load(folder / "parameters.npz", allow_pickle=False) as arrays:
         for name in arrays.files:
-            scope, leaf = name.split("//")
-            parameters.setdefault(scope, {})[leaf] = jax.device_put(arrays[name])
+            scope, parameter_name = name.split("//")
+            parameters.setdefault(scope, {})[parameter_name] = jax.device_put(arrays[name])
     with np.load(folder / "features.npz", allow_pickle=False) as arrays:
         samples = {name: jax.device_put(arrays[name]) for name in arrays.files}
     iterations, residues = samples["aatype"].shape
@@ -88,14 +88,14 @@ def run(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
         "prev_pair": np.zeros((residues, residues, trunk.pair_channel), np.float32),
     }
     key = jax.random.PRNGKey(0)  # only dropout needs it, which is off
-    began = time.perf_counter()
+    start_time = time.perf_counter()
     inputs = [{name: value[index : index + 1] for name, value in samples.items()} for index in range(iterations)]
     compiled = jax.jit(hk.transform(forward).apply).lower(parameters, key, inputs[0], previous).compile()
-    compile_seconds = time.perf_counter() - began
-    before = _peak_memory(reset=True)
+    compile_seconds = time.perf_counter() - start_time
+    memory_before = _peak_memory(reset=True)
     seconds = []
     for _ in range(settings["repeats"]):
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         for sample in inputs:
             outputs = jax.block_until_ready(compiled(parameters, key, sample, previous))
             if sample is not inputs[-1]:
@@ -104,14 +104,14 @@ def run(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
                     "prev_msa_first_row": outputs["representations/msa_first_row"],
                     "prev_pair": outputs["representations/pair"],
                 }
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - start_time)
     if settings.get("outputs"):
         arrays = {name: np.asarray(value, np.float32) for name, value in outputs.items()}
         np.savez(folder / "outputs.npz", **arrays)
     return {
         "compile_seconds": compile_seconds,
         "seconds": seconds,
-        "memory": max(0, _peak_memory() - before),
+        "memory": max(0, _peak_memory() - memory_before),
         "shapes": {name: list(value.shape) for name, value in outputs.items()},
         "device": str(jax.devices()[0]),
         "version": jax.__version__,
@@ -134,10 +134,10 @@ def _complex(config: Any, batch: dict[str, Any]) -> dict[str, Any]:
     def sampled_extra_msa(features: dict[str, Any], _: int) -> tuple[Any, Any]:
         """Return the features of the sampled extra MSA rows, and their mask."""
         letters = jax.nn.one_hot(features["extra_msa"], 23)
-        more = [features[name][..., None] for name in ("extra_has_deletion", "extra_deletion_value")]
-        return jax.numpy.concatenate([letters, *more], -1), features["extra_msa_mask"]
+        deletion_features = [features[name][..., None] for name in ("extra_has_deletion", "extra_deletion_value")]
+        return jax.numpy.concatenate([letters, *deletion_features], -1), features["extra_msa_mask"]
 
-    replaced: dict[str, Callable[..., Any]] = {
+    replacements: dict[str, Callable[..., Any]] = {
         "make_msa_profile": lambda features: features["msa_mask"],  # only read by the masking, which is replaced
         "sample_msa": lambda _, features, __: features,
         "make_masked_msa": lambda features, _, __: features,
@@ -147,7 +147,7 @@ def _complex(config: Any, batch: dict[str, Any]) -> dict[str, Any]:
     }
     with ExitStack() as stack:
         stack.enter_context(hk.intercept_methods(for_lddt))
-        for name, function in replaced.items():
+        for name, function in replacements.items():
             stack.enter_context(mock.patch.object(modules_multimer, name, function))
         stack.enter_context(mock.patch.object(geometry.Rigid3Array, "inverse", _inverse))
         iteration = modules_multimer.AlphaFoldIteration(config, config.global_config)

@@ -59,13 +59,13 @@ def run_network(
     """
     device = batches[0].aatype.device
     reset_peak_memory(device)
-    in_use, start = peak_memory(device), time.perf_counter()
-    *earlier, last = batches
+    memory_before, start = peak_memory(device), time.perf_counter()
+    *earlier_batches, last_batch = batches
     with forced("reference") if plain else nullcontext():
-        previous = network.recycle(Whole(), ([batch] for batch in earlier), dtype)
-        outputs: Outputs = network(Whole(), [last], previous, dtype)
+        previous = network.recycle(Whole(), ([batch] for batch in earlier_batches), dtype)
+        outputs: Outputs = network(Whole(), [last_batch], previous, dtype)
     synchronize(device)
-    seconds, peak = time.perf_counter() - start, peak_memory(device) - in_use
+    seconds, peak = time.perf_counter() - start, peak_memory(device) - memory_before
     return Run(outputs=named(outputs, batches[-1].seq_mask), seconds=seconds, peak=max(0, peak))
 
 
@@ -109,8 +109,8 @@ def mean_deviation(values: np.ndarray, expected: np.ndarray) -> float:
 
 def alpha_rmsd(outputs: Arrays, expected: Arrays) -> float:
     """Return the RMSD of C-alpha atoms (Å) after superposition."""
-    alpha = ATOM_ORDER["CA"]
-    return rmsd(outputs[POSITIONS][:, alpha], expected[POSITIONS][:, alpha])
+    alpha_index = ATOM_ORDER["CA"]
+    return rmsd(outputs[POSITIONS][:, alpha_index], expected[POSITIONS][:, alpha_index])
 
 
 def _array(value: Tensor) -> np.ndarray:
@@ -195,5 +195,5 @@ def deepmind_features(batch: Batch) -> dict[str, np.ndarray]:
         "extra_msa_row_mask": extra_rows[..., 0],
         "template_sum_probs": np.ones((*arrays["template_mask"].shape, 1), np.float32),
     }
-    whole = {name: np.int32 if array.dtype.kind == "i" else np.float32 for name, array in arrays.items()}
-    return {name: array.astype(whole[name]) for name, array in arrays.items()}
+    dtypes = {name: np.int32 if array.dtype.kind == "i" else np.float32 for name, array in arrays.items()}
+    return {name: array.astype(dtypes[name]) for name, array in arrays.items()}

@@ -88,14 +88,14 @@ def published_run(device: torch.device) -> PublishedRun:
         "template_pseudo_beta_mask": np.zeros((iterations, 0, residues), np.float32),
     }
     features = {**no_templates, **features}
-    ours = {theirs: name for name, theirs in _PUBLISHED_NAMES.items()}
+    our_names = {theirs: name for name, theirs in _PUBLISHED_NAMES.items()}
     outputs = {
-        ours.get(name.removeprefix("outputs/"), name.removeprefix("outputs/")): value
+        our_names.get(name.removeprefix("outputs/"), name.removeprefix("outputs/")): value
         for name, value in arrays.items()
         if name.startswith("outputs/")
     }
     spread = {
-        ours.get(name.removeprefix("spread/"), name.removeprefix("spread/")): float(value)
+        our_names.get(name.removeprefix("spread/"), name.removeprefix("spread/")): float(value)
         for name, value in arrays.items()
         if name.startswith("spread/")
     }
@@ -197,9 +197,9 @@ def compare_runs(
     All runs are compared with a run in float64 on a CPU, and with float32 in plain PyTorch on a GPU. With `python`,
     DeepMind's program is run as well, by that interpreter, except in float16. `dtypes` must include float32.
     """
-    cpu = batches[0].aatype.device.type == "cpu"
+    is_cpu = batches[0].aatype.device.type == "cpu"
     runs, checks = dict[str, Run](), list[Check]()
-    if cpu:
+    if is_cpu:
         runs[EXACT] = _in_float64(network, batches)
     for dtype in dtypes:
         name = dtype_name(dtype)
@@ -227,10 +227,10 @@ def _float32(runs: dict[str, Run], exact: Run) -> list[Check]:
     plain, run = runs["float32, plain PyTorch"], runs["float32"]
     noise = {name: largest_deviation(value, exact.outputs[name]) for name, value in plain.outputs.items()}
     allowed = {name: max(TOLERANCE, NOISE_FACTOR * each) for name, each in noise.items()}
-    others = {"plain PyTorch" if exact is plain else "float64": exact}
-    if (theirs := runs.get(f"float32, {DEEPMIND}")) is not None:
-        others[DEEPMIND] = theirs
-    return [_equal(run, other, allowed, f"{FIXED}: float32 and {name}") for name, other in others.items()]
+    other_runs = {"plain PyTorch" if exact is plain else "float64": exact}
+    if (deepmind_run := runs.get(f"float32, {DEEPMIND}")) is not None:
+        other_runs[DEEPMIND] = deepmind_run
+    return [_equal(run, other, allowed, f"{FIXED}: float32 and {name}") for name, other in other_runs.items()]
 
 
 def _equal(run: Run, other: Run, allowed: dict[str, float], name: str) -> Check:
@@ -238,31 +238,33 @@ def _equal(run: Run, other: Run, allowed: dict[str, float], name: str) -> Check:
     deviations = {
         key: largest_deviation(run.outputs[key], value) for key, value in other.outputs.items() if key in run.outputs
     }
-    beyond = {key: each for key, each in deviations.items() if not each <= allowed[key]}
+    outputs_beyond = {key: each for key, each in deviations.items() if not each <= allowed[key]}
     worst = max(deviations, key=lambda key: np.nan_to_num(deviations[key], nan=np.inf))
     details = f"largest deviation {deviations[worst]:.1e} of the largest value, in {worst}"
-    if beyond:
-        details += f"; beyond {TOLERANCE:g} and {NOISE_FACTOR:g} times float32's noise: {', '.join(beyond)}"
-    return Check(name=name, holds=not beyond, details=f"{details} ({len(deviations)} outputs)")
+    if outputs_beyond:
+        details += f"; beyond {TOLERANCE:g} and {NOISE_FACTOR:g} times float32's noise: {', '.join(outputs_beyond)}"
+    return Check(name=name, holds=not outputs_beyond, details=f"{details} ({len(deviations)} outputs)")
 
 
 def _half(runs: dict[str, Run], exact: Run, name: str) -> Check:
     """Check that the error in a 16-bit precision is at most twice the error of other implementations."""
-    own = runs[name]
-    peers = {key: run for key, run in runs.items() if key.startswith(f"{name}, ")}
-    beyond, worst = [], 0.0
+    own_run = runs[name]
+    peer_runs = {key: run for key, run in runs.items() if key.startswith(f"{name}, ")}
+    outputs_beyond, worst = [], 0.0
     for output, value in exact.outputs.items():
-        error = mean_deviation(own.outputs[output], value)
-        peer = min(mean_deviation(run.outputs[output], value) for run in peers.values() if output in run.outputs)
-        ratio = error / max(peer, TOLERANCE)
+        error = mean_deviation(own_run.outputs[output], value)
+        peer_error = min(
+            mean_deviation(run.outputs[output], value) for run in peer_runs.values() if output in run.outputs
+        )
+        ratio = error / max(peer_error, TOLERANCE)
         worst = float(np.maximum(worst, ratio))
         if not ratio <= HALF_FACTOR and output not in SCORES:
-            beyond.append(f"{output} ({error:.1e}, theirs {peer:.1e})")
-    names = " and ".join(key.removeprefix(f"{name}, ") for key in peers)
+            outputs_beyond.append(f"{output} ({error:.1e}, theirs {peer_error:.1e})")
+    names = " and ".join(key.removeprefix(f"{name}, ") for key in peer_runs)
     details = f"error at most {worst:.2f} times the error of {names}"
-    if beyond:
-        details += f"; more than {HALF_FACTOR:g} times: {', '.join(beyond)}"
-    return Check(name=f"{FIXED}: {name}", holds=not beyond, details=details)
+    if outputs_beyond:
+        details += f"; more than {HALF_FACTOR:g} times: {', '.join(outputs_beyond)}"
+    return Check(name=f"{FIXED}: {name}", holds=not outputs_beyond, details=details)
 
 
 def _costs(runs: dict[str, Run], exact: Run) -> Table:
@@ -312,8 +314,8 @@ def _outputs(runs: dict[str, Run], exact: Run) -> Table:
 
 def _in_float64(network: AlphaFold, batches: Sequence[Batch]) -> Run:
     """Run the network with plain PyTorch in float64, with parameters and features cast to float64."""
-    wide = copy.deepcopy(network).double()
-    return run_network(wide, [_cast(batch) for batch in batches], torch.float64, plain=True)
+    network_float64 = copy.deepcopy(network).double()
+    return run_network(network_float64, [_cast(batch) for batch in batches], torch.float64, plain=True)
 
 
 def _cast(batch: Batch) -> Batch:

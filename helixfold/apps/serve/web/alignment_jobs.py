@@ -57,11 +57,11 @@ async def wait_until_done(service: Service, job_id: str, request: Request) -> Jo
     Answer 504 if it takes longer than the service's `wait_seconds`, 502 if it fails or is cancelled, and 401 if the
     token of the request becomes invalid. If the client disconnects, waiting ends. In each case, the job continues.
     """
-    until, revision = time.monotonic() + service.settings.wait_seconds, -1
-    while time.monotonic() < until and not await request.is_disconnected():
-        newest = service.queue.revision(job_id)
-        if newest != revision:
-            revision = newest
+    deadline, revision = time.monotonic() + service.settings.wait_seconds, -1
+    while time.monotonic() < deadline and not await request.is_disconnected():
+        newest_revision = service.queue.revision(job_id)
+        if newest_revision != revision:
+            revision = newest_revision
             job = await run_in_threadpool(service.views.job, job_id)
             if job is not None and job.state == "done":
                 return job
@@ -71,5 +71,5 @@ async def wait_until_done(service: Service, job_id: str, request: Request) -> Jo
         await asyncio.sleep(_POLLING_SECONDS)
         if user_or_none(request) is None:
             raise HTTPException(401, "the token has expired or was revoked")
-    place = f"{API}/jobs/{job_id}"
-    raise HTTPException(504, f"the job is not done yet; see {place}", headers={"Location": place})
+    job_path = f"{API}/jobs/{job_id}"
+    raise HTTPException(504, f"the job is not done yet; see {job_path}", headers={"Location": job_path})

@@ -26,5 +26,5 @@ async def fold_sequence(request: Request, service: ServiceOf, user: CurrentUser)
     submissions = await parse_in_thread(request, read_submissions, content.decode("utf-8", "replace"), "sequence")
     if len(submissions) > 1:
         raise InputError("this route accepts one sequence; submit several records as jobs")
-    best, *_ = await predicted_pdb_files(submissions[0], request, service, user)
-    return PlainTextResponse(best)
+    best_structure, *_ = await predicted_pdb_files(submissions[0], request, service, user)
+    return PlainTextResponse(best_structure)

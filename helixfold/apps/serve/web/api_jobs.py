@@ -66,25 +66,28 @@ class Events(StreamingResponse):
 
 
 async def _stream(service: Service, job_id: str, request: Request) -> AsyncIterator[str]:
-    revision, last, since_message, since_update = -1, "", 0.0, 0.0
+    revision, last_content, seconds_since_message, seconds_since_update = -1, "", 0.0, 0.0
     while user_or_none(request) is not None:
-        newest = service.queue.revision(job_id)
-        if newest != revision or since_update >= _SECONDS_BETWEEN_PLACES:
-            revision, since_update = newest, 0.0
+        newest_revision = service.queue.revision(job_id)
+        if newest_revision != revision or seconds_since_update >= _SECONDS_BETWEEN_PLACES:
+            revision, seconds_since_update = newest_revision, 0.0
             job = await run_in_threadpool(service.views.job, job_id)
             if job is None:
                 return
             content = json.dumps(job_fields(job, await run_in_threadpool(service.views.place, job)))
-            if content != last:
-                last, since_message = content, 0.0
+            if content != last_content:
+                last_content, seconds_since_message = content, 0.0
                 yield f"event: job\ndata: {content}\n\n"
             if job.has_ended:
                 return
-        if since_message >= _KEEP_ALIVE_SECONDS:
-            since_message = 0.0
+        if seconds_since_message >= _KEEP_ALIVE_SECONDS:
+            seconds_since_message = 0.0
             yield ": still there\n\n"
         await asyncio.sleep(_POLLING_SECONDS)
-        since_message, since_update = since_message + _POLLING_SECONDS, since_update + _POLLING_SECONDS
+        seconds_since_message, seconds_since_update = (
+            seconds_since_message + _POLLING_SECONDS,
+            seconds_since_update + _POLLING_SECONDS,
+        )
 
 
 SHARE_SECONDS = 30 * 86_400.0  # the longest validity of a link
@@ -102,8 +105,8 @@ async def submit(
 ) -> JobBody:
     """Submit a job. With an Idempotency-Key, repeating the request returns the first job."""
     submission = await parse_in_thread(request, body.submission)
-    add = partial(service.submit, submission, user, idempotency_key=idempotency_key, webhook=body.webhook)
-    job, is_new = await run_slowly(request, add)
+    submit_job = partial(service.submit, submission, user, idempotency_key=idempotency_key, webhook=body.webhook)
+    job, is_new = await run_slowly(request, submit_job)
     response.status_code = 201 if is_new else 200
     response.headers["Location"] = f"{API}/jobs/{job.id}"
     return await run_in_threadpool(job_body, service, job)
@@ -262,8 +265,8 @@ def share_job(service: Service, user: User, job_id: str) -> dict[str, Any]:
         expires = min(expires, token.expires)
     path = f"/shared/{service.shares.create(job.id, expires - now, user.token)}"
     service.audit.add(user.name, user.address, "share", job.id)
-    public = service.settings.public_url
-    return {"path": path, "url": None if public is None else public + path, "expires": expires}
+    public_url = service.settings.public_url
+    return {"path": path, "url": None if public_url is None else public_url + path, "expires": expires}
 
 
 def unshare_job(service: Service, user: User, job_id: str) -> None:

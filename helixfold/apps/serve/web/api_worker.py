@@ -101,7 +101,7 @@ def hello(body: HelloBody, service: ServiceOf, worker: CurrentWorker) -> None:
 @router.post("/claim", response_model=None)
 async def claim(body: ClaimBody, service: ServiceOf, worker: CurrentWorker, request: Request) -> Any:
     """Claim a job. Answer 204 if there is none within the time that the worker waits."""
-    name, until = _name(worker.user, body.name), time.monotonic() + body.wait
+    name, deadline = _name(worker.user, body.name), time.monotonic() + body.wait
     await run_in_threadpool(service.workers.record_message, name)
     while True:
         if await request.is_disconnected():
@@ -109,10 +109,10 @@ async def claim(body: ClaimBody, service: ServiceOf, worker: CurrentWorker, requ
         job = await run_in_threadpool(service.queue.claim, name, body.kinds, body.longest)
         if job is not None:
             return _claim_fields(job, service.settings.queue.lease_seconds)
-        left = until - time.monotonic()
-        if left <= 0:
+        seconds_left = deadline - time.monotonic()
+        if seconds_left <= 0:
             return Response(status_code=204)
-        await service.waiting_jobs.wait(min(left, _POLLING_SECONDS))
+        await service.waiting_jobs.wait(min(seconds_left, _POLLING_SECONDS))
 
 
 @router.post("/jobs/{job_id}/heartbeat", status_code=204)
@@ -152,16 +152,18 @@ async def write_result(
     try:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with target.open("wb") as file:
-            left = 0
+            bytes_until_check = 0
             async for chunk in request.stream():
                 file.write(chunk)
-                left -= len(chunk)
-                if left < 0:
+                bytes_until_check -= len(chunk)
+                if bytes_until_check < 0:
                     file.flush()
                     # Other files of the result may arrive at the same time.
                     sizes = await run_in_threadpool(service.storage.sizes, directory)
-                    left = min(_BYTES_BETWEEN_CHECKS, service.settings.queue.max_user_bytes - sum(sizes.values()))
-                if left < 0:
+                    bytes_until_check = min(
+                        _BYTES_BETWEEN_CHECKS, service.settings.queue.max_user_bytes - sum(sizes.values())
+                    )
+                if bytes_until_check < 0:
                     raise HTTPException(413, "the result exceeds the disk limit of its user")
             file.flush()
             await run_in_threadpool(os.fsync, file.fileno())
@@ -178,9 +180,9 @@ def finish(job_id: str, body: FinishBody, service: ServiceOf, worker: CurrentWor
     job = _require_lease(service.views.job(job_id), x_lease, "done")
     directory = service.storage.attempt(job.id, job.attempts)
     sizes = service.storage.sizes(directory)
-    sent = len(sizes)
-    if sent != body.files or not sent:
-        raise HTTPException(422, f"expected {body.files} files of the result, got {sent}")
+    file_count = len(sizes)
+    if file_count != body.files or not file_count:
+        raise HTTPException(422, f"expected {body.files} files of the result, got {file_count}")
     service.storage.flush_names(directory)
     summary = {} if body.summary.plddt is None else body.summary.model_dump()
     job = service.queue.finish(job.id, x_lease, size=sum(sizes.values()), summary=summary)

@@ -78,14 +78,14 @@ def sessions_of(request: Request) -> Sessions:
 
 def client_address(request: Request) -> str:
     """Return the IP address of the client, behind a proxy from the X-Forwarded-For header."""
-    direct = request.client.host if request.client is not None else ""
+    direct_address = request.client.host if request.client is not None else ""
     if service_of(request).settings.behind_proxy:
         # The proxy adds the last entry; the client can write anything into the earlier ones.
         # Some proxies add it to the client's header, others add another header after the client's.
-        forwarded = ",".join(request.headers.getlist("x-forwarded-for")).rpartition(",")[2].strip()
-        with_port = _ADDRESS_WITH_PORT.fullmatch(forwarded)
-        return (with_port[1] or with_port[2] if with_port else forwarded[:64]) or direct
-    return direct
+        forwarded_address = ",".join(request.headers.getlist("x-forwarded-for")).rpartition(",")[2].strip()
+        port_match = _ADDRESS_WITH_PORT.fullmatch(forwarded_address)
+        return (port_match[1] or port_match[2] if port_match else forwarded_address[:64]) or direct_address
+    return direct_address
 
 
 def header_token(request: Request) -> str | None:

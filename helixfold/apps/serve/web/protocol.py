@@ -37,11 +37,11 @@ class TimedProtocol(H11Protocol):
         state = self.config.app.state  # type: ignore[union-attr]  # of `create_app`
         # Connections by address, in the order in which they became idle.
         self._open: dict[str, dict[TimedProtocol, None]] = state.connections
-        own = self._open.setdefault(self._address, {})
-        own[self] = None
+        same_address = self._open.setdefault(self._address, {})
+        same_address[self] = None
         # Behind a proxy, all connections have the proxy's address.
-        if len(own) > MAX_CONNECTIONS_OF_ADDRESS and not state.service.settings.behind_proxy:
-            self._make_room(own)
+        if len(same_address) > MAX_CONNECTIONS_OF_ADDRESS and not state.service.settings.behind_proxy:
+            self._make_room(same_address)
         elif sum(map(len, self._open.values())) > MAX_CONNECTIONS:
             self._make_room(max(self._open.values(), key=len))
 
@@ -55,10 +55,10 @@ class TimedProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         """Mark the connection as idle from now on."""
         super().on_response_complete()
-        own = self._open.get(self._address, {})
-        if self in own:
-            del own[self]
-            own[self] = None
+        same_address = self._open.get(self._address, {})
+        if self in same_address:
+            del same_address[self]
+            same_address[self] = None
 
     def _make_room(self, connections: "dict[TimedProtocol, None]") -> None:
         """Close one of these connections: the one that has been idle longest, or the newest."""
@@ -68,9 +68,9 @@ class TimedProtocol(H11Protocol):
 
     def _forget(self) -> None:
         """Remove this connection from the open connections of its address."""
-        own = self._open.get(self._address, {})
-        own.pop(self, None)
-        if not own:
+        same_address = self._open.get(self._address, {})
+        same_address.pop(self, None)
+        if not same_address:
             self._open.pop(self._address, None)
 
     def is_idle(self) -> bool:

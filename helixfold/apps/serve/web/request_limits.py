@@ -44,15 +44,15 @@ class RateLimiter:
         with self._lock:
             if len(self._buckets) >= _MAX_BUCKETS and key not in self._buckets:
                 self._buckets = {
-                    name: (left, since)
-                    for name, (left, since) in self._buckets.items()
-                    if left + rate * (now - since) < self._per_minute
+                    name: (requests_left, since)
+                    for name, (requests_left, since) in self._buckets.items()
+                    if requests_left + rate * (now - since) < self._per_minute
                 }
-            left, since = self._buckets.get(key, (float(self._per_minute), now))
-            left = min(self._per_minute, left + rate * (now - since))
-            is_allowed = left >= 1
-            self._buckets[key] = (left - is_allowed, now)
-        return 0.0 if is_allowed else (1 - left) / rate
+            requests_left, since = self._buckets.get(key, (float(self._per_minute), now))
+            requests_left = min(self._per_minute, requests_left + rate * (now - since))
+            is_allowed = requests_left >= 1
+            self._buckets[key] = (requests_left - is_allowed, now)
+        return 0.0 if is_allowed else (1 - requests_left) / rate
 
 
 def network_of(address: str) -> str:
@@ -63,8 +63,8 @@ def network_of(address: str) -> str:
         return address
     if isinstance(parsed, ipaddress.IPv4Address):
         return address
-    mapped = parsed.ipv4_mapped
-    return str(mapped) if mapped is not None else str(ipaddress.IPv6Network((int(parsed) >> 64 << 64, 64)))
+    mapped_ipv4 = parsed.ipv4_mapped
+    return str(mapped_ipv4) if mapped_ipv4 is not None else str(ipaddress.IPv6Network((int(parsed) >> 64 << 64, 64)))
 
 
 MAX_REQUESTS: Final = 100  # in progress for each user or address, including requests that wait for a structure
@@ -158,12 +158,12 @@ class RequestLimits:
         is_result = _RESULT_PATH.fullmatch(request.scope["path"])  # written to the disk while it arrives
         if size <= _MAX_UNCOUNTED_BODY or is_result:
             return 0
-        room, own = self._settings.max_upload, self._bytes[who]
-        if own + size > room:
-            raise _too_many(f"your requests in progress would exceed {room:,} bytes, the maximum")
+        max_bytes, client_bytes = self._settings.max_upload, self._bytes[who]
+        if client_bytes + size > max_bytes:
+            raise _too_many(f"your requests in progress would exceed {max_bytes:,} bytes, the maximum")
         # A body takes up to six times its size when it is parsed. One client may use two thirds of what is left.
-        left = room + (room + 1) // 2 - (self._bytes.total() - own)
-        if own + size > left * 2 // 3:
+        bytes_left = max_bytes + (max_bytes + 1) // 2 - (self._bytes.total() - client_bytes)
+        if client_bytes + size > bytes_left * 2 // 3:
             text = "the service is busy with uploads of other users; try again in a few seconds"
             raise HTTPException(503, text, {"Retry-After": "5"})
         return size

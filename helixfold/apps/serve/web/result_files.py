@@ -75,11 +75,15 @@ def linked_response(service: Service, job: Job, path: str, back: str | None) -> 
     if report is not None:
         with suppress(FileNotFoundError):
             if report.stat().st_size <= _MAX_LINKED_BYTES:
-                head, body, rest = report.read_text(encoding="utf-8", errors="replace").partition("<body>\n")
+                head, body_tag, rest = report.read_text(encoding="utf-8", errors="replace").partition("<body>\n")
                 link = (
-                    f'<p class="wrap back"><a href="{escape(back)}">← Job {escape(job.name)}</a></p>\n' if body else ""
+                    f'<p class="wrap back"><a href="{escape(back)}">← Job {escape(job.name)}</a></p>\n'
+                    if body_tag
+                    else ""
                 )
-                return HTMLResponse(f"{head}{body}{link}{rest}", headers={"Content-Security-Policy": _SANDBOX_POLICY})
+                return HTMLResponse(
+                    f"{head}{body_tag}{link}{rest}", headers={"Content-Security-Policy": _SANDBOX_POLICY}
+                )
     return file_response(service, job, path)
 
 

@@ -131,14 +131,14 @@ def count_values(content: bytes) -> int:
     The bound is one more than the commas and opening brackets outside of strings. Counting stops soon after it exceeds
     `MAX_JSON_VALUES`.
     """
-    count, is_in_string, escape = 1, False, b""
+    count, is_in_string, pending_escape = 1, False, b""
     for start in range(0, len(content), _SLICE_BYTES):
-        text = _ESCAPE.sub(b"", escape + content[start : start + _SLICE_BYTES])
-        escape = b"\\" if text.endswith(b"\\") else b""
+        text = _ESCAPE.sub(b"", pending_escape + content[start : start + _SLICE_BYTES])
+        pending_escape = b"\\" if text.endswith(b"\\") else b""
         pieces = text.split(b'"')
-        outside = b"".join(pieces[is_in_string::2])
+        outside_strings = b"".join(pieces[is_in_string::2])
         is_in_string ^= len(pieces) % 2 == 0
-        count += outside.count(b",") + outside.count(b"[") + outside.count(b"{")
+        count += outside_strings.count(b",") + outside_strings.count(b"[") + outside_strings.count(b"{")
         if count > MAX_JSON_VALUES:
             break
     return count

@@ -41,17 +41,17 @@ def do_on_node(kind: str, content: Mapping[str, Any], directory: Path, options: 
     global _process  # noqa: PLW0603  # Parsl calls a function, and keeps the process around it
     if _process is None:
         _process = JobProcess(options)
-    written: dict[str, Any] = {}
+    written_progress: dict[str, Any] = {}
 
     def should_continue(progress: Progress) -> bool:
         """Write changed progress to the job's directory; return whether the job may continue."""
-        nonlocal written
+        nonlocal written_progress
         if is_stopped(directory):
             return False
-        if progress.to_dict() != written:
-            written = progress.to_dict()
+        if progress.to_dict() != written_progress:
+            written_progress = progress.to_dict()
             with atomic_write(directory / _PROGRESS_FILE, sync=False) as temporary:
-                temporary.write_text(json.dumps(written))
+                temporary.write_text(json.dumps(written_progress))
         return True
 
     if is_stopped(directory):
@@ -125,15 +125,15 @@ class NodeProcess:
     ) -> Outcome:
         """Run a task on a node of the pool, wait for it, and pass on its progress."""
         future = self.engine.submit(self.pool, do_on_node, kind, dict(content), directory, self.options)
-        waiting = Progress(lines=[f"waiting for a node of pool '{self.pool}'"])
+        waiting_progress = Progress(lines=[f"waiting for a node of pool '{self.pool}'"])
         while not wait((future,), _POLLING_SECONDS).done:
-            if not should_continue(read_progress(directory) or waiting):
+            if not should_continue(read_progress(directory) or waiting_progress):
                 stop_on_node(directory)
                 wait((future,), _SECONDS_TO_STOP)
                 return Outcome(error="stopped")
         error = future.exception()
         if error is None:
-            should_continue(read_progress(directory) or waiting)
+            should_continue(read_progress(directory) or waiting_progress)
             outcome: Outcome = future.result()
             return outcome
         if (pool_error := self.engine.pool_error(self.pool, error)) is not None:

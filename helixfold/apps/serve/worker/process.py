@@ -104,8 +104,8 @@ class JobProcess:
         except (EOFError, OSError):
             self._drain(progress)
             code = self._close()
-            last = progress.lines[-1] if progress.lines else "none"
-            return Outcome(error=f"the predicting process ended ({code}); its last line: {last}", has_died=True)
+            last_line = progress.lines[-1] if progress.lines else "none"
+            return Outcome(error=f"the predicting process ended ({code}); its last line: {last_line}", has_died=True)
 
     @property
     def pid(self) -> int | None:
@@ -125,19 +125,19 @@ class JobProcess:
         self._calls, calls = _SPAWN.Pipe()
         self._answers, answers = _SPAWN.Pipe(duplex=False)
         self._printed, printed = _SPAWN.Pipe(duplex=False)
-        ends = calls, answers, printed
-        process = _SPAWN.Process(target=_serve, args=(*self._settings, ends), daemon=False)
+        child_ends = calls, answers, printed
+        process = _SPAWN.Process(target=_serve, args=(*self._settings, child_ends), daemon=False)
         with interruptions_postponed():
             process.start()
-        for end in ends:
-            end.close()
+        for child_end in child_ends:
+            child_end.close()
         self._process = process
 
     def _has_answer(self, progress: Progress) -> bool:
         """Read the output for at most a second; return whether the process has answered or ended."""
-        until = time.monotonic() + _SECONDS_BETWEEN_CHECKS
-        while (left := until - time.monotonic()) > 0:
-            ready, _, _ = select.select([self._answers.fileno(), self._printed.fileno()], [], [], left)
+        deadline = time.monotonic() + _SECONDS_BETWEEN_CHECKS
+        while (seconds_left := deadline - time.monotonic()) > 0:
+            ready, _, _ = select.select([self._answers.fileno(), self._printed.fileno()], [], [], seconds_left)
             if self._answers.fileno() in ready:
                 return True
             if ready:
@@ -160,11 +160,11 @@ class JobProcess:
         self._process.join(10)
         self._process.kill()
         self._process.join()
-        code = self._process.exitcode
+        exit_code = self._process.exitcode
         for each in (self._calls, self._answers, self._printed):
             each.close()
         self._process = None
-        return f"signal {-code}" if code < 0 else f"exit code {code}"
+        return f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
 
 
 def _serve(

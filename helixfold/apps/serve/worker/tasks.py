@@ -91,11 +91,11 @@ def _search_chains(request: AlignmentRequest, plan: SearchPlan) -> dict[str, byt
     if not with_environmental:
         tool = replace(tool, environmental=None)
     uniref, environmental, hits = [], [], []
-    numbered = list(zip(request.names, request.sequences, strict=True))
-    for (name, sequence), alignment in zip(numbered, tool.search_many(request.sequences), strict=True):
-        first, rest = split_databases(alignment, sequence)
-        uniref.append(_with_name(first, name))
-        environmental.append(_with_name(rest, name))
+    records = list(zip(request.names, request.sequences, strict=True))
+    for (name, sequence), alignment in zip(records, tool.search_many(request.sequences), strict=True):
+        uniref_rows, environmental_rows = split_databases(alignment, sequence)
+        uniref.append(_with_name(uniref_rows, name))
+        environmental.append(_with_name(environmental_rows, name))
         if tool.templates is not None:
             rows = tool.template_hits(sequence).splitlines(keepends=True)
             hits += [name.encode() + b"\t" + row.partition(b"\t")[2] for row in rows]
@@ -110,11 +110,11 @@ def split_databases(alignment: bytes, sequence: str) -> tuple[bytes, bytes]:
 
     Each part begins with the target, whose residues are `sequence`.
     """
-    second = alignment.find(b"\n" + _TARGET_HEADER, 1)
+    second_start = alignment.find(b"\n" + _TARGET_HEADER, 1)
     target = _TARGET_HEADER + sequence.encode() + b"\n"
-    if second < 0:
+    if second_start < 0:
         return alignment, target
-    return alignment[: second + 1], with_own_query(alignment[second + 1 :], sequence)
+    return alignment[: second_start + 1], with_own_query(alignment[second_start + 1 :], sequence)
 
 
 def _search_pairs(request: AlignmentRequest, plan: SearchPlan) -> dict[str, bytes]:
@@ -123,12 +123,12 @@ def _search_pairs(request: AlignmentRequest, plan: SearchPlan) -> dict[str, byte
     if not isinstance(tool, ColabfoldPairing):
         raise SearchError("the databases do not contain the species of their sequences, which pairing needs")
     tool = replace(tool, complete=request.mode.startswith("paircomplete"))
-    unique = list(dict.fromkeys(request.sequences))
-    alignments = dict(zip(unique, tool.search(unique), strict=True))
-    parts = [
+    unique_sequences = list(dict.fromkeys(request.sequences))
+    alignments = dict(zip(unique_sequences, tool.search(unique_sequences), strict=True))
+    named_alignments = [
         _with_name(alignments[sequence], name) for name, sequence in zip(request.names, request.sequences, strict=True)
     ]
-    return {PAIRED_FILE: b"".join(parts)}
+    return {PAIRED_FILE: b"".join(named_alignments)}
 
 
 def _template_files(request: AlignmentRequest, plan: SearchPlan) -> Iterator[tuple[str, bytes]]:
@@ -136,7 +136,7 @@ def _template_files(request: AlignmentRequest, plan: SearchPlan) -> Iterator[tup
     step = plan.templates
     if step is None:
         raise SearchError("this worker has no template database")
-    data, index, seen = b"", [], set()
+    data, index, written_files = b"", [], set()
     for name in request.names:
         entry, _, chain_id = name.rpartition("_")
         try:
@@ -145,8 +145,8 @@ def _template_files(request: AlignmentRequest, plan: SearchPlan) -> Iterator[tup
         except (UnusableHitError, InputError):
             continue
         file = f"{entry.lower()}.cif"
-        if file not in seen and ".cif" in path.name:
-            seen.add(file)
+        if file not in written_files and ".cif" in path.name:
+            written_files.add(file)
             content = read_file(path, _MAX_STRUCTURE_BYTES)
             yield file, gzip.decompress(content) if path.suffix == ".gz" else content
         sequence = next((chain.sequence for chain in chains if chain.name == chain_id), None)
@@ -232,8 +232,8 @@ def _estimate_curve(preset: Preset, device: Device) -> dict[str, Any]:
     longest = max_residues(workload(1024), device)
     points = []
     for residues in [each for each in _CURVE_LENGTHS if each <= longest] or _CURVE_LENGTHS[:1]:
-        expected = estimate(workload(residues), device)
-        points.append([residues, expected.seconds, expected.memory.peak])
+        cost = estimate(workload(residues), device)
+        points.append([residues, cost.seconds, cost.memory.peak])
     return {
         "points": points,
         "available": device.memory,

@@ -61,8 +61,8 @@ class Claim:
             options = {name: value for name, value in request["options"].items() if name in OFFERS}
             texts = [request["name"], request["sequence"], *request["chain_ids"]]
             files = {name: [checked_input_name(each) for each in request[name]] for name in ("alignments", "templates")}
-            is_right = all(isinstance(text, str) and len(text) <= MAX_SEQUENCE_TEXT for text in texts)
-            if not is_right or sum(map(len, files.values())) > MAX_FILES:
+            has_valid_texts = all(isinstance(text, str) and len(text) <= MAX_SEQUENCE_TEXT for text in texts)
+            if not has_valid_texts or sum(map(len, files.values())) > MAX_FILES:
                 raise TypeError("a value is invalid, or there are too many files")
             return {
                 "name": request["name"],
@@ -167,16 +167,16 @@ class Worker:
             return
         job, lease = claim.id, {"X-Lease": claim.lease}
         directory = Path(tempfile.mkdtemp(prefix=JOB_PREFIX, dir=self.directory))
-        beats = _Heartbeats(self, job, lease, claim.lease_seconds)
+        heartbeats = _Heartbeats(self, job, lease, claim.lease_seconds)
         try:
             request = claim.checked_request()
             names = (*request.get("alignments", ()), *request.get("templates", ()))
             self._fetch_inputs(job, names, lease, directory)
-            outcome = self.process.do(claim.kind, request, directory, beats.should_continue)
+            outcome = self.process.do(claim.kind, request, directory, heartbeats.should_continue)
             if self.stop.is_set():
                 self._request("POST", f"/jobs/{job}/release", None, lease)
-            elif not beats.is_lost:
-                self._deliver(job, lease, outcome, beats)
+            elif not heartbeats.is_lost:
+                self._deliver(job, lease, outcome, heartbeats)
         except ServerError as error:
             if error.status != _LOST_LEASE_STATUS:
                 self._report(f"job {job[:8]}: {error}")
@@ -195,10 +195,12 @@ class Worker:
 
     def _fetch_inputs(self, job: str, names: Iterable[str], lease: Mapping[str, str], directory: Path) -> None:
         """Download the uploaded files of a job into its directory."""
-        left = MAX_INPUT_BYTES
+        bytes_left = MAX_INPUT_BYTES
         for name in names:
             with (directory / name).open("wb") as file:
-                left -= self.client.download(f"{_API}/jobs/{job}/inputs/{name}", file, max_bytes=left, headers=lease)
+                bytes_left -= self.client.download(
+                    f"{_API}/jobs/{job}/inputs/{name}", file, max_bytes=bytes_left, headers=lease
+                )
 
     def _deliver(self, job: str, lease: Mapping[str, str], outcome: Outcome, beats: "_Heartbeats") -> None:
         """Report the error of a job, or send its result files and mark it as done."""
@@ -209,8 +211,8 @@ class Worker:
         folder = Path(outcome.result["folder"])
         files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
         for path in files:
-            relative = path.relative_to(folder).as_posix()
-            self._send_file(f"/jobs/{job}/results/{relative}", path, lease)
+            relative_path = path.relative_to(folder).as_posix()
+            self._send_file(f"/jobs/{job}/results/{relative_path}", path, lease)
             beats.beat()
         summary = {"summary": outcome.result["summary"], "files": len(files)}
         self._request_with_retries("POST", f"/jobs/{job}/finish", summary, lease)
