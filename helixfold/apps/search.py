@@ -238,8 +238,8 @@ def _copy_results(source: Path | None, directory: Path) -> None:
         # The record is copied last, because files without it do not count as results.
         for path in sorted(source.iterdir(), key=lambda path: path.name == RECORD_FILE):
             if path.is_file() and not path.name.startswith("."):
-                with atomic_write(directory / path.name) as temporary:
-                    shutil.copyfile(path, temporary)
+                with atomic_write(directory / path.name) as temporary_file:
+                    shutil.copyfile(path, temporary_file)
 
 
 def _shared_targets(names: Sequence[str], output: Path, claims: Claims, failures: dict[str, str]) -> SharedTasks:
@@ -333,7 +333,7 @@ def read_features(paths: Sequence[Path], problems: InputProblems) -> list[tuple[
 
     Return each file's path with its features. Damaged files and unsafe target names are added to `problems`.
     """
-    loaded: list[tuple[Path, TargetFeatures]] = []
+    features_by_file: list[tuple[Path, TargetFeatures]] = []
     for path in paths:
         files = [path]
         if os.path.isdir(path):
@@ -348,8 +348,8 @@ def read_features(paths: Sequence[Path], problems: InputProblems) -> list[tuple[
                 problem = target_name_problem(features.domain_name) or unknown_residues_problem(residues)
                 if problem is not None:
                     raise InputError.at(file, problem, record=features.domain_name)
-                loaded.append((file, features))
-    return loaded
+                features_by_file.append((file, features))
+    return features_by_file
 
 
 def unfinished_features(paths: Sequence[Path]) -> list[Path]:

@@ -121,10 +121,10 @@ def check(path: Annotated[Path, Parameter(name="PATH")], /) -> int:
 
     programs = {name for name in PACKAGES if find_program(name) is not None}
     profile = read_database_profile(path, programs)
-    failed = False
+    has_failed = False
     for name, problem in check_databases(profile):
         print(f"{name}: {'whole' if problem is None else problem}")
-        failed = failed or problem is not None
+        has_failed = has_failed or problem is not None
     for note in profile.notes:
         print(f"note: {note}")
-    return int(failed)
+    return int(has_failed)

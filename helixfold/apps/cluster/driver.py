@@ -58,40 +58,43 @@ class Driver:
 
     def __init__(self, batch: ClusterBatch, schedule: Schedule, claims: Claims) -> None:
         self._batch, self._schedule, self._claims = batch, schedule, claims
-        self._sites = [pool for pool in batch.site.pools if schedule.search is not None or pool.name != "search"]
+        self._used_pools = [pool for pool in batch.site.pools if schedule.search is not None or pool.name != "search"]
         estimates = {pool.name: pool for pool in (schedule.search, *schedule.folding) if pool is not None}
         self._pools = {
             pool.name: _Pool(
                 estimates[pool.name], (batch.search_options if pool.name == "search" else batch.fold_options)(pool)
             )
-            for pool in self._sites
+            for pool in self._used_pools
         }
-        self._lots = CLUSTER.path(batch.output) / "lots"
-        self._tasks = 0
-        self._nodes: Callable[[], Any] = dict
-        self._next = dict.fromkeys(("look", "status", "pages", "line"), 0.0)
-        self._began, self._seconds = time.monotonic(), schedule.seconds()
-        self._written, self._line = 0, ""  # the number of failures in failures.json, and the last status line
+        self._lots_directory = CLUSTER.path(batch.output) / "lots"
+        self._task_count = 0
+        self._count_nodes: Callable[[], Any] = dict
+        self._next_times = dict.fromkeys(("look", "status", "pages", "line"), 0.0)
+        self._start_time, self._estimated_seconds = time.monotonic(), schedule.seconds()
+        self._written_failures, self._status_line = (
+            0,
+            "",
+        )  # the number of failures in failures.json, and the last status line
 
     def run(self) -> None:
         """Run the batch until no target is open. Raise `PoolError` if a pool's tasks cannot run."""
         batch, schedule = self._batch, self._schedule
-        shutil.rmtree(self._lots, ignore_errors=True)
-        self._lots.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(self._lots_directory, ignore_errors=True)
+        self._lots_directory.mkdir(parents=True, exist_ok=True)
         bar_format = "{desc}: {n_fmt}/{total_fmt} |{bar}| {elapsed}{postfix}"
         with (
-            Engine(batch.site, self._sites, CLUSTER.path(batch.output) / "runs") as engine,
+            Engine(batch.site, self._used_pools, CLUSTER.path(batch.output) / "runs") as engine,
             tqdm(total=len(batch.targets), desc="targets", bar_format=bar_format, disable=None) as bar,
             self._interruption_in_status(),
         ):
-            self._nodes = engine.nodes
+            self._count_nodes = engine.nodes
             while schedule.open:
                 if self._run_if_due("look", _SECONDS_BETWEEN_CLAIMS, _MAX_TIME_SHARE_OF_CLAIMS, self._read_claims):
                     for pool in self._pools.values():
                         self._submit(engine, pool)
                 self._run_if_due("status", _SECONDS_BETWEEN_STATUS, 1.0, self._report)
                 bar.n = len(batch.targets) - len(schedule.open)
-                bar.set_postfix_str(self._line)
+                bar.set_postfix_str(self._status_line)
                 tasks = [task for pool in self._pools.values() for task in pool.tasks.values()]
                 if not tasks:
                     time.sleep(_SECONDS_BETWEEN_CLAIMS)
@@ -99,15 +102,15 @@ class Driver:
                 for pool in self._pools.values():
                     for file in [file for file, task in pool.tasks.items() if task.done()]:
                         self._end(engine, pool, file)
-        shutil.rmtree(self._lots, ignore_errors=True)
+        shutil.rmtree(self._lots_directory, ignore_errors=True)
 
     def write_status(self, state: str) -> BatchStatus:
         """Write the status of the batch to its files, and return it. `state` is running, ended or interrupted."""
-        schedule, nodes = self._schedule, self._nodes()
+        schedule, nodes = self._schedule, self._count_nodes()
         in_progress = {name: sum(pool.lots.values()) for name, pool in self._pools.items()}
         searching = in_progress.get("search", 0)
-        share_left = schedule.seconds() / self._seconds if self._seconds else 0.0
-        elapsed = time.monotonic() - self._began
+        share_left = schedule.seconds() / self._estimated_seconds if self._estimated_seconds else 0.0
+        elapsed = time.monotonic() - self._start_time
         status = BatchStatus(
             time=time.time(),
             state=state,
@@ -180,8 +183,8 @@ class Driver:
             for target, length in lengths.items()
         ]
         for _ in range(count):
-            self._tasks += 1
-            file = self._lots / f"{os.getpid()}-{self._tasks}"
+            self._task_count += 1
+            file = self._lots_directory / f"{os.getpid()}-{self._task_count}"
             task = Work(
                 working_directory=Path.cwd(),
                 output=batch.output,
@@ -227,19 +230,19 @@ class Driver:
     def _report(self) -> None:
         """Write the status and new failures; write the pages and a status line at longer intervals."""
         failures = self._batch.failures(self._schedule)
-        if len(failures) > self._written:
+        if len(failures) > self._written_failures:
             with suppress(OSError):
                 write_failures(self._batch.output, failures)
-                self._written = len(failures)
+                self._written_failures = len(failures)
         self._run_if_due(
             "pages",
             _SECONDS_BETWEEN_PAGES,
             _MAX_TIME_SHARE_OF_PAGES,
             lambda: write_pages(self._batch.output, failures, self._batch.names),
         )
-        self._line = self.write_status("running").line()
+        self._status_line = self.write_status("running").line()
         if not sys.stderr.isatty():
-            self._run_if_due("line", _SECONDS_BETWEEN_LINES, 1.0, lambda: print_note(self._line))
+            self._run_if_due("line", _SECONDS_BETWEEN_LINES, 1.0, lambda: print_note(self._status_line))
 
     def _run_if_due(self, name: str, seconds: float, share: float, action: Callable[[], object]) -> bool:
         """Call `action` if it is due, and return whether it was.
@@ -247,8 +250,8 @@ class Driver:
         It is due again after `seconds`, or later so that it takes at most a `share` of the total time.
         """
         start = time.monotonic()
-        if start < self._next[name]:
+        if start < self._next_times[name]:
             return False
         action()
-        self._next[name] = max(start + seconds, time.monotonic() + (time.monotonic() - start) / share)
+        self._next_times[name] = max(start + seconds, time.monotonic() + (time.monotonic() - start) / share)
         return True

@@ -185,13 +185,13 @@ def _problem(pool: Pool, status: Mapping[str, JobStatus]) -> str | None:
     jobs = [status[block] for block in sorted(status, key=int)]
     if not jobs or any(each.state not in TERMINAL_STATES for each in jobs):
         return None
-    refused = [each for each in jobs if (each.message or "").startswith(_NOT_STARTED_MESSAGE)]
-    if len(refused) == len(jobs):
+    refused_jobs = [each for each in jobs if (each.message or "").startswith(_NOT_STARTED_MESSAGE)]
+    if len(refused_jobs) == len(jobs):
         program = SUBMITTERS.get(pool.provider, "the system")
-        return f"{program} refused the job: {last_error_line(refused[-1].message)}"
-    last = jobs[-_MAX_FAILED_JOBS:]
-    if len(last) == _MAX_FAILED_JOBS and all(each.state == JobState.MISSING for each in last):
-        reason = last_error_line(last[-1].stderr_summary) or "see its logs in the output directory"
+        return f"{program} refused the job: {last_error_line(refused_jobs[-1].message)}"
+    last_jobs = jobs[-_MAX_FAILED_JOBS:]
+    if len(last_jobs) == _MAX_FAILED_JOBS and all(each.state == JobState.MISSING for each in last_jobs):
+        reason = last_error_line(last_jobs[-1].stderr_summary) or "see its logs in the output directory"
         return f"its workers end before they have started: {reason}"
     return None
 
@@ -207,9 +207,9 @@ def last_error_line(text: str | None) -> str:
 def _signals_postponed() -> Iterator[None]:
     """Postpone the handling of Ctrl-C and SIGTERM to the end of the context."""
     received: list[int] = []
-    earlier = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    earlier_handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     is_main = threading.current_thread() is threading.main_thread()
-    handlers = {each: handler for each, handler in earlier.items() if is_main and callable(handler)}
+    handlers = {each: handler for each, handler in earlier_handlers.items() if is_main and callable(handler)}
     for each in handlers:
         signal.signal(each, lambda signum, _: received.append(signum))
     try:

@@ -110,7 +110,7 @@ def _kubernetes(pool: Pool, jobs: int, memory: int | None) -> ExecutionProvider:
     """Return Parsl's provider for a pool of pods; `memory` is in GiB."""
     if not are_installed("kubernetes"):
         raise InputError(f"pool '{pool.name}' needs the package kubernetes; install it with pip install kubernetes")
-    size = "1Gi" if memory is None else f"{memory}Gi"
+    memory_text = "1Gi" if memory is None else f"{memory}Gi"
     gpus = {"nvidia.com/gpu": str(pool.gpus)} if pool.gpus else None
     return KubernetesProvider(
         image=str(pool.image),
@@ -120,8 +120,8 @@ def _kubernetes(pool: Pool, jobs: int, memory: int | None) -> ExecutionProvider:
         max_blocks=jobs,
         max_cpu=pool.cores or 1,
         init_cpu=pool.cores or 1,
-        max_mem=size,
-        init_mem=size,
+        max_mem=memory_text,
+        init_mem=memory_text,
         extra_requests=gpus,
         extra_limits=gpus,
         worker_init=_setup(pool),

@@ -64,11 +64,13 @@ def _print_estimate(schedule: Schedule) -> int:
     print(f"{'pool':20} {'tasks at a time':>15} {'residues':>12} {'targets':>9} {'time of one worker':>18}")
     lengths = [schedule.residues[target] for target in schedule.open]
     # Each target is counted for the smallest pool into which it fits.
-    smallest = [min(schedule.folding, key=lambda pool: (not pool.fits(length), pool.longest)) for length in lengths]
+    smallest_pools = [
+        min(schedule.folding, key=lambda pool: (not pool.fits(length), pool.longest)) for length in lengths
+    ]
     for pool in schedule.folding:
-        own = [length for length, each in zip(lengths, smallest, strict=True) if each is pool]
-        seconds = format_duration(sum(map(pool.seconds, own)))
-        print(f"{pool.name:20} {pool.slots:15,} {f'<= {pool.longest:,}':>12} {len(own):9,} {seconds:>18}")
+        own_lengths = [length for length, each in zip(lengths, smallest_pools, strict=True) if each is pool]
+        seconds = format_duration(sum(map(pool.seconds, own_lengths)))
+        print(f"{pool.name:20} {pool.slots:15,} {f'<= {pool.longest:,}':>12} {len(own_lengths):9,} {seconds:>18}")
     print(
         f"{counted(len(schedule.open), 'target')} to fold, {len(schedule.already_finished):,} finished before; all in "
         f"{format_estimate(schedule.seconds())}, if all nodes are available"

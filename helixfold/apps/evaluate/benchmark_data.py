@@ -178,10 +178,10 @@ class _DataFiles:
             raise MissingDataError("its sequence was not found; pass a FASTA file that has it with --data")
         chains = read_structure(references[0].path).chains
         chain_name = next((match.chain for match in by_name(name, references)), None)
-        selected = [chain for chain in chains if chain_name in (None, chain.name)] or list(chains)
-        if chain_name is not None and len(selected) != 1:
+        selected_chains = [chain for chain in chains if chain_name in (None, chain.name)] or list(chains)
+        if chain_name is not None and len(selected_chains) != 1:
             raise MissingDataError(
                 f"its sequence was not found, and {references[0].path.name} has {len(chains)} chains, none of them "
                 f"{printable(chain_name)}; pass a FASTA file that has it with --data"
             )
-        return [chain.sequence for chain in selected]
+        return [chain.sequence for chain in selected_chains]

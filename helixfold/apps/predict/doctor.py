@@ -117,14 +117,14 @@ def report(content: Facts) -> Iterator[str]:
         "CUDA graphs",
         f"none: {graphs_problem}" if graphs_problem else "for short targets whose size repeats (--cuda-graphs)",
     )
-    missing = machine["compiled_loops"]
-    yield _row("CPU loops", f"none: {missing}" if missing else "compiled by Numba, for streams of two million elements")
+    problem = machine["compiled_loops"]
+    yield _row("CPU loops", f"none: {problem}" if problem else "compiled by Numba, for streams of two million elements")
     yield from _host_lines({**content["host"], "all_memory": machine["memory"]})
     files = machine["parameters"]
     if not machine["has_downloaded_parameters"]:
         directory = parameters_directory()
-        missing = NO_CACHE if directory is None else "`helixfold weights download` fetches them"
-        yield _row("parameters", f"none{'' if directory is None else f' in {directory}'}; {missing}")
+        problem = NO_CACHE if directory is None else "`helixfold weights download` fetches them"
+        yield _row("parameters", f"none{'' if directory is None else f' in {directory}'}; {problem}")
     for file in files:
         name = f"{Path(file['path']).name}  {_size(file['size'])}  {Path(file['path']).parent}"
         is_downloaded = machine["has_downloaded_parameters"]

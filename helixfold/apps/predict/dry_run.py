@@ -65,10 +65,10 @@ def print_dry_run(jobs: Sequence[Job], statuses: Sequence[ResumeStatus], setting
     for line in (*(_summary if is_summary else _table)(estimates, settings), *_problems(estimates, settings)):
         print(line)
     predictions = sum(status.missing for _, status in remaining)
-    seeds = "" if settings.num_seeds == 1 else f" with {settings.num_seeds} seeds each"
+    seeds_text = "" if settings.num_seeds == 1 else f" with {settings.num_seeds} seeds each"
     print(
         f"{len(remaining):,} of {counted(len(jobs), 'target')} to fold: {counted(predictions, 'prediction')} by "
-        f"{', '.join(model.preset.name for model in settings.models)}{seeds}"
+        f"{', '.join(model.preset.name for model in settings.models)}{seeds_text}"
         f"{', at least, as clusters are known once there is an alignment' if settings.variants.clusters else ''}, "
         f"{counted(settings.num_recycles, 'recycle')}; to relax: {settings.to_relax}"
     )
@@ -110,8 +110,8 @@ def _estimates(job: Job, settings: RunSettings, available: Device, *, is_rounded
 def _rounded(rows: FeatureRows, preset: Preset) -> FeatureRows:
     """Return the numbers rounded up to bucket sizes, with at most as many rows as a model reads."""
     max_rows = preset.sampling.max_msa_clusters + preset.sampling.max_extra_msa
-    depth = rows.alignment if rows.alignment < 16 else bucket_size(rows.alignment)
-    return replace(rows, residues=bucket_size(rows.residues), alignment=min(depth, max_rows))
+    rounded_rows = rows.alignment if rows.alignment < 16 else bucket_size(rows.alignment)
+    return replace(rows, residues=bucket_size(rows.residues), alignment=min(rounded_rows, max_rows))
 
 
 def _summary(estimates: Sequence[TargetEstimate], settings: RunSettings) -> Iterator[str]:
@@ -163,8 +163,8 @@ def _table(estimates: Sequence[TargetEstimate], _: RunSettings) -> Iterator[str]
 
 def _problems(estimates: Sequence[TargetEstimate], settings: RunSettings) -> Iterator[str]:
     """Yield why targets do not fit, and what would fit; without --verbose, only for the shortest targets."""
-    unfit = sorted((each for each in estimates if not each.plan.fits), key=lambda each: each.rows.residues)
-    listed = unfit if is_verbose() else unfit[:_MAX_PROBLEM_LINES]
-    yield from (f"{each.target}: {each.model}: {settings.memory.problem(each.plan)}" for each in listed)
-    if len(unfit) > len(listed):
-        yield f"{len(unfit) - len(listed):,} more do not fit (--verbose lists them)"
+    unfit_estimates = sorted((each for each in estimates if not each.plan.fits), key=lambda each: each.rows.residues)
+    listed_estimates = unfit_estimates if is_verbose() else unfit_estimates[:_MAX_PROBLEM_LINES]
+    yield from (f"{each.target}: {each.model}: {settings.memory.problem(each.plan)}" for each in listed_estimates)
+    if len(unfit_estimates) > len(listed_estimates):
+        yield f"{len(unfit_estimates) - len(listed_estimates):,} more do not fit (--verbose lists them)"

@@ -144,7 +144,9 @@ class TargetRun:
         self.spill = settings.memory.spill_directory or directory
         self.missing: deque[tuple[PredictionRequest, PredictionEstimate]] = deque()
         self.outcome: Outcome = []
-        self._same: dict[tuple[str, str], Prediction] = {}  # by model and alignment, if they do not depend on the seed
+        self._predictions_of_any_seed: dict[
+            tuple[str, str], Prediction
+        ] = {}  # by model and alignment, if they do not depend on the seed
         self._next_timings_write = 0.0
 
     @contextmanager
@@ -170,16 +172,16 @@ class TargetRun:
         self._resumed = resumed = resume_target(job, directory, settings)
         with stages.stage("features"):
             self.features = features = job.prepare(directory, settings, resumed.templates_read)
-            self._depth = write_alignment(directory, alignment_of(features))
+            self._alignment_depth = write_alignment(directory, alignment_of(features))
             variants = find_variants(settings.variants, job, features, directory)
         resumed.request(directory, settings, variants)
         stages.finished[:0] = resumed.stages
-        self._models = resumed.models
+        self._model_entries = resumed.models
         self._facts = {**_facts(job, features, settings), "models": resumed.models}
         self._digest = features_digest(features)
         settings.workers.group.send({"target": job.name})
         with settings.workers.group.together():
-            self._guess = job.guessed_positions(features)
+            self._guessed_positions = job.guessed_positions(features)
         plans = _plans(resumed.missing, features, directory, settings)
         for requested, plan in zip(resumed.missing, plans, strict=True):
             settings.memory.check(plan, requested.name)
@@ -195,7 +197,7 @@ class TargetRun:
         """Return the input of the next prediction."""
         requested, _ = self.missing[0]
         features = requested.alignment.of(self.features)
-        return self.job.folding_target(features, requested.name, self._guess)
+        return self.job.folding_target(features, requested.name, self._guessed_positions)
 
     @property
     def batch_key(self) -> tuple[object, ...]:
@@ -205,7 +207,7 @@ class TargetRun:
         """
         requested, plan = self.missing[0]
         size, model = plan.size, requested.model.preset
-        if (model.name, requested.alignment.name) in self._same:
+        if (model.name, requested.alignment.name) in self._predictions_of_any_seed:
             return (id(self),)
         # Padding takes time, so the number of rows is at most doubled.
         rows = size.msa_rows.bit_length(), size.extra_rows.bit_length(), size.templates > 0
@@ -217,7 +219,7 @@ class TargetRun:
         Print a line if there is one.
         """
         requested, _ = self.missing[0]
-        same = self._same.get((requested.model.preset.name, requested.alignment.name))
+        same = self._predictions_of_any_seed.get((requested.model.preset.name, requested.alignment.name))
         if same is not None:
             self.say_of_next("its input does not depend on the seed; not folded again")
         return same
@@ -246,12 +248,12 @@ class TargetRun:
         """
         (requested, _), settings, resumed = self.missing.popleft(), self.settings, self._resumed
         preset, alignment = requested.model.preset, requested.alignment
-        if (preset.name, alignment.name) not in self._same:
+        if (preset.name, alignment.name) not in self._predictions_of_any_seed:
             rows = _rows_read(preset, alignment.of(self.features))
-            self._models[requested.name] = {**prediction.measurements, "msa_rows_read": rows}
+            self._model_entries[requested.name] = {**prediction.measurements, "msa_rows_read": rows}
             dropout = settings.folding.dropout
             if settings.num_seeds > 1 and not depends_on_seed(alignment.of(self.features), preset, dropout=dropout):
-                self._same[preset.name, alignment.name] = prediction
+                self._predictions_of_any_seed[preset.name, alignment.name] = prediction
         prediction = replace(
             prediction,
             name=requested.name,
@@ -261,7 +263,7 @@ class TargetRun:
         with self.stages.stage(f"{requested.name}: writing"):
             resumed.add(self.directory, prediction)
             self._write_timings(prediction)
-            depth = self._depth
+            depth = self._alignment_depth
             if alignment.rows is not None:
                 depth = alignment_depth(alignment_of(alignment.of(self.features)).msa)
             no_pdb_file = write_prediction(
@@ -298,7 +300,7 @@ class TargetRun:
     def _draw_coverage(self) -> None:
         """Write the plot of the alignment's depth, unless the output is slim."""
         if not self.settings.options.slim:
-            write_coverage(self.directory, alignment_of(self.features), self._depth)
+            write_coverage(self.directory, alignment_of(self.features), self._alignment_depth)
 
     def _write_timings(self, prediction: Prediction) -> None:
         """Write timings.json, but for many predictions only every few seconds."""
@@ -377,8 +379,8 @@ def serve_folds(jobs: Sequence[Job], settings: RunSettings) -> None:
             with group.together():
                 requested = predictions[tuple(message["prediction"])]
                 plan = plans[list(predictions).index(requested.key)]
-                variant = requested.alignment.of(features)
-                target = job.folding_target(variant, message["name"], guess)
+                variant_features = requested.alignment.of(features)
+                target = job.folding_target(variant_features, message["name"], guess)
             fold_planned(
                 requested.model,
                 target,

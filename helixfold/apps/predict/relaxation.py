@@ -168,7 +168,7 @@ def relax_files(
             raise InputError.at(path, "it holds no protein; pass a structure with at least one chain of amino acids")
         if len(structure.chains) > MAX_CHAINS:
             raise InputError.at(path, f"it has {len(structure.chains):,} chains; expected at most {MAX_CHAINS:,}")
-    failed = 0
+    failed_count = 0
     with locked_directory(output):
         for path, structure in structures.items():
             name = printable(path.name)
@@ -176,7 +176,7 @@ def relax_files(
                 relaxed = relax(protein_from_chains(structure.chains), options, device)
                 _write(targets[path], structure, relaxed)
             except (RelaxationError, MemoryError, OSError, ValueError) as error:
-                failed += 1
+                failed_count += 1
                 print(f"{name}: not relaxed: {error or 'out of memory'}", file=sys.stderr)
             else:
                 print_summary(f"{name}: {summary(relaxed)} -> {targets[path]}")
@@ -185,9 +185,9 @@ def relax_files(
                     print_summary(
                         f"{name}: violations are left in residues {numbers}{', ...' * (len(relaxed.flawed) > 20)}"
                     )
-    if failed:
-        print(f"helixfold: {failed} of {len(structures)} structures could not be relaxed", file=sys.stderr)
-    return SOME_FAILED if failed else 0
+    if failed_count:
+        print(f"helixfold: {failed_count} of {len(structures)} structures could not be relaxed", file=sys.stderr)
+    return SOME_FAILED if failed_count else 0
 
 
 def _write(target: Path, structure: Structure, relaxed: Relaxed) -> None:

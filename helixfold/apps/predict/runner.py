@@ -61,13 +61,13 @@ class BatchRunner:
         self._options, self._output = settings.options, settings.options.output
         self._lots = [range(end - size, end) for size, end in zip(lots, accumulate(lots), strict=True)]
         self._packer, self._packed = packer, PackedResults(self._output)
-        self._shared: SharedTasks | None = None
+        self._shared_tasks: SharedTasks | None = None
         if claims is not None:
             names = [job.name for job, _ in remaining]
             report = settings.workers.queue.report
-            self._shared = SharedTasks(names, claims, is_needed=self._is_needed, report=report)
-        self._next_index = 0.0
-        self._finished: list[tuple[int, float]] = []  # residues and seconds per prediction of finished targets
+            self._shared_tasks = SharedTasks(names, claims, is_needed=self._is_needed, report=report)
+        self._next_index_write = 0.0
+        self._times_of_finished: list[tuple[int, float]] = []  # residues and seconds per prediction of finished targets
 
     def run(self, shared_stages: Sequence[Stage]) -> None:
         """Fold targets until none is left, and write failures.json after each failure and the index at intervals.
@@ -103,7 +103,7 @@ class BatchRunner:
         Targets that other runs have finished or failed count as finished or failed here.
         """
         lots = (self._lots[lot] for lot in self._workers.take_tasks(len(self._lots)))
-        yield from lots if self._shared is None else self._shared.claimed(lots)
+        yield from lots if self._shared_tasks is None else self._shared_tasks.claimed(lots)
 
     def _is_needed(self, index: int) -> bool:
         """Return whether a claimed target is not finished, and remove partial files of a killed run."""
@@ -124,7 +124,7 @@ class BatchRunner:
 
     def _write_pages(self, failure: str | None) -> None:
         """Write failures.json if the last target failed, and the index if it was not written for some time."""
-        is_due = time.monotonic() >= self._next_index
+        is_due = time.monotonic() >= self._next_index_write
         if failure is None and not is_due:
             return
         failures = self._workers.queue.failures_so_far()
@@ -134,7 +134,7 @@ class BatchRunner:
                 write_failures(self._output, failures)
         if is_due:
             write_pages(self._output, failures, [job.name for job, _ in self._remaining])
-            self._next_index = time.monotonic() + _SECONDS_BETWEEN_INDEXES
+            self._next_index_write = time.monotonic() + _SECONDS_BETWEEN_INDEXES
 
     def _finish(self, index: int, outcome: Outcome, seconds: float) -> str | None:
         """Print the outcome of a target and archive its results if requested; return the failure, or None."""
@@ -156,21 +156,21 @@ class BatchRunner:
             print_detail("".join(traceback.format_exception(error)).rstrip())
         else:
             if missing:
-                self._finished.append((job.residues, max(seconds, 1e-3) / missing))
+                self._times_of_finished.append((job.residues, max(seconds, 1e-3) / missing))
             if outcome:
                 self._settings.say(f"{_summary(directory, outcome)} [{self._progress(index, seconds)}]")
-        result = "finished" if failure is None else "failed"
-        if self._shared is not None:
-            self._shared.end(index, failure)
+        end_name = "finished" if failure is None else "failed"
+        if self._shared_tasks is not None:
+            self._shared_tasks.end(index, failure)
         if failure is None and outcome and self._packer is not None:
             self._packer.add(job.name)
-        self._report(index, Stage(name=result, seconds=seconds, peak_memory=0))
+        self._report(index, Stage(name=end_name, seconds=seconds, peak_memory=0))
         return failure
 
     def _end_stage(self, index: int, stage: Stage) -> None:
         """Report a finished stage of a target; raise `LostClaimError` if another run has claimed the target."""
-        if self._shared is not None:
-            self._shared.require_held(index)
+        if self._shared_tasks is not None:
+            self._shared_tasks.require_held(index)
         self._report(index, stage)
 
     def _postfix(self, indices: Sequence[int]) -> str:
@@ -213,7 +213,7 @@ class BatchRunner:
         targets = [(job.residues, missing) for job, missing in self._remaining[first:]]
         if not targets:
             return 0.0
-        return remaining_seconds(self._finished, targets, self._workers.mesh.layout.dp)
+        return remaining_seconds(self._times_of_finished, targets, self._workers.mesh.layout.dp)
 
 
 def archive_finished(directories: Sequence[Path]) -> None:

@@ -145,10 +145,10 @@ def _positions(chains: TargetChains, word: str) -> list[Position]:
             return chains.positions
         chains.position(chain, 1)
         return [position for position in chains.positions if position.chain == chain]
-    ends = [chains.position(chain, int(number)) for number in (first, last or first)]
-    if ends[0].number > ends[1].number:
+    first_and_last = [chains.position(chain, int(number)) for number in (first, last or first)]
+    if first_and_last[0].number > first_and_last[1].number:
         raise InputError(f"--positions {word}: the first residue of a range must not be after the last one")
-    return [chains.position(chain, number) for number in range(ends[0].number, ends[1].number + 1)]
+    return [chains.position(chain, number) for number in range(first_and_last[0].number, first_and_last[1].number + 1)]
 
 
 def _check_letters(letters: str) -> None:

@@ -84,7 +84,7 @@ class Network:
             sampling = replace(self.model.preset.sampling, masked_msa_fraction=0.0)
             self.model = replace(self.model, preset=replace(self.model.preset, sampling=sampling))
         cast_trunk(self.model.network.to(self.device), DTYPES[dtype])
-        self._at_once, self._spill = options.batch_size, spill
+        self._requested_batch_size, self._spill_directory = options.batch_size, spill
         self._runner = runner_for(self.device, "auto", 1, print_note)
 
     def at_once(self, residues: int) -> int:
@@ -96,7 +96,7 @@ class Network:
         if residues > LAUNCH_BOUND_RESIDUES or self.model.preset.model.method == "multimer":
             return 1
         default = _MAX_BATCH_ON_GPU if properties_of(self.device).has_own_memory else 1
-        return self._at_once or default
+        return self._requested_batch_size or default
 
     def fold(self, targets: Sequence[FoldingTarget]) -> list[Prediction]:
         """Return the predictions of targets of equal size, in order, folded as one batch if that is possible.
@@ -107,7 +107,7 @@ class Network:
         plans = [self._plan(targets[0])] * len(targets)
         batch = [replace(target, name=self.model.preset.name) for target in targets]
         stages = [Stages(self.device) for _ in batch]
-        arguments: dict[str, Any] = {"spill": self._spill, "say": print_note, "runner": self._runner}
+        arguments: dict[str, Any] = {"spill": self._spill_directory, "say": print_note, "runner": self._runner}
         predictions = fold_together(self.model, batch, plans, self.folding, stages=stages, **arguments)
         if predictions is not None:
             return predictions
@@ -129,7 +129,7 @@ class Network:
         """Return the plan of a target within the available memory. Raise `NotEnoughMemoryError` if it does not fit."""
         rows = FeatureRows.of(model_input(target.features, self.model.preset).features)
         size = rows.size(self.model.preset, DTYPES[self.folding.dtype], self.folding.num_ensemble)
-        available = self.memory.available(self.device, self._spill)
+        available = self.memory.available(self.device, self._spill_directory)
         plan = self.memory.plan(self.model.preset, size, available)
         self.memory.check(plan, target.name or self.model.preset.name)
         return plan

@@ -118,9 +118,11 @@ class ScannedTarget:
 def screen_lines(scanned: ScannedTarget) -> Iterator[str]:
     """Yield a table for the screen with the ten mutants whose structures differ most from the wild type, by lDDT."""
     names = [name for name in _MEASURES_ON_SCREEN if name in scanned.measures]
-    furthest = sorted(scanned.mutants, key=lambda mutant: scanned.results[mutant.name]["lddt"])[:_MAX_MUTANTS_ON_SCREEN]
+    most_different = sorted(scanned.mutants, key=lambda mutant: scanned.results[mutant.name]["lddt"])[
+        :_MAX_MUTANTS_ON_SCREEN
+    ]
     rows = [["furthest from the wild type", *names]]
-    for mutant in furthest:
+    for mutant in most_different:
         result = scanned.results[mutant.name]
         cells = ["-" if result.get(name) is None else MEASURES[name].layout % result[name] for name in names]
         rows.append([mutant.name, *cells])
@@ -243,8 +245,8 @@ def _range(values: Sequence[float], measure: Measure) -> list[float] | None:
     if not values:
         return None
     if measure.neutral is not None:
-        end = max(measure.floor, *map(abs, values))
-        return [-end, end]
+        largest_deviation = max(measure.floor, *map(abs, values))
+        return [-largest_deviation, largest_deviation]
     if measure.largest is None:  # a distance
         return [0.0, max(measure.floor, *values)]
     return [min(measure.largest - measure.floor, *values), measure.largest]

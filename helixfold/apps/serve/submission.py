@@ -103,9 +103,11 @@ def read_sequence_file(name: str, content: bytes) -> tuple[str, list[UploadedFil
     The extension of `name` gives the format. A file with any other extension is FASTA, and its text is returned as it
     is, without what exceeds the maximum length. Raise `InputError` for a table or a3m file that cannot be read.
     """
-    stem, _, ending = name.rpartition(".")
+    name_without_extension, _, ending = name.rpartition(".")
     if ending.lower() == "a3m":
-        return _target_of_a3m(checked_name(stem), content), [UploadedFile(kind="alignment", name=name, content=content)]
+        return _target_of_a3m(checked_name(name_without_extension), content), [
+            UploadedFile(kind="alignment", name=name, content=content)
+        ]
     text = content[: MAX_SEQUENCE_TEXT + 1].decode("utf-8", "replace")
     if len(content) > MAX_SEQUENCE_TEXT or ending.lower() not in _TABLE_DELIMITERS:
         return text, []
@@ -170,17 +172,17 @@ def read_submissions(
         )
     submissions = []
     for record in records:
-        label = record.name if has_headers else own_name or "protein"
+        job_name = record.name if has_headers else own_name or "protein"
         if own_name and has_headers:
-            label = own_name if len(records) == 1 else f"{own_name}: {record.name}"
+            job_name = own_name if len(records) == 1 else f"{own_name}: {record.name}"
         chains = record.sequences if isinstance(record, ComplexTarget) else (record.sequence,)
         problem = unknown_residues_problem("".join(chains))
         problem = problem or next(filter(None, map(kind_problem, chains)), None)
         if problem is not None:
-            raise InputError(f"'{label}' cannot be predicted: {problem}")
+            raise InputError(f"'{job_name}' cannot be predicted: {problem}")
         submissions.append(
             Submission(
-                name=checked_name(label),
+                name=checked_name(job_name),
                 chains=chains,
                 chain_ids=record.chain_ids if isinstance(record, ComplexTarget) else (),
                 options=job_options(options),

@@ -106,11 +106,11 @@ def problems_of(name: str, values: np.ndarray) -> list[str]:
 
     `name` is the array's name. Return a list with one description, or an empty list if all values are usual.
     """
-    unusual = ~(np.abs(values) < MAX_VALUE)
-    if not unusual.any():
+    is_unusual = ~(np.abs(values) < MAX_VALUE)
+    if not is_unusual.any():
         return []
-    index = tuple(map(int, np.argwhere(unusual)[0]))
-    return [f"{printable(name)} has {values[index]:.3g} at {list(index)} ({unusual.sum():,} such values)"]
+    index = tuple(map(int, np.argwhere(is_unusual)[0]))
+    return [f"{printable(name)} has {values[index]:.3g} at {list(index)} ({is_unusual.sum():,} such values)"]
 
 
 def _problems_in(arrays: NpzArrays, name: str) -> list[str]:

@@ -115,7 +115,7 @@ def check_published(network: AlphaFold, expected: PublishedRun, dtype: torch.dty
     `name` is the name of the precision in the texts of the check and the table.
     """
     run = run_network(network, expected.batches, dtype)
-    rows, failed = [], []
+    rows, failed_outputs = [], []
     for output, value in expected.outputs.items():
         # Atom positions are defined up to rotation and translation, and are compared below after superposition.
         if output == POSITIONS or output not in run.outputs or output not in expected.spread:
@@ -123,25 +123,25 @@ def check_published(network: AlphaFold, expected: PublishedRun, dtype: torch.dty
         error, allowed = mean_deviation(run.outputs[output], value), MAX_SPREADS * expected.spread[output]
         rows.append([output, f"{error:.2e}", f"{expected.spread[output]:.2e}", f"{allowed:.2e}"])
         if output not in (PTM, "mean_plddt") and not error <= allowed:
-            failed.append(output)
-    moved = alpha_rmsd(run.outputs, expected.outputs) if np.isfinite(run.outputs[POSITIONS]).all() else float("nan")
+            failed_outputs.append(output)
+    moved_by = alpha_rmsd(run.outputs, expected.outputs) if np.isfinite(run.outputs[POSITIONS]).all() else float("nan")
     mean, ptm = float(run.outputs["mean_plddt"]), float(run.outputs[PTM])
     scores = {name: float(expected.outputs[name]) for name in ("mean_plddt", PTM)}
     changes: Sequence[tuple[str, float, float]] = (
-        ("C-alpha atoms", moved, MAX_RMSD),
+        ("C-alpha atoms", moved_by, MAX_RMSD),
         ("mean pLDDT", abs(mean - scores["mean_plddt"]), MAX_MEAN_PLDDT),
         ("pTM", abs(ptm - scores[PTM]), MAX_PTM),
     )
     for name_of_change, change, maximum in changes:
         if not change <= maximum:
-            failed.append(name_of_change)
+            failed_outputs.append(name_of_change)
     summary = (
         f"mean pLDDT {mean:.3f} (published {scores['mean_plddt']:.3f}), pTM {ptm:.5f} ({scores[PTM]:.5f}), "
-        f"C-alpha RMSD {moved:.4f} A"
+        f"C-alpha RMSD {moved_by:.4f} A"
     )
-    details = summary if not failed else f"{summary}; beyond rounding: {', '.join(failed)}"
+    details = summary if not failed_outputs else f"{summary}; beyond rounding: {', '.join(failed_outputs)}"
     return (
-        Check(name=f"published outputs of 5AWL, {name}", holds=not failed, details=details),
+        Check(name=f"published outputs of 5AWL, {name}", holds=not failed_outputs, details=details),
         Table(
             title=f"5AWL, 3 recycles, {name}, compared with published outputs",
             columns=("output", "deviation", "two published runs", "allowed"),

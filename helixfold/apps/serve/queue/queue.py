@@ -205,8 +205,8 @@ class JobQueue:
     def cancel(self, job: str) -> Job:
         """Cancel a queued or running job; do nothing in other states. Its worker is informed at its next heartbeat."""
         now = self._clock()
-        others = "ended = ?, lease = NULL, webhook_next = CASE WHEN webhook IS NULL THEN NULL ELSE ? END"
-        return self._set(job, "cancelled", ("queued", "running"), others, (now, now))[0]
+        other_columns = "ended = ?, lease = NULL, webhook_next = CASE WHEN webhook IS NULL THEN NULL ELSE ? END"
+        return self._set(job, "cancelled", ("queued", "running"), other_columns, (now, now))[0]
 
     def retry(self, job: str) -> Job:
         """Queue a failed or cancelled job again. It may then fail as often as a new job.

@@ -29,11 +29,13 @@ class _Strict(BaseModel):
 
 def _field(offer: Offer) -> tuple[Any, Any]:
     """Return the type, with its bounds, and the default of an option in a request."""
-    kind: Any = {"bool": bool, "int": int, "str": Literal[tuple(offer.choices)] if offer.choices else str}[offer.kind]
+    value_type: Any = {"bool": bool, "int": int, "str": Literal[tuple(offer.choices)] if offer.choices else str}[
+        offer.kind
+    ]
     minimum, maximum = offer.bounds or (None, None)
     bounds: dict[str, Any] = {"max_length": maximum} if offer.kind == "str" else {"ge": minimum, "le": maximum}
     field = Field(description=offer.text, pattern=offer.pattern or None, **bounds)
-    return Annotated[kind if offer.default is not None else kind | None, field], offer.default
+    return Annotated[value_type if offer.default is not None else value_type | None, field], offer.default
 
 
 _FIELDS: dict[str, Any] = {name: _field(offer) for name, offer in OFFERS.items()}

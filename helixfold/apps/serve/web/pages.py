@@ -75,8 +75,8 @@ def error_page(request: Request, status: int, text: str, headers: dict[str, str]
 
 def static_file(name: str) -> str:
     """Return the text of a style sheet or script. The style sheet begins with the one of the report pages."""
-    own = _template(name)
-    return asset("page.css") + own if name.endswith(".css") else own
+    own_text = _template(name)
+    return asset("page.css") + own_text if name.endswith(".css") else own_text
 
 
 @cache

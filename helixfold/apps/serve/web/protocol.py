@@ -36,14 +36,14 @@ class TimedProtocol(H11Protocol):
         self._address = network_of(self.client[0]) if self.client is not None else ""
         state = self.config.app.state  # type: ignore[union-attr]  # of `create_app`
         # Connections by address, in the order in which they became idle.
-        self._open: dict[str, dict[TimedProtocol, None]] = state.connections
-        same_address = self._open.setdefault(self._address, {})
+        self._open_connections: dict[str, dict[TimedProtocol, None]] = state.connections
+        same_address = self._open_connections.setdefault(self._address, {})
         same_address[self] = None
         # Behind a proxy, all connections have the proxy's address.
         if len(same_address) > MAX_CONNECTIONS_OF_ADDRESS and not state.service.settings.behind_proxy:
             self._make_room(same_address)
-        elif sum(map(len, self._open.values())) > MAX_CONNECTIONS:
-            self._make_room(max(self._open.values(), key=len))
+        elif sum(map(len, self._open_connections.values())) > MAX_CONNECTIONS:
+            self._make_room(max(self._open_connections.values(), key=len))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timer, and remove the connection from the list."""
@@ -55,7 +55,7 @@ class TimedProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         """Mark the connection as idle from now on."""
         super().on_response_complete()
-        same_address = self._open.get(self._address, {})
+        same_address = self._open_connections.get(self._address, {})
         if self in same_address:
             del same_address[self]
             same_address[self] = None
@@ -68,10 +68,10 @@ class TimedProtocol(H11Protocol):
 
     def _forget(self) -> None:
         """Remove this connection from the open connections of its address."""
-        same_address = self._open.get(self._address, {})
+        same_address = self._open_connections.get(self._address, {})
         same_address.pop(self, None)
         if not same_address:
-            self._open.pop(self._address, None)
+            self._open_connections.pop(self._address, None)
 
     def is_idle(self) -> bool:
         """Return whether the connection has no unanswered request."""

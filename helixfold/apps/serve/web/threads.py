@@ -75,11 +75,11 @@ class ThreadedRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return the function that handles requests."""
-        handler, has_thread = super().get_route_handler(), not iscoroutinefunction(self.endpoint)
+        handler, runs_in_thread = super().get_route_handler(), not iscoroutinefunction(self.endpoint)
 
         async def handle(plain_request: Request) -> Response:
             request = _ParsedRequest(plain_request.scope, plain_request.receive)
-            if not has_thread or isinstance(request.state.caller, Token):
+            if not runs_in_thread or isinstance(request.state.caller, Token):
                 return await handler(request)
             await request.body()  # before a thread is occupied, so that a slow body delays no other request
             threads: Threads = request.app.state.route_threads
@@ -135,9 +135,9 @@ def count_values(content: bytes) -> int:
     for start in range(0, len(content), _SLICE_BYTES):
         text = _ESCAPE.sub(b"", pending_escape + content[start : start + _SLICE_BYTES])
         pending_escape = b"\\" if text.endswith(b"\\") else b""
-        pieces = text.split(b'"')
-        outside_strings = b"".join(pieces[is_in_string::2])
-        is_in_string ^= len(pieces) % 2 == 0
+        parts_between_quotes = text.split(b'"')
+        outside_strings = b"".join(parts_between_quotes[is_in_string::2])
+        is_in_string ^= len(parts_between_quotes) % 2 == 0
         count += outside_strings.count(b",") + outside_strings.count(b"[") + outside_strings.count(b"{")
         if count > MAX_JSON_VALUES:
             break

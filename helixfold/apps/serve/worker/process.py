@@ -46,12 +46,12 @@ class Progress:
 
     stages: list[dict[str, Any]] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
-    _rest: bytes = b""
+    _partial_line: bytes = b""
 
     def read(self, content: bytes) -> None:
         """Parse further output of the process. A line without an end is completed by the next call."""
-        *lines, self._rest = (self._rest + content).split(b"\n")
-        self._rest = self._rest[-_READ_BYTES:]
+        *lines, self._partial_line = (self._partial_line + content).split(b"\n")
+        self._partial_line = self._partial_line[-_READ_BYTES:]
         for line in lines:
             self._add(line.decode("utf-8", "replace").rpartition("\r")[2].strip())
 
@@ -137,10 +137,10 @@ class JobProcess:
         """Read the output for at most a second; return whether the process has answered or ended."""
         deadline = time.monotonic() + _SECONDS_BETWEEN_CHECKS
         while (seconds_left := deadline - time.monotonic()) > 0:
-            ready, _, _ = select.select([self._answers.fileno(), self._printed.fileno()], [], [], seconds_left)
-            if self._answers.fileno() in ready:
+            readable, _, _ = select.select([self._answers.fileno(), self._printed.fileno()], [], [], seconds_left)
+            if self._answers.fileno() in readable:
                 return True
-            if ready:
+            if readable:
                 content = os.read(self._printed.fileno(), _READ_BYTES)
                 if not content:
                     raise EOFError

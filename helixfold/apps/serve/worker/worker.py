@@ -267,26 +267,26 @@ class _Heartbeats:
 
     def __init__(self, worker: Worker, job: str, lease: Mapping[str, str], lease_seconds: float) -> None:
         self._worker, self._job, self._lease = worker, job, lease
-        self._pause = lease_seconds / _HEARTBEATS_PER_LEASE
-        self._next, self._stages = 0.0, -1
+        self._interval = lease_seconds / _HEARTBEATS_PER_LEASE
+        self._next_time, self._reported_stages = 0.0, -1
         self.is_lost = False
 
     def should_continue(self, progress: Progress) -> bool:
         """Send a heartbeat if a stage has ended or the interval is over; return whether to continue the job."""
-        if len(progress.stages) != self._stages or time.monotonic() >= self._next:
-            self._stages = len(progress.stages)
+        if len(progress.stages) != self._reported_stages or time.monotonic() >= self._next_time:
+            self._reported_stages = len(progress.stages)
             self.beat(progress)
         return not self.is_lost and not self._worker.stop.is_set()
 
     def beat(self, progress: Progress | None = None) -> None:
         """Extend the lease and report progress. If the server does not answer, the next heartbeat comes sooner."""
-        if progress is None and time.monotonic() < self._next:
+        if progress is None and time.monotonic() < self._next_time:
             return
-        self._next = time.monotonic() + self._pause
+        self._next_time = time.monotonic() + self._interval
         content = {"progress": None if progress is None else progress.to_dict()}
         try:
             self._worker._request("POST", f"/jobs/{self._job}/heartbeat", content, self._lease)
         except ServerUnreachableError:
-            self._next = time.monotonic() + min(self._pause, _FIRST_PAUSE)
+            self._next_time = time.monotonic() + min(self._interval, _FIRST_PAUSE)
         except ServerError as error:
             self.is_lost = self.is_lost or error.status == _LOST_LEASE_STATUS
