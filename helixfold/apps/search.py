@@ -250,7 +250,7 @@ def _shared_targets(names: Sequence[str], output: Path, claims: Claims, failures
         failures.update({} if failure is None else {names[index]: failure})
 
     def clear(index: int) -> bool:
-        """Remove partial files of a killed run for a claimed target; it is always needed."""
+        """Remove partial files of a killed run for a claimed target. Return True, because it is always needed."""
         remove_partial_files(written_directories(output, [directory_in(output, names[index]).name])[1:])
         return True
 

@@ -44,7 +44,7 @@ class Command(App):
     """A cyclopts application for one command or a group of commands, with the common options."""
 
     def default(self, obj: Any = None, **more: Any) -> Any:
-        """Register the function of this command, and add the common options."""
+        """Register the function of this command with the common options added, and return it unchanged."""
         is_flag = obj.__module__.startswith("cyclopts")  # cyclopts registers --help and --version as commands
         super().default(obj if is_flag else _with_common_options(obj), **more)
         return obj

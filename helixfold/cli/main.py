@@ -83,7 +83,7 @@ class CommandEnd:
 
     @property
     def code(self) -> int:
-        """The exit code."""
+        """The exit code of the failure, else the result if it is a whole number, else 0."""
         if self.failure is not None:
             return self.failure
         return self.result if isinstance(self.result, int) else 0

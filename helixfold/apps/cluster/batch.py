@@ -72,7 +72,7 @@ class ClusterBatch:
 
     @property
     def searches(self) -> bool:
-        """Return whether the batch searches databases."""
+        """Return whether the batch searches databases or an MSA server, for alignments or for templates."""
         plan = self.plan
         return bool(plan.alignments) or any(
             step is not None for step in (plan.templates, plan.pairing, plan.uniprot, plan.complex_templates)

@@ -40,7 +40,7 @@ def provider_of(
     `launcher` starts the job's command on the nodes; None is for workers of tasks. `directives` are lines of the job's
     script; the pool's own lines follow them. SLURM jobs of workers have their own directives instead.
 
-    Raise `InputError` if the queue's program is not installed on this machine.
+    Raise `InputError` if the queue's program, or Kubernetes's package, is not installed on this machine.
     """
     submitter = SUBMITTERS.get(pool.provider)
     if submitter is not None and shutil.which(submitter) is None:

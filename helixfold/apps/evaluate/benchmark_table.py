@@ -33,9 +33,8 @@ class PublishedScores:
 class TargetList:
     """A packaged list of targets: names and dates, without sequences or structures.
 
-    `path` is its file, and `what` a description of the targets, such as domains of CASP14.
-    `count` is the number of structures in the published list. `origin` is the source of the names, with known
-    differences from the publication.
+    `path` is its file, and `what` a description of the targets, such as domains of CASP14. `count` is the number of
+    structures in the published list. `origin` is the source of the names, with known differences from the publication.
     """
 
     path: Path

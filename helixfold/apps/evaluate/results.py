@@ -120,7 +120,7 @@ COMPLEXES_FILE, INTERFACES_FILE = "complexes.tsv", "interfaces.tsv"
 
 
 def write_complexes(directory: Path, results: Sequence[Evaluated]) -> None:
-    """Write complexes.tsv and interfaces.tsv, or remove earlier ones if no result has a complex."""
+    """Write complexes.tsv and interfaces.tsv; remove an earlier file for which the results have no rows."""
     tables = {
         COMPLEXES_FILE: [{**_names(result), **_complex_row(comparison)} for result, comparison in _complexes(results)],
         INTERFACES_FILE: [

@@ -93,9 +93,8 @@ def sizes_of_lots(lengths: Sequence[int | None], settings: RunSettings) -> list[
 def fold_lot(targets: Sequence[tuple[Job, Stages]], settings: RunSettings) -> list[Outcome]:
     """Fold the missing predictions of each target and write its files; return the outcome of each target.
 
-    `targets` has each job with the stages in which its times are recorded.
-    The first rank of a group calls this, and the other ranks call `serve_folds`. A target that fails does not stop the
-    others.
+    `targets` has each job with the stages in which its times are recorded. The first rank of a group calls this, and
+    the other ranks call `serve_folds`. A target that fails does not stop the others.
     """
     lot = [TargetRun(job, settings, stages) for job, stages in targets]
     for target in lot:
@@ -282,7 +281,7 @@ class TargetRun:
             self.missing.clear()
 
     def finish(self) -> list[Prediction]:
-        """Rank, relax and report on all predictions, and return them, best first."""
+        """Relax, rank, plot and report on all predictions of the target, and return them, best first."""
         if self.job.residues <= _LONG_RESIDUES:
             self._draw_coverage()
         return postprocess(

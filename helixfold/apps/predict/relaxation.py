@@ -152,11 +152,11 @@ def relax_files(
 ) -> int:
     """Relax all chains of each structure file into `output`; return 0, or 1 if a structure could not be relaxed.
 
-    A line about each file is printed. A failed structure does not stop the others.
-    `<name>_relaxed` has the format of its input file, and `<name>_relaxed.json` has energies and violations. Only
-    proteins are written: ligands, nucleic acids and water are dropped, and modified residues are replaced by standard
-    residues. Before writing anything, raise `InputError` if OpenMM is not installed, a file cannot be read or has no
-    protein, an output file exists and `overwrite` is False, or another run writes to `output`.
+    A line about each file is printed. A failed structure does not stop the others. `<name>_relaxed` has the format of
+    its input file, and `<name>_relaxed.json` has energies and violations. Only proteins are written: ligands, nucleic
+    acids and water are dropped, and modified residues are replaced by standard residues. Before writing anything, raise
+    `InputError` if OpenMM is not installed, a file cannot be read or has no protein, an output file exists and
+    `overwrite` is False, or another run writes to `output`.
     """
     if not installed():
         raise InputError(f"helixfold relax needs OpenMM and PDBFixer, which are not installed: {INSTALL}")

@@ -54,8 +54,8 @@ class ResumedTarget:
     def request(self, directory: Path, settings: RunSettings, variants: TargetVariants) -> None:
         """Add the predictions from all variants of the alignment to the record, set `missing`, and write the record.
 
-        The provenance and the timings of missing predictions are dropped.
-        Raise `InputError` if the alignment has other clusters than in an earlier run.
+        The provenance and the timings of missing predictions are dropped. Raise `InputError` if the alignment has other
+        clusters than in an earlier run.
         """
         earlier_clusters = self.record.clusters
         if (

@@ -234,7 +234,7 @@ def close(queue: TaskQueue, output: Path) -> int:
 
 
 def close_part(queue: TaskQueue, failures_file: Path) -> int:
-    """Write the failures of a part of a batch to a file, and return the exit code of the part."""
+    """Write the failures of a part of a batch to a file, or delete it if there are none; return the exit code."""
     failures = queue.failures()
     write_failures(failures_file.parent, failures, failures_file.name)
     return exit_code_for(failures)

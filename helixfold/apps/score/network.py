@@ -101,8 +101,8 @@ class Network:
     def fold(self, targets: Sequence[FoldingTarget]) -> list[Prediction]:
         """Return the predictions of targets of equal size, in order, folded as one batch if that is possible.
 
-        The predictions are named after the model.
-        Raise `NotEnoughMemoryError` if a single target does not fit into memory.
+        The predictions are named after the model. Raise `NotEnoughMemoryError` if a single target does not fit into
+        memory.
         """
         plans = [self._plan(targets[0])] * len(targets)
         batch = [replace(target, name=self.model.preset.name) for target in targets]

@@ -62,9 +62,9 @@ _AMINO_ACID_ROWS = "GAVLIMCFWYPSTNQHKRDE"
 class Measure:
     """A measure of a mutation's effect: a column of the table and a heat map.
 
-    `title` is the heading, and `layout` the format of a value, such as %.2f.
-    The colour scale is diverging around `neutral` if there is one. It spans at least `floor` (on both sides of
-    `neutral`), so that noise has faint colours. The floors are our choice, because no published study gives thresholds.
+    `title` is the heading, and `layout` the format of a value, such as %.2f. The colour scale is diverging around
+    `neutral` if there is one. It spans at least `floor` (on both sides of `neutral`), so that noise has faint colours.
+    The floors are our choice, because no published study gives thresholds.
     """
 
     title: str

@@ -146,10 +146,10 @@ def binder_scores(
 ) -> dict[str, float | int | str | None]:
     """Return the scores of a designed binder from a prediction that started from its complex, by name.
 
-    The names are common in binder design. PAE and pLDDT (0 to 100) are means.
-    `pae_interaction` is the mean predicted error (Å) between residues of binder and target, in both directions; designs
-    below 10 Å succeed far more often. `target_aligned_rmsd` (Å) measures how far the network has moved the binder, with
-    the targets superposed, and `binder_aligned_rmsd` (Å) how much the binder itself has changed.
+    The names are common in binder design. PAE and pLDDT (0 to 100) are means. `pae_interaction` is the mean predicted
+    error (Å) between residues of binder and target, in both directions; designs below 10 Å succeed far more often.
+    `target_aligned_rmsd` (Å) measures how far the network has moved the binder, with the targets superposed, and
+    `binder_aligned_rmsd` (Å) how much the binder itself has changed.
     """
     mask = binder.mask(structure)
     observed = structure.observed
@@ -280,8 +280,8 @@ def compared_with_native(
 ) -> Mapping[str, float | None]:
     """Return the similarity of a structure and of its prediction (output) to the native structure.
 
-    TM-scores are normalised by the length of the native structure; for complexes, over all common chains. Raise
-    `ComparisonError` if they are different proteins.
+    TM-scores are normalised by the length of the native structure; for complexes, over all common chains. lDDT is of
+    the best matching pair of chains. Complexes have DockQ, too. Raise `ComparisonError` if they are different proteins.
     """
     own = _native_scores(structure.chains, native)
     output = _native_scores(_predicted_chains(structure, prediction), native)

@@ -156,8 +156,7 @@ def _once(files: Sequence[StructureFile]) -> list[StructureFile]:
 def read_scored(path: Path) -> ScoredStructure:
     """Read a structure and compute features of its sequence, without an alignment.
 
-    Chains without C-alpha atoms are left out.
-    Raise `InputError` if the file has no structure that can be scored.
+    Chains without C-alpha atoms are left out. Raise `InputError` if the file has no structure that can be scored.
     """
     structure = read_structure(path)
     chains = [chain for chain in structure.chains if (chain.atom_mask[:, _CA_INDEX] > 0).any()]

@@ -186,7 +186,7 @@ class _JsonLines(logging.Formatter):
     """Formats a log record as one line of JSON with the time and the level."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line; a message that is a JSON object is merged into it."""
+        """Return the record as one line of JSON; a message that is itself a JSON object is merged into it."""
         text = record.getMessage()
         content = json.loads(text) if text.startswith("{") else {"event": "message", "text": text}
         if record.exc_info:

@@ -90,8 +90,8 @@ class ServeSettings(ListeningOptions):
     def accepted_hosts(self) -> Sequence[str] | None:
         """Return the host names, without a port, that the Host header of a request may have.
 
-        None accepts all: tokens are required, and no host names are set.
-        This prevents DNS rebinding: another site's page whose name resolves to this machine sends its own host name.
+        None accepts all: tokens are required, and no host names are set. This prevents DNS rebinding: another site's
+        page whose name resolves to this machine sends its own host name.
         """
         if self.host_name or not self.needs_token:
             public_hosts = _PUBLIC_URL.findall(self.public_url or "")  # its host, without the port

@@ -80,8 +80,8 @@ LISTED = 5  # arrays with wrong values that a message names; others are counted
 def check_file(path: Path, preset: Preset, *, published: bool) -> list[Check]:
     """Check names, shapes and values of a file, and its checksum if `published` (it should be DeepMind's file).
 
-    If names or shapes are wrong, only this check is returned.
-    Raise `InputError` if the file does not exist or its format is unknown.
+    If names or shapes are wrong, only this check is returned. Raise `InputError` if the file does not exist or its
+    format is unknown.
     """
     form = file_format(path)
     try:

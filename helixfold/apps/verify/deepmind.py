@@ -23,7 +23,7 @@ import numpy as np
 
 
 def main(folder: Path) -> None:
-    """Run the program in a folder and write found.json."""
+    """Run the program in a folder, with as many processors as its settings allow, and write found.json."""
     settings = json.loads((folder / "settings.json").read_text())
     if settings["threads"] is not None and hasattr(os, "sched_setaffinity"):
         # XLA starts a thread for each processor that is available to the process when it is imported.

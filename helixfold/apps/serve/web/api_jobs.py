@@ -217,7 +217,7 @@ async def archive(job_id: str, request: Request, service: ServiceOf, user: Curre
 
 @router.post("/jobs/{job_id}/share", status_code=201)
 def share(job_id: str, service: ServiceOf, user: CurrentUser) -> ShareBody:
-    """Create a link that shows the job and its result to anyone, for 30 days."""
+    """Create a link that shows the job and its result to anyone, for 30 days or until your token expires."""
     return ShareBody(**share_job(service, user, job_id))
 
 

@@ -82,7 +82,10 @@ async def structure_from_alignment(
 async def alignment_from_sequence(
     body: SequenceBody, request: Request, service: ServiceOf, user: CurrentUser
 ) -> dict[str, Any]:
-    """Search the service's databases. Return the alignment in the format that `predict-structure-from-MSA` accepts."""
+    """Search ColabFold's databases for homologs of one chain, and wait for the result.
+
+    Return the rows from UniRef in the format that `predict-structure-from-MSA` accepts.
+    """
     submissions = await parse_in_thread(request, read_submissions, body.sequence, "sequence")
     if len(submissions) > 1 or len(submissions[0].chains) > 1:
         raise InputError("an alignment is for one chain; send each chain separately")

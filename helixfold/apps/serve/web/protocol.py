@@ -27,7 +27,10 @@ class TimedProtocol(H11Protocol):
     _unread_checks = 0  # successive checks at which the client had not read an answer
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the timer. Close another connection, or this one, if there are too many."""
+        """Start the timer, and send small packets without delay. Close another connection if there are too many.
+
+        If no other connection is idle, the newest one is closed, which is usually this one.
+        """
         super().connection_made(transport)
         # asyncio sets this option only for sockets with an explicit protocol number. Without it, the body of an answer
         # waits 40 ms until the client acknowledges the head.

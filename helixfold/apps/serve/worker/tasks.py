@@ -54,9 +54,10 @@ _MAX_STRUCTURE_BYTES = 2**28
 
 
 def search(content: Mapping[str, Any], directory: Path, options: WorkerOptions) -> Path:
-    """Run a search in a worker's databases, and return the new folder with its archive and alignments.
+    """Run a search in a worker's databases, and return the new folder with an archive of the results.
 
-    `content` has the fields of an `AlignmentRequest`. Raise `SearchError` if the search fails.
+    Alignments are in the folder as separate files, too. `content` has the fields of an `AlignmentRequest`. Raise
+    `SearchError` if the search fails.
     """
     request = AlignmentRequest.from_dict(dict(content))
     plan = plan_of(options.search_options(), announce=False)
@@ -245,9 +246,8 @@ def _estimate_curve(preset: Preset, device: Device) -> dict[str, Any]:
 def do(kind: str, content: Mapping[str, Any], directory: Path, options: WorkerOptions) -> Any:
     """Run one task in a directory: "offers", "alignment" or a prediction. `content` is the request of the job.
 
-    Return the offers of `offers`, or a dictionary with the "folder" and the "summary" of the result.
-
-    Raise `InputError` or `SearchError` if the task fails.
+    Return the offers of `offers`, or a dictionary with the "folder" and the "summary" of the result. Raise `InputError`
+    or `SearchError` if the task fails.
     """
     if kind == "offers":
         return offers(options)
@@ -259,8 +259,8 @@ def do(kind: str, content: Mapping[str, Any], directory: Path, options: WorkerOp
 def predict(request: Mapping[str, Any], directory: Path, options: WorkerOptions) -> dict[str, Any]:
     """Predict a job as `helixfold predict` does. Return the folder of its files and the summary of its scores.
 
-    `directory` has the uploaded files. The result does not include the features.
-    Raise `InputError` with the reason if the prediction fails.
+    `directory` has the uploaded files. The result does not include the features. Raise `InputError` with the reason if
+    the prediction fails.
     """
     (directory / "target.fasta").write_text(fasta_of(request))
     output, failures = directory / "predictions", FAILURES.path(directory)
