@@ -70,7 +70,12 @@ _PRESETS_HELP = "; ".join(f"{name}: {preset.summary}" for name, preset in PREDIC
 @option_group(TARGETS)
 @dataclass(frozen=True, kw_only=True)
 class TargetOptions:
-    """Options for the targets, their order and the output."""
+    """Options for the targets, their order and the output.
+
+    `features` are files of finished features. `as_protein` accepts sequences that look like DNA or RNA. `keep_existing`
+    skips targets that were finished with other settings. `slim` removes most files of finished targets, `zip` writes an
+    archive of each, and `shared` lets several runs divide the targets by claims. `shard` is a part and their number.
+    """
 
     features: Annotated[tuple[Path, ...], Parameter(metavar="PATH..."), Traits(recorded="inputs")] = ()
     """Also predict from features made by `helixfold features`: features.npz files, or its output directory."""
@@ -132,7 +137,11 @@ class TargetOptions:
 )
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
-    """Options for where alignments and templates come from."""
+    """Options for where alignments and templates come from.
+
+    `templates` of () uses the server's templates. `database` are FASTA files, `databases` a profile or directory.
+    `msa_server` is a URL, or True for ColabFold's server; its times are in seconds. `threads` are of one search.
+    """
 
     msa: Annotated[tuple[Path, ...], Parameter(metavar="PATH...", group=MOST_USED), Traits(recorded="inputs")] = ()
     """Alignments to use (a3m, Stockholm, ...) for a single target, or a directory with <name>.a3m, or AlphaFold's
@@ -233,7 +242,11 @@ class ComplexOptions:
 @option_group(Group.create_ordered("Models"))
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """Options for the models and the number of predictions."""
+    """Options for the models and the number of predictions.
+
+    `preset` is a set of models with their settings. `adapter` are files of low-rank adapters, with optional weights.
+    `num_seeds` is the number of predictions of each model, and `stop_at_score` a mean pLDDT.
+    """
 
     preset: Annotated[
         str | None,
@@ -320,7 +333,11 @@ class ModelOptions:
 )
 @dataclass(frozen=True, kw_only=True)
 class ConformationOptions:
-    """Options for predictions from variants of the alignment, which may show other conformations."""
+    """Options for predictions from variants of the alignment, which may show other conformations.
+
+    `cluster_*` are for DBSCAN clusters of the rows, `mask_*` for replaced residues, and `subsample_msa` for numbers of
+    rows. `reference` are structures with which all predictions are compared.
+    """
 
     cluster_msa: Annotated[bool, Traits(recorded="predictions")] = False
     """Also predict from each cluster of MSA rows (DBSCAN), as AF_Cluster does."""
@@ -352,7 +369,11 @@ class ConformationOptions:
 @option_group(Group.create_ordered("Recycling, relaxation and precision"))
 @dataclass(frozen=True, kw_only=True)
 class ComputeOptions:
-    """Options for recycling, relaxation, precision and additional output of each prediction."""
+    """Options for recycling, relaxation, precision and additional output of each prediction.
+
+    `recycle_tolerance` is in Å. `initial_guess` is a structure with which recycling starts, or a directory of them.
+    `num_ensemble` is the number of MSA samples that are averaged, and `foldseek` a database for its search.
+    """
 
     num_recycles: Annotated[
         int | None,
@@ -452,7 +473,11 @@ class ComputeOptions:
 @option_group(Group.create_ordered("Devices"))
 @dataclass(frozen=True, kw_only=True)
 class DeviceOptions:
-    """Options for devices and processes."""
+    """Options for devices and processes.
+
+    `devices` are GPU indices or a number of processes. `ranks_per_target` processes fold a target together, and
+    `targets_at_once` short targets are one batch. `cluster` is the file that describes a cluster.
+    """
 
     device: Annotated[str, Parameter(metavar="NAME", group=MOST_USED)] = "auto"
     """auto, cpu, cuda, cuda:N or mps."""
@@ -474,7 +499,10 @@ class DeviceOptions:
 @option_group(Group.create_ordered("Memory"))
 @dataclass(frozen=True, kw_only=True)
 class MemoryLimits:
-    """Options for the memory of a prediction."""
+    """Options for the memory of a prediction.
+
+    `executor` is how the network is computed, and `memory` a limit in bytes. `max_msa_rows` limits the cluster centres.
+    """
 
     executor: Executor = "auto"
     """How the network is computed. whole: fastest, for chains that fit. slabs: needs the memory of two pair tensors.
@@ -530,7 +558,10 @@ class PredictOptions(  # fields of the last base class come first, also in the h
 @option_group(Group.create_ordered("Models and operators"))
 @dataclass(frozen=True, kw_only=True)
 class OperatorOptions:
-    """Options of `helixfold doctor`: the target size, device and operators of the report."""
+    """Options of `helixfold doctor`: the target size, device and operators of the report.
+
+    `length` is a number of residues. `operators` also lists the backends of operators, for `rows` MSA rows and `dtype`.
+    """
 
     length: Annotated[int, reads(whole_number(1, 100_000), "N")] = 256
     """Number of residues, at most 100,000."""

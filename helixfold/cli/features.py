@@ -26,7 +26,11 @@ from helixfold.training.options import StoreOptions
 @option_group(TARGETS)
 @dataclass(frozen=True, kw_only=True)
 class FeatureTargets:
-    """Options for the inputs and the output of `helixfold features`."""
+    """Options for the inputs and the output of `helixfold features`.
+
+    `shard` is a part and the number of parts, and `shared` lets several runs divide the targets by claims.
+    `pulldown` are two FASTA files of baits and preys, and `from_pickle` are AlphaFold's features.pkl files.
+    """
 
     output: Annotated[Output, Parameter(group=MOST_USED)] = Path("features")
     """Output directory for the features or the training set."""

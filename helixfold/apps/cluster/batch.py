@@ -45,8 +45,8 @@ _EXCLUDED_OPTIONS = (
 class ClusterBatch:
     """The targets of a batch, the cluster that predicts them, and the options of `helixfold predict`.
 
-    `plan` has the searches, `presets` are the models, and `pulldown` has the entries of the pulldown's table. Methods
-    take the index of a target.
+    `plan` has the searches, `presets` are the models, and `pulldown` has the entries of the pulldown's table. Indices
+    of methods are indices of targets.
     """
 
     site: Site

@@ -115,8 +115,8 @@ class Job:
     def prepare(self, directory: Path, settings: RunSettings, templates_read: Collection[str] = ()) -> TargetFeatures:
         """Compute the features, after the searches, or take the finished ones; write them into the directory.
 
-        If they are computed, also write the table of templates and print a summary. `templates_read` are the labels of
-        the templates that earlier predictions in the directory used; the table marks them as used, too.
+        If they are computed, also write templates.json and print a summary. `templates_read` are the labels of the
+        templates that earlier predictions in the directory used; they count as used in templates.json, too.
         """
         if self.target is not None:
             prepared = prepare_in(directory, self.target, settings.searches)

@@ -248,9 +248,9 @@ def _connection(protein: Protein, bond: RingBond) -> gemmi.Connection:
     connection.name, connection.reported_distance = f"ring_{bond.chain}", bond.length
     connection.partner1, connection.partner2 = (
         gemmi.AtomAddress(
-            bond.chain, gemmi.SeqId(str(protein.residue_index[end])), THREE_LETTER[protein.aatype[end]], atom
+            bond.chain, gemmi.SeqId(str(protein.residue_index[residue])), THREE_LETTER[protein.aatype[residue]], atom
         )
-        for end, atom in ((bond.last, "C"), (bond.first, "N"))
+        for residue, atom in ((bond.last, "C"), (bond.first, "N"))
     )
     return connection
 

@@ -141,7 +141,8 @@ def settings_for(
 ) -> RunSettings:
     """Load the models onto the device of this process, and return the settings of a run with these jobs.
 
-    Models that `part` has already loaded are used again. The first process prints a note if nothing can be relaxed.
+    Models that `part` has already loaded are used again. The first process prints a note if nothing is relaxed because
+    OpenMM is not installed.
     Raise `InputError` for contradictory options, and for models and weights that cannot be used.
     """
     variants = variant_settings(options)  # checks options before the models are loaded, which takes long

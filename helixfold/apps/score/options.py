@@ -32,7 +32,11 @@ Protocol = Literal["auto", "template", "initial_guess"]
 @option_group(Group.create_ordered("Structures", sort_key=-1))
 @dataclass(frozen=True, kw_only=True)
 class StructureOptions:
-    """Options for structures and protocols of scoring."""
+    """Options for structures and protocols of scoring.
+
+    `rescore` reads outputs of prediction programs, and `binders` scores designed binders. `reference` are native
+    structures. `protocol` is how the network reads a structure.
+    """
 
     rescore: bool = False
     """Score the ranked models in output directories of helixfold, AlphaFold or ColabFold, and show their ranks and
@@ -60,7 +64,10 @@ class StructureOptions:
 @option_group(Group.create_ordered("Mutations", sort_key=-1))
 @dataclass(frozen=True, kw_only=True)
 class MutationOptions:
-    """Options for the mutations of a scan and its output."""
+    """Options for the mutations of a scan and its output.
+
+    `to` are the amino acids to mutate to, and `table` a file of mutations. `likelihoods` also masks each position.
+    """
 
     positions: Annotated[tuple[str, ...], Parameter(metavar="POSITION...", show_default="all", group=MOST_USED)] = ()
     """Residues to mutate, counted from 1 in each chain: 30, 10-20, or all; in a complex A.30 or A.10-20."""
@@ -85,7 +92,10 @@ class MutationOptions:
 @option_group(Group.create_ordered("Model and device"))
 @dataclass(frozen=True, kw_only=True)
 class NetworkOptions:
-    """Options for the model, its device and memory."""
+    """Options for the model, its device and memory.
+
+    `batch_size` is the maximum number of short chains in one batch, and `memory` a limit in bytes.
+    """
 
     model: Annotated[
         str | None,

@@ -470,7 +470,7 @@ def _scan(
         "dtype": network.folding.dtype,
     }
     chains = TargetChains.of(target)
-    size = network.at_once(sum(map(len, chains.sequences)))
+    batch_size = network.at_once(sum(map(len, chains.sequences)))
     with Journal(directory / JOURNAL_FILE, settings, overwrite=options.overwrite) as journal:
         (wild_type,) = network.fold([FoldingTarget(features=features)])
         _save(directory / WILD_TYPE_FILE, wild_type)
@@ -488,8 +488,8 @@ def _scan(
             run.skip(earlier_count)
         likelihoods = None
         if options.likelihoods and network.has_likelihoods:
-            likelihoods = _masked_likelihoods(features, list(scanned_positions(mutants)), network, size, journal)
-        for lot in _lots(missing, size):
+            likelihoods = _masked_likelihoods(features, list(scanned_positions(mutants)), network, batch_size, journal)
+        for lot in _lots(missing, batch_size):
             requests = [FoldingTarget(features=mutated(features, mutant)) for mutant in lot]
             for mutant, prediction in zip(lot, network.fold(requests), strict=True):
                 if options.save_structures:

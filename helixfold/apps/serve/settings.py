@@ -25,7 +25,11 @@ _PUBLIC_URL = re.compile(r"https?://([a-z0-9.-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::
 @option_group(Group.create_ordered("Server"))
 @dataclass(frozen=True, kw_only=True)
 class ListeningOptions(Checked):
-    """Options for where a server listens and who may use it."""
+    """Options for where a server listens and who may use it.
+
+    `data` is its directory. `workers` is the number of workers on this machine, and `host_name` are additional names in
+    requests. `webhook_host` are hosts with ports. `max_upload` is in bytes, and `max_requests` a number per minute.
+    """
 
     data: Annotated[Directory, Parameter(group=MOST_USED)] = DATA
     """Directory for the queue, inputs and results. Only its owner can read it."""

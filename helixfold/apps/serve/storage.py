@@ -44,7 +44,7 @@ class Storage:
     def prepare(self) -> None:
         """Create the directory and its subdirectory for jobs, or correct its permissions: only the owner can read it.
 
-        Remove partial files of a killed server. Raise `InputError` if this fails.
+        Also remove incomplete secret files of a killed server. Raise `InputError` if this fails.
         """
         make_private(self.directory)
         with os_errors_as_input_errors(self.directory, "cannot be prepared"):

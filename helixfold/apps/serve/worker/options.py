@@ -12,7 +12,10 @@ from helixfold.runtime.standard_streams import print_note
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
-    """Options for how a worker predicts."""
+    """Options for how a worker predicts.
+
+    `models` are offered; () offers all with parameters. `memory` is a limit in bytes, and `threads` are of one search.
+    """
 
     models: Annotated[tuple[str, ...], Parameter(metavar="MODEL...", show_default="all models with parameters")] = ()
     """Models to offer; the first one is the default."""

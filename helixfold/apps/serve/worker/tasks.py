@@ -137,7 +137,7 @@ def _template_files(request: AlignmentRequest, plan: SearchPlan) -> Iterator[tup
     step = plan.templates
     if step is None:
         raise SearchError("this worker has no template database")
-    data, index, written_files = b"", [], set()
+    records, index_lines, written_files = b"", [], set()
     for name in request.names:
         entry, _, chain_id = name.rpartition("_")
         try:
@@ -153,10 +153,10 @@ def _template_files(request: AlignmentRequest, plan: SearchPlan) -> Iterator[tup
         sequence = next((chain.sequence for chain in chains if chain.name == chain_id), None)
         if sequence is not None:
             record = f">{name}\n{sequence}\n".encode() + _TARGET_END
-            index.append(f"{name}.a3m\t{len(data)}\t{len(record)}\n")
-            data += record
-    yield "pdb70_a3m.ffdata", data
-    yield "pdb70_a3m.ffindex", "".join(sorted(index)).encode()
+            index_lines.append(f"{name}.a3m\t{len(records)}\t{len(record)}\n")
+            records += record
+    yield "pdb70_a3m.ffdata", records
+    yield "pdb70_a3m.ffindex", "".join(sorted(index_lines)).encode()
 
 
 def _colabfold_tool(plan: SearchPlan) -> ColabfoldSearch:
