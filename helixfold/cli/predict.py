@@ -28,7 +28,7 @@ _HELP_EXAMPLES = """more examples:
 Run the same command again to resume: finished predictions are kept.
 """
 _USAGE = "helixfold predict FILE... [--output DIR] [options]\nexample: helixfold predict protein.fasta --msa-server"
-_DEFAULT_OPTIONS, _DEFAULT_OTHERS = PredictOptions(), CompatibilityOptions()
+_DEFAULT_OPTIONS, _DEFAULT_COMPATIBILITY = PredictOptions(), CompatibilityOptions()
 app = Command(name="predict", usage=_USAGE, help_epilogue=_HELP_EXAMPLES)
 
 
@@ -36,7 +36,7 @@ app = Command(name="predict", usage=_USAGE, help_epilogue=_HELP_EXAMPLES)
 def predict(
     *inputs: Annotated[Path, Parameter(name="FILE", group=MOST_USED)],
     options: PredictOptions = _DEFAULT_OPTIONS,
-    others: CompatibilityOptions = _DEFAULT_OTHERS,
+    others: CompatibilityOptions = _DEFAULT_COMPATIBILITY,
     command: Annotated[tuple[str, ...], Parameter(parse=False)] = (),
 ) -> int:
     """Predict the structures of proteins and complexes. Each target gets its own output directory with PDB and mmCIF

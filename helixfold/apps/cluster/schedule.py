@@ -26,6 +26,9 @@ class PoolEstimate:
 class Schedule:
     """The unfinished targets of a batch by their state.
 
+    `sequences` and `residues` are of all targets, by index. `search` and `folding` are the pools, and `searched` are
+    the targets that already have features. `finished` counts the targets that this batch has folded.
+
     `open` has the targets to search or fold, the longest first, with equal sequences next to each other. `to_search`
     are the open targets without features. `unfit` are targets that fit into no pool, which are not open.
     """

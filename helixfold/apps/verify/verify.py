@@ -152,14 +152,14 @@ def check_published(network: AlphaFold, expected: PublishedRun, dtype: torch.dty
 
 
 # Numbers of residues, MSA rows, extra MSA rows and recycling iterations of the fixed input.
-RESIDUES, ROWS, EXTRA_ROWS, PASSES = 24, 8, 12, 2
+FIXED_RESIDUES, FIXED_MSA_ROWS, FIXED_EXTRA_ROWS, FIXED_RECYCLING_ITERATIONS = 24, 8, 12, 2
 TOLERANCE = 1e-4  # max deviation relative to the largest value of an output, in float32
 NOISE_FACTOR = 3.0  # or this factor times the deviation of float32 from float64, if that is larger
-HALF_FACTOR = 2.0  # max error relative to other implementations in the same 16-bit precision
+MAX_HALF_ERROR_FACTOR = 2.0  # max error relative to other implementations in the same 16-bit precision
 # Names of the most exact run and of DeepMind's program in tables, and of the fixed input in names of checks.
-EXACT = "float64, plain PyTorch"
-DEEPMIND = "DeepMind's program"
-FIXED = "24 fixed residues"
+EXACT_RUN_NAME = "float64, plain PyTorch"
+DEEPMIND_RUN_NAME = "DeepMind's program"
+FIXED_INPUT_NAME = "24 fixed residues"
 
 
 def fixed_batches(preset: Preset, device: torch.device) -> list[Batch]:
@@ -172,7 +172,9 @@ def fixed_batches(preset: Preset, device: torch.device) -> list[Batch]:
     templates = slots if method == "multimer" else min(1, slots)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(20)
-        batch = random_batch(RESIDUES, ROWS, EXTRA_ROWS, templates, torch.device("cpu"), method=method)
+        batch = random_batch(
+            FIXED_RESIDUES, FIXED_MSA_ROWS, FIXED_EXTRA_ROWS, templates, torch.device("cpu"), method=method
+        )
     atoms = batch.template_all_atom_positions.clone()
     # AlphaFold does not mask the pre-omega torsion of the first residue, which has no residue before it. With these
     # atoms it is exactly 0 instead of the direction of rounding errors.
@@ -181,7 +183,7 @@ def fixed_batches(preset: Preset, device: torch.device) -> list[Batch]:
     # AlphaFold-Multimer computes pseudo-beta atoms itself, which must give the same.
     beta = pseudo_beta(batch.template_aatype, atoms)
     batch = replace(batch, template_all_atom_positions=atoms, template_pseudo_beta=beta)
-    return [with_tensors_changed(lambda tensor: tensor.to(device), batch)] * PASSES
+    return [with_tensors_changed(lambda tensor: tensor.to(device), batch)] * FIXED_RECYCLING_ITERATIONS
 
 
 def compare_runs(
@@ -200,7 +202,7 @@ def compare_runs(
     is_cpu = batches[0].aatype.device.type == "cpu"
     runs, checks = dict[str, Run](), list[Check]()
     if is_cpu:
-        runs[EXACT] = _in_float64(network, batches)
+        runs[EXACT_RUN_NAME] = _in_float64(network, batches)
     for dtype in dtypes:
         name = dtype_name(dtype)
         runs[name] = run_network(network, batches, dtype)
@@ -209,12 +211,12 @@ def compare_runs(
         for dtype in dtypes:
             if dtype == torch.float16:
                 continue  # DeepMind's program has no such mode
-            name = f"{dtype_name(dtype)}, {DEEPMIND}"
+            name = f"{dtype_name(dtype)}, {DEEPMIND_RUN_NAME}"
             try:
                 runs[name] = run_with_recycling(network.state_dict(), preset, batches, dtype, python)
             except SearchError as error:
-                checks.append(Check(name=f"{FIXED}: {name}", holds=False, details=f"{error}; {MISSING}"))
-    exact = runs.get(EXACT, runs.get("float32, plain PyTorch"))
+                checks.append(Check(name=f"{FIXED_INPUT_NAME}: {name}", holds=False, details=f"{error}; {MISSING}"))
+    exact = runs.get(EXACT_RUN_NAME, runs.get("float32, plain PyTorch"))
     if exact is None:
         raise ValueError("float32 must be among the dtypes")
     checks += _float32(runs, exact) if "float32" in runs else []
@@ -228,9 +230,11 @@ def _float32(runs: dict[str, Run], exact: Run) -> list[Check]:
     noise = {name: largest_deviation(value, exact.outputs[name]) for name, value in plain.outputs.items()}
     allowed = {name: max(TOLERANCE, NOISE_FACTOR * each) for name, each in noise.items()}
     other_runs = {"plain PyTorch" if exact is plain else "float64": exact}
-    if (deepmind_run := runs.get(f"float32, {DEEPMIND}")) is not None:
-        other_runs[DEEPMIND] = deepmind_run
-    return [_equal(run, other, allowed, f"{FIXED}: float32 and {name}") for name, other in other_runs.items()]
+    if (deepmind_run := runs.get(f"float32, {DEEPMIND_RUN_NAME}")) is not None:
+        other_runs[DEEPMIND_RUN_NAME] = deepmind_run
+    return [
+        _equal(run, other, allowed, f"{FIXED_INPUT_NAME}: float32 and {name}") for name, other in other_runs.items()
+    ]
 
 
 def _equal(run: Run, other: Run, allowed: dict[str, float], name: str) -> Check:
@@ -258,13 +262,13 @@ def _half(runs: dict[str, Run], exact: Run, name: str) -> Check:
         )
         ratio = error / max(peer_error, TOLERANCE)
         worst = float(np.maximum(worst, ratio))
-        if not ratio <= HALF_FACTOR and output not in SCORES:
+        if not ratio <= MAX_HALF_ERROR_FACTOR and output not in SCORES:
             outputs_beyond.append(f"{output} ({error:.1e}, theirs {peer_error:.1e})")
     names = " and ".join(key.removeprefix(f"{name}, ") for key in peer_runs)
     details = f"error at most {worst:.2f} times the error of {names}"
     if outputs_beyond:
-        details += f"; more than {HALF_FACTOR:g} times: {', '.join(outputs_beyond)}"
-    return Check(name=f"{FIXED}: {name}", holds=not outputs_beyond, details=details)
+        details += f"; more than {MAX_HALF_ERROR_FACTOR:g} times: {', '.join(outputs_beyond)}"
+    return Check(name=f"{FIXED_INPUT_NAME}: {name}", holds=not outputs_beyond, details=details)
 
 
 def _costs(runs: dict[str, Run], exact: Run) -> Table:
@@ -283,7 +287,7 @@ def _costs(runs: dict[str, Run], exact: Run) -> Table:
             ]
         )
     return Table(
-        title=f"{FIXED}: each run compared with the most exact one",
+        title=f"{FIXED_INPUT_NAME}: each run compared with the most exact one",
         columns=("run", "C-alpha RMSD, A", "pLDDT, at most", "PAE, at most, A", "seconds", "peak, MiB"),
         rows=rows,
         note="one run each, next to other programs: times are not a measurement of speed",
@@ -305,7 +309,7 @@ def _outputs(runs: dict[str, Run], exact: Run) -> Table:
         for output, value in exact.outputs.items()
     ]
     return Table(
-        title=f"{FIXED}: largest deviation of every output, relative to its largest value",
+        title=f"{FIXED_INPUT_NAME}: largest deviation of every output, relative to its largest value",
         columns=("output", *others, "largest value"),
         rows=rows,
         note=f"{POSITIONS} is compared without superposition",
@@ -360,7 +364,7 @@ def verify(
             check, table = check_published(network, expected, DTYPES[name], name)
             findings.checks.append(check)
             findings.tables.append(table)
-    say(f"running {FIXED}")
+    say(f"running {FIXED_INPUT_NAME}")
     batches = fixed_batches(preset, target_device)
     comparison = compare_runs(network, preset, batches, [DTYPES[name] for name in dtypes], python=python)
     findings.checks += comparison.checks
