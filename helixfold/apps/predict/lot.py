@@ -302,7 +302,7 @@ class TargetRun:
             write_coverage(self.directory, alignment_of(self.features), self._alignment_depth)
 
     def _write_timings(self, prediction: Prediction) -> None:
-        """Write timings.json, but for many predictions only every few seconds."""
+        """Write timings.json; with many predictions, only every few seconds."""
         # The file has entries for all predictions, so it is not rewritten for each of thousands.
         if time.monotonic() >= self._next_timings_write:
             timings = {**self._facts, "stages": self.stages.table(running=True)}

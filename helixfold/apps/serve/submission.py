@@ -151,7 +151,7 @@ def read_submissions(
     """Read a sequence, with colons between the chains of a complex, or FASTA records; return a submission for each.
 
     A submission is named by the FASTA header, or by `name` if there is one sequence; with several records, `name`
-    precedes their own names. Without both names, it is "protein". `files` require that there is one sequence. Raise
+    precedes their own names. Without both names, it is "protein". `files` need exactly one sequence. Raise
     `InputError` for a text that `helixfold predict` does not accept, and for invalid options.
     """
     if len(text) > MAX_SEQUENCE_TEXT:
