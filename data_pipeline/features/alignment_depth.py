@@ -1,4 +1,7 @@
-"""Measure the depth of an MSA: its rows, its effective rows, and the rows that cover each residue."""
+"""Measure the depth of an MSA: its rows, its effective rows, and the rows that cover each residue.
+
+`SAME_ROW_IDENTITY` is the fraction of equal columns from which two rows count as one effective row.
+"""
 
 from dataclasses import dataclass
 
@@ -18,7 +21,11 @@ _LETTER_BITS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class AlignmentDepth:
-    """Row counts of an MSA; the target is one of the rows and covers all residues."""
+    """Row counts of an MSA; the target is one of the rows and covers all residues.
+
+    A row counts as 1 / n effective rows, where n rows, including itself, are at least 80 % identical to it.
+    `coverage` and `effective_coverage` count the rows and the effective rows with a residue in each column.
+    """
 
     rows: int
     effective_rows: float  # each row counts as 1 / n, where n rows (including itself) are at least 80 % identical to it
@@ -30,13 +37,16 @@ def alignment_depth(msa: Int8[np.ndarray, "n r"], most_comparisons: int = _MAX_C
     """Measure the depth of an MSA without duplicate rows, with the residue types of `Features`.
 
     Effective rows are exact up to about 5,000 rows of 300 residues. For deeper alignments, they are estimated from
-    evenly spaced rows, so that comparing these with all rows takes at most `most_comparisons` of 64 columns.
+    evenly spaced rows, each of which is compared with all rows. This takes at most `most_comparisons` comparisons of 64
+    columns of two rows, unless one evenly spaced row needs more.
     """
     n, r = msa.shape
     present = msa != GAP
-    words = -(-r // 64)
-    sampled = np.unique(np.linspace(0, n - 1, min(n, max(1, most_comparisons // (n * words)))).round().astype(np.int64))
-    weights = 1 / _alike(msa, sampled)
+    words_per_row = -(-r // 64)
+    sampled = np.unique(
+        np.linspace(0, n - 1, min(n, max(1, most_comparisons // (n * words_per_row)))).round().astype(np.int64)
+    )
+    weights = 1 / _similar_row_counts(msa, sampled)
     return AlignmentDepth(
         rows=n,
         effective_rows=float(weights.mean() * n),
@@ -46,7 +56,7 @@ def alignment_depth(msa: Int8[np.ndarray, "n r"], most_comparisons: int = _MAX_C
     )
 
 
-def _alike(msa: Int8[np.ndarray, "n r"], sampled: Int[np.ndarray, " m"]) -> Int[np.ndarray, " m"]:
+def _similar_row_counts(msa: Int8[np.ndarray, "n r"], sampled: Int[np.ndarray, " m"]) -> Int[np.ndarray, " m"]:
     """Count the rows that are at least 80 % identical to each sampled row, including itself."""
     # Pack each bit of the letters of 64 columns into one word, so a few operations compare 64 residues.
     letters = [_packed((msa >> bit) & 1) for bit in range(_LETTER_BITS)]

@@ -26,21 +26,21 @@ from data_pipeline.io.npz import read_npz
 from data_pipeline.residues import HHBLITS_TO_OUR_AATYPE
 from data_pipeline.search.process import run_program, working_directory
 
-_MAX_BYTES: Final = 4 * 2**30
+_MAX_FILE_BYTES: Final = 4 * 2**30
 # Converting real features takes less memory than three times the file size, and less than a second per 100 MB.
-_MEMORY: Final = 256 * 2**20
-_MEMORY_FACTOR: Final = 4
-_SECONDS: Final = 5
-_BYTES_PER_SECOND: Final = 2 * 10**7
+_BASE_MEMORY_BYTES: Final = 256 * 2**20
+_MEMORY_PER_FILE_BYTE: Final = 4
+_BASE_CPU_SECONDS: Final = 5
+_FILE_BYTES_PER_CPU_SECOND: Final = 2 * 10**7
 _MAX_DIMENSIONS: Final = 4
-_MAX_DIMENSION: Final = 2**31
+_MAX_DIMENSION_SIZE: Final = 2**31
 # NumPy starts one thread per core, and the stacks of all threads count as memory of the process.
-_CODE: Final = (
+_CHILD_CODE: Final = (
     "import os, sys; sys.path[:] = sys.argv[3:]; "
     "os.environ.update(dict.fromkeys(('OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS', 'OMP_NUM_THREADS'), '1')); "
     f"import {__name__} as child; child.convert(*sys.argv[1:3])"
 )
-_NUMBERS: Final = re.compile(r"b1|[iu][1248]|f[248]")
+_NUMBER_TYPE_CODES: Final = re.compile(r"b1|[iu][1248]|f[248]")
 
 
 def features_from_pickle(path: Path) -> Features:
@@ -50,7 +50,7 @@ def features_from_pickle(path: Path) -> Features:
     """
     with working_directory() as directory:
         output = directory / "features.npz"
-        command = [sys.executable, "-I", "-X", "utf8", "-c", _CODE, str(path), str(output), *sys.path]
+        command = [sys.executable, "-I", "-X", "utf8", "-c", _CHILD_CODE, str(path), str(output), *sys.path]
         try:
             problem = os.fsdecode(run_program(command, timeout=None, directory=Path()).stdout)
         except SearchError as error:
@@ -63,11 +63,17 @@ def features_from_pickle(path: Path) -> Features:
 
 
 def convert(path: str, output: str) -> None:
-    """Set limits on this process, then write the features in a pickle as `.npz`, or print an error message."""
+    """Convert the pickle at `path` to an `.npz` at `output`, or print an error message to standard output.
+
+    It first limits memory, CPU time and core dumps of its own process, so it only runs in a child process.
+    """
     try:
-        content = read_file(path, _MAX_BYTES)
-        _limit(resource.RLIMIT_DATA, _MEMORY + _MEMORY_FACTOR * len(content))
-        _limit(resource.RLIMIT_CPU, int(time.process_time()) + _SECONDS + len(content) // _BYTES_PER_SECOND)
+        content = read_file(path, _MAX_FILE_BYTES)
+        _limit(resource.RLIMIT_DATA, _BASE_MEMORY_BYTES + _MEMORY_PER_FILE_BYTE * len(content))
+        _limit(
+            resource.RLIMIT_CPU,
+            int(time.process_time()) + _BASE_CPU_SECONDS + len(content) // _FILE_BYTES_PER_CPU_SECOND,
+        )
         _limit(resource.RLIMIT_CORE, 0)
         np.savez(output, allow_pickle=False, **_features(path, content))
     except InputError as error:
@@ -136,10 +142,14 @@ class _Array:
             if len(shape) != 1 or not isinstance(raw, list) or not all(isinstance(item, bytes | str) for item in raw):
                 raise TypeError("an array of objects other than bytes or text")
             return raw
-        if not isinstance(dtype.code, str) or not _NUMBERS.fullmatch(dtype.code) or dtype.order not in ("<", ">", "|"):
+        if (
+            not isinstance(dtype.code, str)
+            or not _NUMBER_TYPE_CODES.fullmatch(dtype.code)
+            or dtype.order not in ("<", ">", "|")
+        ):
             raise TypeError(f"an array of {dtype.order}{dtype.code}")
         kind = np.dtype(dtype.order + dtype.code)
-        if not all(isinstance(size, int) and 0 <= size < _MAX_DIMENSION for size in shape):
+        if not all(isinstance(size, int) and 0 <= size < _MAX_DIMENSION_SIZE for size in shape):
             raise ValueError("an array of impossible shape")
         if not isinstance(raw, bytes | bytearray) or len(raw) != math.prod(shape) * kind.itemsize:
             raise ValueError(f"the data of an array do not fit its shape {shape}")

@@ -1,6 +1,7 @@
 """Merge the features of the chains of a complex, with paired rows side by side and other rows in blocks.
 
-AlphaFold-Multimer (Evans et al. 2022), Suppl. Sec. 7.2, with the limits of AlphaFold 2.3.
+AlphaFold-Multimer (Evans et al. 2022), Suppl. Sec. 7.2, with the limits of AlphaFold 2.3: `MAX_ROWS` alignment rows of
+each chain, at most half of them paired, and `MAX_TEMPLATES` templates of each chain.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ MAX_TEMPLATES = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Chain:
-    """A chain of a complex: its name, its features, and its rows for pairing with other chains.
+    """A chain of a complex: its name (chain ID), its features, and its rows for pairing with other chains.
 
     `pairing` has rows to be paired by species, or rows that a search has already paired, which all chains must have in
     equal number. Without it, only the chain itself is paired.
@@ -39,7 +40,12 @@ class ComplexFeatures:
     """Features of a complex, from which the model's inputs are sampled; names are AlphaFold-Multimer's.
 
     Chains with the same sequence are neighbours, ordered by the first occurrence of the sequence; residues are numbered
-    within each chain. Axes: `r` residues of all chains, `n` rows of the MSA, `t` templates.
+    within each chain. Axes: `r` residues of all chains, `n` rows of the MSA, `t` template slots.
+
+    `asym_id` numbers the chains, `entity_id` the distinct sequences and `sym_id` the chains of each sequence, all from
+    1. `paired_rows` is the number of paired rows; these are first in `msa`, and row 0 is the complex itself.
+    `bert_mask` is False in the columns of other chains next to a block of unpaired rows. `template_names` has the names
+    in the slots of each chain; `template_spans_chains` is True for slots whose template shows how chains are arranged.
     """
 
     chain_names: tuple[str, ...]  # by `asym_id` - 1
@@ -63,7 +69,7 @@ class ComplexFeatures:
 
 @dataclass(frozen=True, kw_only=True)
 class ChainNumbers:
-    """The chain numbers of each residue, from 1; see `ComplexFeatures`."""
+    """The numbers of each residue's chain, sequence and copy of this sequence, from 1; see `ComplexFeatures`."""
 
     asym_id: Int[np.ndarray, "r"]
     entity_id: Int[np.ndarray, "r"]
@@ -88,8 +94,10 @@ def complex_features(
     """Return the features of a complex of these chains.
 
     Chains with different sequences are paired by species, or as paired by a search; chains with the same sequence are
-    side by side row by row. Slots without a template are zeros. Raise `InputError` without chains, if chains with
-    the same sequence have different alignments, or if chains have different numbers of rows paired by a search.
+    side by side row by row. `max_rows` limits the non-empty rows of each chain, and half of it the paired rows;
+    `max_templates` is the number of template slots, which are zeros without a template. Raise `InputError` without
+    chains, if chains with the same sequence have different alignments, or if only some chains have rows paired by a
+    search or their numbers differ.
     """
     if not chains:
         raise InputError("a complex must have at least one chain")
@@ -176,8 +184,9 @@ def _paired(chains: Sequence[Chain], rows: Sequence[_Rows]) -> list[_Rows]:
 
 
 def paired_rows(chains: Sequence[Chain]) -> list[PairedRows]:
-    """Return the paired rows of each chain, from a search or paired by species.
+    """Return the paired rows of each chain, as paired by a search, or else paired by species.
 
+    For the latter, a chain without rows for pairing only has itself.
     Raise `InputError` if only some of the chains have rows paired by a search, or different numbers of them.
     """
     before = [chain.pairing for chain in chains if isinstance(chain.pairing, PairedRows)]

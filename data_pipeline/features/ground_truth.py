@@ -1,6 +1,7 @@
 """Ground truth for the losses: the observed atoms of a chain in both atom layouts, with alternative atom names.
 
-The losses compute frames and torsion angles from these atoms on the device.
+The losses compute frames and torsion angles from these atoms on the device. Atoms that a rotation of a planar group by
+180 degrees exchanges are ambiguous: `ATOM14_ALTERNATIVE` has the slot of the other name of each atom.
 """
 
 from dataclasses import dataclass
@@ -49,7 +50,8 @@ class GroundTruth:
     """Labels of the residues of one crop, with AlphaFold's names; positions are in Å.
 
     A mask whose name has both `gt` and `exists` is 1 where the atom was observed; one with only `exists` is 1 where the
-    residue type has the atom.
+    residue type has the atom. Arrays with `alt` have the names of ambiguous atoms exchanged. `pseudo_beta` is the
+    position of C-beta, or of C-alpha for glycine.
     """
 
     aatype: Int32[np.ndarray, "r"]  # the true residue types, for which the model's input may have X

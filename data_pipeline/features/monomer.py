@@ -33,7 +33,10 @@ def monomer_features(
 
 
 def numbered(features: Features, fragment: str) -> Features:
-    """Return the features of fragments of a longer chain, such as 1-100,150-200, with its residue numbers."""
+    """Return features whose residue index has the numbers of a fragment such as 1-100,150-200, minus 1.
+
+    The features only have the residues of the fragment; with "", they are returned unchanged.
+    """
     if not fragment:
         return features
     return replace(features, residue_index=np.array(fragment_numbers(fragment), np.int32) - 1)

@@ -1,4 +1,7 @@
-"""Merge alignments into one MSA of residue types."""
+"""Merge alignments into one MSA of residue types.
+
+`LETTER_TYPES` has the residue type of each ASCII code: 0..19, 20 for unknown letters and 21 for a gap.
+"""
 
 from collections.abc import Sequence
 
@@ -18,7 +21,7 @@ _CHUNK_ROWS = 2**14  # rows copied at a time, to avoid a full copy of a deep ali
 
 
 def single_sequence(sequence: str) -> Alignment:
-    """Return an alignment with the target sequence as its only row."""
+    """Return an alignment with the target sequence as its only row, which is named "query"."""
     letters = np.frombuffer(sequence.encode("ascii"), np.uint8)[None]
     return Alignment(names=("query",), letters=letters, deletion_matrix=np.zeros(letters.shape, np.int8))
 

@@ -18,7 +18,7 @@ from data_pipeline.residues import GAP
 
 # A UniProt entry, "tr|A0A146SKV9|A0A146SKV9_FUNHE"; an isoform number may follow the accession, and a number the
 # species.
-_UNIPROT = re.compile(r"(?:tr|sp)\|[A-Za-z0-9]{6,10}(?:_\d)?\|[A-Za-z0-9]+_([A-Za-z0-9]{1,5})(?:_\d+)?")
+_UNIPROT_ROW_NAME = re.compile(r"(?:tr|sp)\|[A-Za-z0-9]{6,10}(?:_\d)?\|[A-Za-z0-9]+_([A-Za-z0-9]{1,5})(?:_\d+)?")
 # Species with more rows than this for a chain are left out, because pairing them would be a guess.
 _MAX_ROWS = 600
 
@@ -28,7 +28,7 @@ def species_of(name: str) -> str:
 
     A residue range after a slash is ignored.
     """
-    match = _UNIPROT.fullmatch(name.strip().partition("/")[0])
+    match = _UNIPROT_ROW_NAME.fullmatch(name.strip().partition("/")[0])
     return match.group(1) if match else ""
 
 
@@ -36,7 +36,8 @@ def species_of(name: str) -> str:
 class PairedRows:
     """Rows of a chain that are already paired with the rows of the same index of the other chains.
 
-    Row 0 is the chain itself; a row consists of gaps if the chain is not part of the pair.
+    Residue types are the same as in `Features.msa`. Row 0 is the chain itself; a row consists of gaps if the chain is
+    not part of the pair.
     """
 
     msa: Int[np.ndarray, "n r"]
@@ -47,7 +48,8 @@ class PairedRows:
 class PairingRows:
     """Alignment of a chain with rows to be paired by species with other chains; row 0 is the chain itself.
 
-    Residue types are the same as in `Features.msa`. `species` is "" for row 0 and for rows of unknown species.
+    Residue types are the same as in `Features.msa`. `species` has UniProt's species code of each row, "" for row 0 and
+    for rows of unknown species.
     """
 
     msa: Int[np.ndarray, "n r"]
@@ -56,7 +58,7 @@ class PairingRows:
 
     @classmethod
     def of(cls, sequence: str, alignment: Alignment) -> "PairingRows":
-        """Return the rows of an alignment of a chain without duplicates, with the species from their names."""
+        """Return the chain itself and the rows of its alignment, without duplicates, with species from their names."""
         parts = [single_sequence(sequence), alignment]
         names = [name for part in parts for name in part.names]
         unique = unique_rows(parts)
@@ -78,8 +80,9 @@ def pair_rows(chains: Sequence[PairingRows]) -> Int[np.ndarray, "p c"]:
     """Return the indices of paired rows: pair p has one row index per chain, or -1 for chains without a row.
 
     Rows of a species that occurs in at least two chains are paired in the order of their similarity to the chain, up to
-    the number of rows in the chain with the fewest. Row 0 pairs the chains themselves. Pairs of all chains come next,
-    and pairs of fewer chains later; pairs of equally many chains have the order of the alignments.
+    the number of rows in the chain with the fewest. Species with more than 600 rows for a chain are left out. Pair 0 is
+    the chains themselves. Pairs of all chains come next, and pairs of fewer chains later; pairs of equally many chains
+    are sorted by the absolute product of their row indices, so by their places in the alignments.
     """
     rows_by_species = [_by_species(chain) for chain in chains]
     by_count: dict[int, list[Int[np.ndarray, "c"]]] = defaultdict(list)

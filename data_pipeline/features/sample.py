@@ -1,4 +1,7 @@
-"""Input of the model for one recycling iteration, sampled from the features of a target."""
+"""Input of the model for one recycling iteration, sampled from the features of a target.
+
+`SAMPLE_AXES` has the named axes of each field of a `Sample`, such as "sr", without axes of fixed size.
+"""
 
 from dataclasses import dataclass
 from typing import get_type_hints
@@ -11,7 +14,10 @@ from jaxtyping import Float, Int
 class Sample:
     """Input of the model for one recycling iteration, without a batch axis; names are AlphaFold's (Suppl. Table 1).
 
-    Residue types in `true_msa` and `extra_msa` are 0..20, 21 for gaps and 22 for masked residues. `t` may be 0.
+    Axes: `r` residues, `s` MSA rows (cluster centres), `e` extra MSA rows, `t` templates, which may be 0. Residue types
+    in `true_msa` (before BERT masking) and `extra_msa` are 0..20, 21 for gaps and 22 for masked residues. `bert_mask`
+    is 1 where the masked-MSA head must predict the residue. `template_pseudo_beta` (Å) is C-beta, or C-alpha for
+    glycine.
     """
 
     aatype: Int[np.ndarray, "r"]

@@ -1,4 +1,8 @@
-"""Features of a target, from which the model's inputs are sampled, and their `.npz` file."""
+"""Features of a target, from which the model's inputs are sampled, and their `.npz` file.
+
+`FEATURE_AXES` has the axes of each numeric array: `r` residues, `n` MSA rows, `t` templates, or a size. `REAL_NUMBERS`
+names the arrays of floating-point numbers.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -35,7 +39,10 @@ class Features:
     """Features of one target, from which the model's inputs are sampled: sequence, MSA and templates.
 
     Names are AlphaFold's; `features.npz` contains these arrays. Axes: `r` residues, `n` MSA rows, `t` templates.
-    Residue types are 0 to 19, 20 for unknown, and in the MSA and templates 21 for a gap.
+    Residue types are 0 to 19, 20 for unknown, and in the MSA and templates 21 for a gap. `residue_index` counts from 0.
+    `deletion_matrix` has the number of residues of a row before each column that the target lacks. Template positions
+    are in Å. `template_domain_names` are names such as 1abc_A, and `template_sum_probs` is hhsearch's sum of
+    probabilities, or 0 for other searches.
     """
 
     domain_name: str  # name of the target
@@ -80,7 +87,7 @@ class Features:
 
 
 def array_shape(axes: tuple[str | int, ...], sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """Return the shape of an array of `FEATURE_AXES` from the sizes of its axes."""
+    """Return the shape of an array from its axes, as in `FEATURE_AXES`, and the sizes of the named ones."""
     return tuple(axis if isinstance(axis, int) else sizes[axis] for axis in axes)
 
 
@@ -91,12 +98,15 @@ def write_arrays(path: str | PathLike[str], arrays: Mapping[str, np.ndarray]) ->
 
 
 def advised(problem: str | None) -> str | None:
-    """Return a problem of a feature file with advice, or None for a valid file."""
+    """Return a message about a feature file with advice to create it again, or None if `problem` is None."""
     return problem and f"{problem}; create the features again"
 
 
 def shape_problem(arrays: Mapping[str, np.ndarray]) -> str | None:
-    """Return a message if the types and shapes of arrays are not valid for features, else None."""
+    """Return a message if the types and shapes of arrays are not valid for features, else None.
+
+    An array that is missing, or that is not a feature, is a problem too.
+    """
     axes_of = _STRING_AXES | FEATURE_AXES
     if missing := [name for name in axes_of if name not in arrays]:
         return f"{', '.join(missing)} missing"
@@ -117,7 +127,10 @@ def shape_problem(arrays: Mapping[str, np.ndarray]) -> str | None:
 
 
 def value_problem(arrays: Mapping[str, np.ndarray]) -> str | None:
-    """Return a message if the values of arrays with valid shapes are not valid for features, else None."""
+    """Return a message if the values of arrays with valid shapes are not valid for features, else None.
+
+    They must be in range and finite, and consistent with the sequence; `residue_index` must increase.
+    """
     for name, highest in (("aatype", UNKNOWN), ("msa", GAP), ("template_aatype", GAP)):
         array = arrays[name]
         if array.size and (array.min() < 0 or array.max() > highest):

@@ -24,7 +24,11 @@ class TemplateFeatures(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class AlignedTemplate:
-    """A template aligned to the target; at positions without a residue, the type is a gap and all masks are 0."""
+    """A template aligned to the target; at positions without a residue, the type is a gap and all masks are 0.
+
+    `name` is entry and chain, such as 1abc_A, and positions are in Å. `sum_probs` is hhsearch's sum of probabilities, 0
+    for other searches.
+    """
 
     name: str  # entry and chain, "1abc_A"
     sum_probs: float  # hhsearch's sum of probabilities, 0 for other searches
@@ -39,7 +43,7 @@ def aligned_template(
     """Return a template from a chain and its alignment to the target.
 
     `residues` has the index in `chain` of each target residue's partner, or -1. `letters` has the template residue in
-    the alignment at each target residue, or '-'; these residues may be unknown in the structure file. AlphaFold 2,
+    the alignment at each target residue, or '-'. Residue types are from `letters`, and atoms from `chain`. AlphaFold 2,
     Suppl. Sec. 1.2.3 and Table 1.
     """
     r = len(residues)

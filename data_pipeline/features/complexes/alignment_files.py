@@ -1,4 +1,8 @@
-"""Find the alignments of the chains of a complex among the files and directories of --msa."""
+"""Find the alignments of the chains of a complex among the files and directories of --msa.
+
+`FILE_OF_CHAIN` and `FILE_OF_TARGET` are patterns of file names for error messages. `PAIRED` is the ending, before the
+suffix, of the names of files with paired rows.
+"""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -21,22 +25,28 @@ from data_pipeline.parse.fasta import file_names
 from data_pipeline.parse.text_files import read_lines
 
 A3M_SUFFIXES = (".a3m", ".a3m.gz")
-NAMES_OF_CHAINS, NAMES = "<name>_<chain>.a3m", "<name>.a3m"  # names of alignments in error messages
+FILE_OF_CHAIN, FILE_OF_TARGET = "<name>_<chain>.a3m", "<name>.a3m"
 PAIRED = ".paired"  # before the suffix of files with paired rows
 
 
 def is_complex_a3m(path: Path) -> bool:
-    """Return whether a file is ColabFold's alignment of several chains."""
+    """Return whether the first line of a plain or gzip file is ColabFold's header for several chains."""
     return is_complex_header(next(read_lines(path, MAX_ALIGNMENT_BYTES), b"").rstrip(b"\0 "))
 
 
 def complex_of_a3m(path: Path, name: str, chain_ids: Sequence[str]) -> ComplexInput:
-    """Return the complex in ColabFold's alignment of all its chains."""
+    """Return the complex in ColabFold's alignment of all its chains, which gets `name` and `chain_ids`.
+
+    Without IDs, the chains are named A, B and so on.
+    """
     return ComplexInput(target=read_complex_a3m(path).target(name, chain_ids), a3m=path)
 
 
 def require_directories(msa: Sequence[Path], example: str) -> None:
-    """Raise `InputError` unless all paths are directories, which several targets need."""
+    """Raise `InputError` unless all paths of --msa are directories, which several targets need.
+
+    `example` is a file name in such a directory, for the message.
+    """
     for path in msa:
         if not os.path.isdir(path):
             raise InputError(
@@ -45,7 +55,9 @@ def require_directories(msa: Sequence[Path], example: str) -> None:
 
 
 def with_alignments(complex_input: ComplexInput, msa: Sequence[Path], *, only: bool) -> ComplexInput:
-    """Return a complex with the alignments in `msa`, which are read to check them.
+    """Return a complex with the alignments in the files and directories `msa`, which are read to check them.
+
+    `only` is whether the complex is the only target; with other targets, `msa` must only have directories.
 
     A directory has the alignments by chain, as <name>_<chain>.a3m or <name>/<chain>.a3m, with paired rows in files that
     end in .paired.a3m; or AlphaFold's search results in <name>/msas/<chain> or <name>/<chain>, and for a single target
@@ -54,7 +66,7 @@ def with_alignments(complex_input: ComplexInput, msa: Sequence[Path], *, only: b
     alignments.
     """
     if not only:
-        require_directories(msa, NAMES_OF_CHAINS)
+        require_directories(msa, FILE_OF_CHAIN)
     for path in msa:
         if os.path.isdir(path):
             complex_input = _with_directory(complex_input, path, only=only)

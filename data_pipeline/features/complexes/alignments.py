@@ -24,8 +24,8 @@ PairMode = Literal["unpaired_paired", "paired", "unpaired"]
 class EntityAlignment:
     """Alignments of one sequence of a complex; the first row of each is the sequence itself, and None means no rows.
 
-    Rows are paired either by a search (`paired`, with the same number of rows for all sequences) or by species
-    (`uniprot`). Raise `InputError` if both are present.
+    Rows are paired either by a search (`paired`, with the same number of rows for all sequences) or by the species in
+    the row names (`uniprot`); the constructor raises `InputError` if both are present.
     """
 
     sequence: str
@@ -39,7 +39,10 @@ class EntityAlignment:
             raise InputError("rows paired by a search cannot be combined with rows to be paired by species")
 
     def in_mode(self, mode: PairMode) -> "EntityAlignment":
-        """Return the alignments with only the rows of a mode; raise `InputError` for an unknown mode."""
+        """Return the alignments with only the rows of a mode; raise `InputError` for an unknown mode.
+
+        In the mode "unpaired", rows paired by a search are replaced by the sequence itself.
+        """
         if mode not in get_args(PairMode):
             raise InputError(f"the pair mode must be one of {', '.join(get_args(PairMode))}, got '{mode}'")
         alone = single_sequence(self.sequence)
@@ -52,7 +55,7 @@ class EntityAlignment:
 
 
 def chains_of(target: ComplexTarget, alignments: Iterable[EntityAlignment], mode: PairMode) -> list[Chain]:
-    """Return the chains of a complex with their features, from the alignments of its sequences.
+    """Return the chains of a complex with their features, from the alignments of its distinct sequences.
 
     Rows paired by a search, and the other rows of such a complex, are used unchanged, including duplicates, as in
     ColabFold. Otherwise duplicates are removed, and rows are paired by species, as in AlphaFold. Raise `InputError` if

@@ -10,9 +10,9 @@ from data_pipeline.io.json_files import read_json
 from data_pipeline.parse.csv_table import table_record
 from data_pipeline.parse.fasta import FastaRecord, target_name_problem
 
-_ADVICE = "expected an input file of AlphaFold 3 or AlphaFold Server"
+_EXPECTED_FILE = "expected an input file of AlphaFold 3 or AlphaFold Server"
 # Keys of a protein that AlphaFold 2 cannot read, or that other options pass.
-_UNREAD = {
+_REJECTED_KEYS = {
     "modifications": "modified residues cannot be predicted; remove them",
     "unpairedMsa": "pass its alignment with --msa",
     "unpairedMsaPath": "pass its alignment with --msa",
@@ -25,14 +25,15 @@ _UNREAD = {
 def read_alphafold3_targets(path: Path, problems: InputProblems) -> list[FastaRecord | ComplexTarget]:
     """Return the targets of a file: one input of AlphaFold 3, or the list of jobs of AlphaFold Server.
 
-    Seeds are not read. Raise `InputError` for a file of another form. Jobs with molecules other than proteins, modified
-    residues, or alignments and templates of their own are added to `problems`.
+    A job of one chain is a `FastaRecord`, and its chain ID is dropped; other jobs are a `ComplexTarget`. Seeds are not
+    read. Raise `InputError` for a file of another form. Jobs with an invalid name or sequence, molecules other than
+    proteins, modified residues, or alignments and templates of their own are left out and added to `problems`.
     """
-    content = read_json(path, _ADVICE)
+    content = read_json(path, _EXPECTED_FILE)
     targets: list[FastaRecord | ComplexTarget] = []
     for job in content if isinstance(content, list) else [content]:
         if not isinstance(job, dict) or not isinstance(job.get("sequences"), list) or not job["sequences"]:
-            raise InputError.at(path, f"a job has no list of sequences; {_ADVICE}")
+            raise InputError.at(path, f"a job has no list of sequences; {_EXPECTED_FILE}")
         name = str(job.get("name", ""))
         with problems.collected(name):
             targets.append(_target(path, name, job["sequences"]))
@@ -48,7 +49,7 @@ def _target(path: Path, name: str, entities: list[Any]) -> FastaRecord | Complex
         kind, protein = next(iter(entity.items())) if isinstance(entity, dict) and entity else ("nothing", None)
         if kind not in ("protein", "proteinChain") or not isinstance(protein, dict):
             raise InputError.at(path, f"has '{printable(str(kind))}'; only proteins can be predicted", record=name)
-        for key, problem in _UNREAD.items():
+        for key, problem in _REJECTED_KEYS.items():
             if protein.get(key):
                 raise InputError.at(path, f"a protein has {key}; {problem}", record=name)
         record = table_record(path, 1, name, str(protein.get("sequence", "")))

@@ -1,4 +1,8 @@
-"""Names of the chains of a complex, as in mmCIF and PDB files."""
+"""Names of the chains of a complex, as in mmCIF and PDB files.
+
+`ONLY_CHAIN` is the name of the chain of a single-chain target, `PDB_CHAIN_IDS` has the 62 names in PDB files, and
+`MAX_CHAINS` is the number of default names.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -13,8 +17,8 @@ ONLY_CHAIN = "A"
 PDB_CHAIN_IDS = ascii_uppercase + ascii_lowercase + digits
 # Chain names in mmCIF files of the Protein Data Bank.
 _CHAIN_ID = re.compile(r"[A-Za-z0-9]{1,4}")
-_MAX_DEFAULT = 3  # letters
-MAX_CHAINS = len(PDB_CHAIN_IDS) + sum(len(ascii_uppercase) ** length for length in range(2, _MAX_DEFAULT + 1))
+_MAX_DEFAULT_LETTERS = 3
+MAX_CHAINS = len(PDB_CHAIN_IDS) + sum(len(ascii_uppercase) ** length for length in range(2, _MAX_DEFAULT_LETTERS + 1))
 
 
 def default_chain_ids(count: int) -> tuple[str, ...]:
@@ -25,7 +29,7 @@ def default_chain_ids(count: int) -> tuple[str, ...]:
     """
     if count > MAX_CHAINS:
         raise InputError(f"got {count:,} chains; the maximum is {MAX_CHAINS:,}")
-    longer = (_longer_ids(length) for length in range(2, _MAX_DEFAULT + 1))
+    longer = (_longer_ids(length) for length in range(2, _MAX_DEFAULT_LETTERS + 1))
     return tuple(islice(chain(PDB_CHAIN_IDS, *longer), count))
 
 
@@ -56,7 +60,7 @@ def require_pdb_chain_ids(ids: Sequence[str]) -> None:
 
 
 def valid_chain_ids(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of chains, or others if not all of them are different names that `check_chain_ids` accepts."""
+    """Return the names of chains, or the default names for all if `check_chain_ids` rejects one or two are equal."""
     try:
         check_chain_ids(names, len(names))
     except InputError:

@@ -1,14 +1,17 @@
-"""Read the chains of a complex from text with colons between chains and `*` before a number of copies."""
+"""Read the chains of a complex from text with colons between chains and `*` before a number of copies.
+
+`CHAIN_SEPARATOR` is the colon, and `COPIES_MARK` the `*`.
+"""
 
 from data_pipeline.features.complexes.chain_ids import MAX_CHAINS
 from data_pipeline.parse.fasta import MAX_RESIDUES, find_invalid_letter
 
-CHAIN_SEPARATOR, COPIES = ":", "*"
+CHAIN_SEPARATOR, COPIES_MARK = ":", "*"
 _MAX_DIGITS = 9
 
 
 class ChainSequenceError(ValueError):
-    """Error for invalid text of a complex, with the index of the invalid letter."""
+    """Error for invalid text of a complex, with the index (from 0) of the invalid letter or chain in the text."""
 
     def __init__(self, index: int, problem: str) -> None:
         super().__init__(problem)
@@ -24,7 +27,7 @@ def split_chains(text: str) -> tuple[str, ...]:
     chains: list[str] = []
     start = residues = 0
     for chain_number, part in enumerate(text.split(CHAIN_SEPARATOR), start=1):
-        sequence, _, copies = part.partition(COPIES)
+        sequence, _, copies = part.partition(COPIES_MARK)
         if not sequence:
             raise ChainSequenceError(start, f"chain {chain_number} is empty; write residues on both sides of ':'")
         if (invalid := find_invalid_letter(sequence)) is not None:

@@ -29,13 +29,16 @@ _HEADER = re.compile(rb"#(\d{1,9}(?:,\d{1,9})*)\t(\d{1,9}(?:,\d{1,9})*)")
 
 @dataclass(frozen=True, kw_only=True)
 class ComplexAlignment:
-    """Alignments of the distinct sequences of a complex, and the number of chains with each sequence."""
+    """Alignments of the distinct sequences of a complex, and the number of chains (`copies`) with each sequence."""
 
     entities: tuple[EntityAlignment, ...]
     copies: tuple[int, ...]
 
     def target(self, name: str, chain_ids: Iterable[str] = ()) -> ComplexTarget:
-        """Return the complex, with chains of the same sequence next to each other."""
+        """Return the complex, with chains of the same sequence next to each other.
+
+        Without `chain_ids`, the chains are named A, B and so on.
+        """
         sequences = [
             each.sequence for each, count in zip(self.entities, self.copies, strict=True) for _ in range(count)
         ]
@@ -43,7 +46,7 @@ class ComplexAlignment:
 
 
 def is_complex_header(line: bytes) -> bool:
-    """Return whether the first line of an a3m is the header of an alignment of several chains."""
+    """Return whether the first line of an a3m is ColabFold's header for several chains, of one or more sequences."""
     match = _HEADER.fullmatch(line)
     return match is not None and (b"," in line or int(match.group(2)) != 1)
 
@@ -57,8 +60,8 @@ def complex_a3m_from_lines(lines: Iterator[bytes], *, path: str | PathLike[str])
     """Return the alignments in the lines of an a3m of ColabFold.
 
     As in ColabFold, rows that repeat an earlier row and its header are left out, and so are rows of only gaps; with a
-    single sequence, no row is paired. Raise `InputError` with `path` if the first line is invalid, or if the rows do
-    not have the lengths in it.
+    single sequence, no row is paired. Raise `InputError` with `path` if the first line is invalid, if the rows do not
+    have the lengths in it, or if two of the distinct sequences are equal.
     """
     first = next(lines, b"").rstrip(b"\0 ")
     lengths, copies = _header(first, path)

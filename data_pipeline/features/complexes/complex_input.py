@@ -1,4 +1,7 @@
-"""A complex to predict, with the user's files and the searches for its other features."""
+"""A complex to predict, with the user's files and the searches for its other features.
+
+`AnyTarget` is a single chain or a complex.
+"""
 
 from dataclasses import dataclass, replace
 from datetime import date
@@ -14,7 +17,11 @@ from data_pipeline.search.plan import SearchPlan
 
 @dataclass(frozen=True, kw_only=True)
 class ChainAlignmentFiles:
-    """The user's alignments of one sequence of a complex; the sequence is the first row of each."""
+    """The user's alignments of one sequence of a complex; the sequence is the first row of each.
+
+    Rows of `paired` are paired with the rows of the same index of the other sequences, and rows of `uniprot` by the
+    species in their names.
+    """
 
     unpaired: tuple[Path, ...] = ()
     paired: Path | None = None  # an a3m with rows paired with the rows of the same index of the other sequences
@@ -23,7 +30,14 @@ class ChainAlignmentFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class ComplexInput:
-    """A complex to predict, with the user's alignments and templates."""
+    """A complex to predict, with the user's alignments and templates.
+
+    `files` and `shared_results` have one entry for each of `target.entities` (the distinct sequences), or are empty;
+    `shared_results` are directories of search results shared with other complexes. `a3m` is ColabFold's alignment of
+    all chains. `templates` are structure files or directories of these for single chains, and `cross_chain_templates`
+    are structure files that show how chains are arranged. `latest_template` limits the release dates of templates in
+    addition to the plan. `as_protein` accepts chains that look like DNA, RNA or three-letter codes.
+    """
 
     target: ComplexTarget
     files: tuple[ChainAlignmentFiles, ...] = ()  # one for each of `target.entities`, or empty
@@ -42,7 +56,7 @@ class ComplexInput:
 
     @property
     def description(self) -> str:
-        """Description in the FASTA file."""
+        """Text after the names in the headers of the FASTA file."""
         return self.target.description
 
     @property
@@ -53,17 +67,17 @@ class ComplexInput:
 
     @property
     def alignments(self) -> tuple[Path, ...]:
-        """All alignment files of single chains or of all chains, without files of rows for pairing."""
+        """Alignment files: ColabFold's alignment of all chains, then the unpaired ones of each sequence."""
         own = [path for each in self.files for path in each.unpaired]
         return tuple(own if self.a3m is None else [self.a3m, *own])
 
     @property
     def paired_alignments(self) -> tuple[Path, ...]:
-        """All files with rows that are paired, or to be paired by species."""
+        """Files of each sequence with rows that are paired, or to be paired by species, without ColabFold's file."""
         return tuple(path for each in self.files for path in (each.paired, each.uniprot) if path is not None)
 
     def files_of(self, entity: Entity) -> ChainAlignmentFiles:
-        """Return the alignment files of one of the sequences."""
+        """Return the alignment files of one of the distinct sequences, empty if the user passed none."""
         return self.files[self.target.entities.index(entity)] if self.files else ChainAlignmentFiles()
 
     def pair_directories(self, results: Path) -> list[Path]:
@@ -79,7 +93,7 @@ class ComplexInput:
         return list(directories.values())
 
     def search_directories(self, results: Path) -> list[Path]:
-        """Return the directory of other results of each sequence: the shared directories, or next to the pairs."""
+        """Return the directory of the single search of each sequence: its shared one, else as in `pair_directories`."""
         return list(self.shared_results) or self.pair_directories(results)
 
     def needed(self, plan: SearchPlan) -> SearchPlan:
@@ -98,7 +112,10 @@ class ComplexInput:
         return plan if needs_homologs else replace(plan, alignments=())
 
     def chain(self, entity: Entity) -> Target:
-        """Return one of the sequences as a single target, named after its first chain."""
+        """Return one of the distinct sequences as a single target, named <complex>_<first chain>.
+
+        It has the unpaired alignment files of the sequence, and the templates of the complex.
+        """
         return Target(
             name=f"{self.name}_{entity.chain_ids[0]}",
             sequence=entity.sequence,

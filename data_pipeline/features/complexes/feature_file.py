@@ -23,10 +23,10 @@ from data_pipeline.io.errors import InputError, printable
 from data_pipeline.io.npz import read_npz
 from data_pipeline.residues import GAP, UNKNOWN
 
-_PREFIX = "residue_gap_"
-_NAMES = ("domain_name", "sequence")  # in both kinds of features
+_RESIDUE_GAP_PREFIX = "residue_gap_"
+_SHARED_ARRAYS = ("domain_name", "sequence")  # in both kinds of features
 # Kind and axes of each array: residues r, MSA rows n, chains c.
-_ARRAYS: dict[str, tuple[str, tuple[str | int, ...]]] = {
+_COMPLEX_ARRAYS: dict[str, tuple[str, tuple[str | int, ...]]] = {
     "chain_names": ("U", ("c",)),
     **dict.fromkeys(("aatype", "residue_index", "asym_id", "entity_id", "sym_id"), ("i", ("r",))),
     **dict.fromkeys(("msa", "deletion_matrix"), ("i", ("n", "r"))),
@@ -38,11 +38,15 @@ _ARRAYS: dict[str, tuple[str, tuple[str | int, ...]]] = {
 }
 # Files of earlier versions lack template names, and most files templates that span chains.
 _TEMPLATE_NAMES, _SPANS_CHAINS = "template_names", "template_spans_chains"
-_FORMS = {**_ARRAYS, _TEMPLATE_NAMES: ("U", ("c", MAX_TEMPLATES)), _SPANS_CHAINS: ("b", (MAX_TEMPLATES,))}
+_ALL_COMPLEX_ARRAYS = {
+    **_COMPLEX_ARRAYS,
+    _TEMPLATE_NAMES: ("U", ("c", MAX_TEMPLATES)),
+    _SPANS_CHAINS: ("b", (MAX_TEMPLATES,)),
+}
 
 
 def save_features(path: str | PathLike[str], features: TargetFeatures) -> None:
-    """Write features as a compressed `.npz`; equal features give equal bytes."""
+    """Write the features of a single chain or a complex as a compressed `.npz`; equal features give equal bytes."""
     if isinstance(features, Features):
         features.save(path)
         return
@@ -57,18 +61,21 @@ def save_features(path: str | PathLike[str], features: TargetFeatures) -> None:
         arrays[_TEMPLATE_NAMES] = np.asarray(features.multimer.template_names, dtype=np.str_)
     if features.multimer.template_spans_chains:
         arrays[_SPANS_CHAINS] = np.asarray(features.multimer.template_spans_chains)
-    arrays |= {f"{_PREFIX}{name}": array for name, array in gap.items() if name not in _NAMES}
+    arrays |= {f"{_RESIDUE_GAP_PREFIX}{name}": array for name, array in gap.items() if name not in _SHARED_ARRAYS}
     write_arrays(path, arrays)
 
 
 def load_features(path: str | PathLike[str]) -> TargetFeatures:
-    """Read a file of `save_features`; raise `InputError` for invalid files."""
+    """Read a file of `save_features`: `Features` of a single chain, or the `ComplexFeatureSet` of a complex.
+
+    Raise `InputError` for invalid files.
+    """
     arrays = read_npz(path, problem=lambda outlines: advised(_shape_problem(outlines)))
     if not _is_complex(arrays):
         return Features.from_arrays(arrays, path)
     if (problem := advised(_shape_problem(arrays) or _value_problem(arrays))) is not None:
         raise InputError.at(path, problem)
-    values = {name: arrays[name] for name in _ARRAYS if name not in ("chain_names", "paired_rows")}
+    values = {name: arrays[name] for name in _COMPLEX_ARRAYS if name not in ("chain_names", "paired_rows")}
     return ComplexFeatureSet(
         multimer=ComplexFeatures(
             chain_names=tuple(map(str, arrays["chain_names"])),
@@ -87,8 +94,12 @@ def _is_complex(arrays: Mapping[str, np.ndarray]) -> bool:
 
 def _residue_gap(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the arrays of the features for monomer models, with the names of `Features`."""
-    own = {name.removeprefix(_PREFIX): array for name, array in arrays.items() if name.startswith(_PREFIX)}
-    names = {name: arrays[name] for name in _NAMES if name in arrays}
+    own = {
+        name.removeprefix(_RESIDUE_GAP_PREFIX): array
+        for name, array in arrays.items()
+        if name.startswith(_RESIDUE_GAP_PREFIX)
+    }
+    names = {name: arrays[name] for name in _SHARED_ARRAYS if name in arrays}
     if "sequence" in names and not names["sequence"].ndim and names["sequence"].dtype.kind == "U":
         names["sequence"] = np.asarray(str(names["sequence"]).replace(CHAIN_SEPARATOR, ""))
     return own | names
@@ -100,7 +111,7 @@ def _shape_problem(arrays: Mapping[str, np.ndarray]) -> str | None:
         return schema.shape_problem(arrays)
     if (problem := _name_problem(arrays)) is not None:
         return problem
-    present = {name: form for name, form in _FORMS.items() if name in arrays}
+    present = {name: form for name, form in _ALL_COMPLEX_ARRAYS.items() if name in arrays}
     for name, (kind, axes) in present.items():
         if arrays[name].dtype.kind != kind or arrays[name].ndim != len(axes):
             return f"{name} is {arrays[name].dtype} {arrays[name].shape}"
@@ -114,10 +125,10 @@ def _shape_problem(arrays: Mapping[str, np.ndarray]) -> str | None:
 
 
 def _name_problem(arrays: Mapping[str, np.ndarray]) -> str | None:
-    if missing := [name for name in _ARRAYS if name not in arrays]:
+    if missing := [name for name in _COMPLEX_ARRAYS if name not in arrays]:
         return f"{', '.join(missing)} missing"
-    valid_names = {*_FORMS, *_NAMES}
-    if unknown := [name for name in arrays if name not in valid_names and not name.startswith(_PREFIX)]:
+    valid_names = {*_ALL_COMPLEX_ARRAYS, *_SHARED_ARRAYS}
+    if unknown := [name for name in arrays if name not in valid_names and not name.startswith(_RESIDUE_GAP_PREFIX)]:
         return f"'{printable(unknown[0])}' is not a feature"
     return None
 
@@ -181,7 +192,7 @@ def _of_residue_gap(problem: str | None) -> str | None:
 
 
 def features_digest(features: TargetFeatures) -> str:
-    """Return the SHA-256 digest of all feature arrays, in hexadecimal."""
+    """Return the SHA-256 digest of the values of all fields of features, names included, in hexadecimal."""
     digest = hashlib.sha256()
     for part in (features.multimer, features.residue_gap) if isinstance(features, ComplexFeatureSet) else (features,):
         for each in fields(part):

@@ -1,4 +1,7 @@
-"""Features of a complex for all kinds of models, and of any target (a single chain or a complex)."""
+"""Features of a complex for all kinds of models, and of any target (a single chain or a complex).
+
+`RESIDUE_GAP` is the gap in residue numbers between chains in the features for monomer models.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +25,7 @@ RESIDUE_GAP = 200
 
 
 # The template arrays of a complex, and the attributes of a chain's template that fill them.
-_OF_TEMPLATES = {
+_ATTRIBUTE_OF_TEMPLATE_ARRAY = {
     "template_aatype": "aatype",
     "template_all_atom_positions": "positions",
     "template_all_atom_masks": "masks",
@@ -117,7 +120,8 @@ def _first_of_equals(msa: Int[np.ndarray, "n r"]) -> Int[np.ndarray, "m"]:
 class ComplexFeatureSet:
     """Features of a complex for multimer models, and for monomer models, which see it as one chain.
 
-    The residues have the same order in both; chains with the same sequence are neighbours.
+    The residues have the same order in both; chains with the same sequence are neighbours. `residue_gap` has the
+    features for monomer models, with gaps in the residue numbers between chains.
     """
 
     multimer: ComplexFeatures
@@ -140,16 +144,17 @@ class ComplexFeatureSet:
         return cls(multimer=multimer, residue_gap=_residue_gap_features(target.name, chains, has_others))
 
     def with_templates_across_chains(self, templates: Sequence[Mapping[str, AlignedTemplate]]) -> "ComplexFeatureSet":
-        """Return the features with templates that show how chains are arranged, in the first slots.
+        """Return the features with templates that show how chains are arranged, in the first slots for multimer models.
 
-        Each has the templates of some chains, by the chain's name. Other templates move to later slots, or out.
+        Each item of `templates` fills one slot, and maps names of chains to their part of the template. The templates
+        that were there move to later slots, or out. The features for monomer models are unchanged.
         """
         features, more = self.multimer, len(templates)
-        arrays = {name: getattr(features, name).copy() for name in _OF_TEMPLATES}
+        arrays = {name: getattr(features, name).copy() for name in _ATTRIBUTE_OF_TEMPLATE_ARRAY}
         names = list(features.template_names or ((("",) * MAX_TEMPLATES),) * len(features.chain_names))
         for number, chain in enumerate(features.chain_names):
             own = features.asym_id == number + 1
-            for name, attribute in _OF_TEMPLATES.items():
+            for name, attribute in _ATTRIBUTE_OF_TEMPLATE_ARRAY.items():
                 array = arrays[name]
                 array[more:, own], array[:more, own] = array[:-more, own], 0
                 for slot, each in enumerate(templates):
@@ -191,5 +196,5 @@ def alignment_of(features: TargetFeatures) -> Features | ComplexFeatures:
 
 
 def as_complex(features: Features) -> ComplexFeatures:
-    """Return the features of a single chain as features of a complex of one chain."""
+    """Return the features of a single chain as features of a complex of one chain, named A."""
     return complex_features([Chain(name=ONLY_CHAIN, features=features)])

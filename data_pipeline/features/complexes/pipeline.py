@@ -31,7 +31,10 @@ from data_pipeline.templates.from_files import templates_of_chains
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedComplex:
-    """Features of a complex, with the search results of each sequence by its first chain."""
+    """Features of a complex, with the alignments and templates of each distinct sequence by the ID of its first chain.
+
+    `notes` are sentences about template files without a usable template, and about templates across chains.
+    """
 
     features: ComplexFeatureSet
     homologs: Mapping[str, Homologs]
@@ -44,7 +47,8 @@ def prepare_complex(
     """Run the searches of a complex and return its features.
 
     Each distinct sequence is searched once, and the results are stored below `results` or in the shared directories of
-    `complex_input`. Rows are paired as in the user's files, or else by the species in the names of all rows. Raise
+    `complex_input`. Rows are paired as in the user's files, else as in the plan's search for pairs. Otherwise they are
+    paired by the species in the names of the rows of its UniProt search, or of all rows without this search. Raise
     `InputError` for invalid input, `SearchError` if a tool fails, and `ValueError` for searches without `results`.
     """
     plan = plan or SearchPlan()
@@ -80,7 +84,7 @@ def target_features(target: AnyTarget, plan: SearchPlan | None = None, results: 
 def prepare_any(
     target: AnyTarget, plan: SearchPlan | None = None, results: Path | None = None
 ) -> PreparedTarget | PreparedComplex:
-    """Prepare a single chain or a complex; see `prepare` and `prepare_complex`."""
+    """Compute the features of a single chain or a complex, with notes; see `prepare` and `prepare_complex`."""
     if isinstance(target, ComplexInput):
         return prepare_complex(target, plan, results)
     return prepare(target, plan, results)

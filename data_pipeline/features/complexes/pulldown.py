@@ -1,11 +1,14 @@
-"""Read the input of a pulldown: baits and preys, each pair of which is a complex to predict."""
+"""Read the input of a pulldown: baits and preys, each pair of which is a complex to predict.
+
+`MAX_COMPLEXES` limits the complexes of one pulldown. `Records` maps record names to FASTA records.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from os import PathLike, fspath
 
-from data_pipeline.features.complexes.chain_sequences import CHAIN_SEPARATOR, COPIES
+from data_pipeline.features.complexes.chain_sequences import CHAIN_SEPARATOR, COPIES_MARK
 from data_pipeline.features.complexes.sequence_files import with_fragment
 from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.io.errors import InputError, InputProblems, input_problems, printable
@@ -20,7 +23,10 @@ Records = Mapping[str, FastaRecord]
 
 @dataclass(frozen=True, kw_only=True)
 class PulldownComplex:
-    """A complex of baits and preys; the chains of the baits come first."""
+    """A complex of baits and preys; the chains of the baits come first.
+
+    `proteins` has the FASTA record name of each chain, and `baits` is the number of chains that are baits.
+    """
 
     target: ComplexTarget
     proteins: tuple[str, ...]  # record name of each chain
@@ -41,7 +47,8 @@ def read_pulldown(
     """Return the complexes of each bait with each prey in two FASTA files, or the complexes in a table.
 
     A CSV or TSV table has the columns `bait` and `prey` with record names, which are separated by colons
-    (`heavy:light`) and may have numbers of copies (`antigen*2`), and optionally a column `id` with names of complexes.
+    (`heavy:light`) and may have numbers of copies (`antigen*2`), and optionally a column `id` with names of complexes;
+    by default, a complex is named `<bait>__<prey>`.
     If two complexes have the same proteins, because a bait and a prey are in both files, only the first is returned.
     Raise `InputError` with file and line for unknown records, for names that map to the same directory, and for more
     than `MAX_COMPLEXES`; errors of single records and complexes are added to `problems` if it is passed.
@@ -60,11 +67,11 @@ def read_pulldown(
 
 
 def _records(path: str | PathLike[str], problems: InputProblems) -> Records:
-    found = dict[str, FastaRecord]()
+    record_of_name = dict[str, FastaRecord]()
     for record in read_fasta(path, problems):
         with problems.collected(record.name):
-            found[record.name] = with_fragment(path, record)
-    return found
+            record_of_name[record.name] = with_fragment(path, record)
+    return record_of_name
 
 
 # A complex in the input: line, name or "", names of baits, names of preys.
@@ -96,7 +103,7 @@ def _proteins(text: str, records: Records, role: str) -> tuple[str, ...]:
     """Return the record name of each chain in text such as `heavy:light*2`."""
     names: list[str] = []
     for word in map(str.strip, text.split(CHAIN_SEPARATOR)):
-        name, separator, copies = (word, "", "") if word in records else word.partition(COPIES)
+        name, separator, copies = (word, "", "") if word in records else word.partition(COPIES_MARK)
         if name not in records:
             raise InputError(f"there is no {role} '{printable(name)}'; use the names of records in the FASTA file")
         if separator and not (copies.isascii() and copies.isdecimal() and 1 <= int(copies[:9]) <= _MAX_COPIES):

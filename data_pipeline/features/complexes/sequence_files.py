@@ -1,4 +1,7 @@
-"""Read single chains and complexes from FASTA files and tables."""
+"""Read single chains and complexes from FASTA files and tables.
+
+`FRAGMENT_WORD` and `CHAIN_IDS_WORD` are keys in FASTA headers, and names of columns of tables.
+"""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +9,12 @@ from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
-from data_pipeline.features.complexes.chain_sequences import CHAIN_SEPARATOR, COPIES, ChainSequenceError, split_chains
+from data_pipeline.features.complexes.chain_sequences import (
+    CHAIN_SEPARATOR,
+    COPIES_MARK,
+    ChainSequenceError,
+    split_chains,
+)
 from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.io.errors import InputError, InputProblems, input_problems
 from data_pipeline.parse.csv_table import no_table_record, read_rows, table_record
@@ -32,9 +40,10 @@ def read_fasta_targets(
 ) -> list[FastaRecord | ComplexTarget]:
     """Return each record of a plain or gzip FASTA file: a single chain, or a complex with colons between its chains.
 
-    See `split_chains` for the sequences of complexes, and `read_fasta` for single chains. A header may have the chain
-    IDs in a word such as "chain_ids=H:L". Raise `InputError` with `path`, line and record for anything else; errors of
-    single records are added to `problems` if it is passed.
+    See `split_chains` for the sequences of complexes, and `read_fasta` for single chains. The header of a complex may
+    have the chain IDs in a word such as "chain_ids=H:L", and the header of a single chain the residues to predict in a
+    word such as "fragment=1-100"; these words are left out of the description. Raise `InputError` with `path`, line and
+    record for anything else; errors of single records are added to `problems` if it is passed.
     """
     records = TargetRecords(path)
     targets: list[FastaRecord | ComplexTarget] = []
@@ -77,7 +86,8 @@ def _fasta_target(
 def read_complex_of_records(path: str | PathLike[str], chain_ids: Sequence[str] = ()) -> ComplexTarget:
     """Return the complex whose chains are the records of a FASTA file, as in AlphaFold.
 
-    The complex is named after the file; chains without IDs are named A, B, ... in the order of the records.
+    The complex is named after the file; without `chain_ids`, the chains are named A, B, ... in the order of the
+    records. Headers may name fragments; see `with_fragment`. Raise `InputError` for invalid files.
     """
     name = Path(path).name.removesuffix(".gz").rpartition(".")[0] or Path(path).name
     if (problem := target_name_problem(name)) is not None:
@@ -92,7 +102,8 @@ def read_complex_of_records(path: str | PathLike[str], chain_ids: Sequence[str] 
 def with_fragment(path: str | PathLike[str], record: FastaRecord, text: str | None = None) -> FastaRecord:
     """Return a record with only the residues that its header names in a word such as "fragment=1-100,150-200".
 
-    Residues keep their numbers in the whole sequence. `text` has the residues of a record without a header.
+    The word moves from the description to the field `fragment`, which keeps the numbers of the residues. Without such a
+    word, the record is unchanged. `text` replaces the word ("" for none), for tables; `path` is for error messages.
     """
     text = _word_in(record.description, FRAGMENT_WORD) if text is None else text
     if not text:
@@ -117,9 +128,10 @@ def read_table_targets(
     """Return the single chains and the complexes of a plain or gzip CSV or TSV table.
 
     The first line must name the columns: `name_column` and `sequence` have the names and sequences, with the same rules
-    as in FASTA (see `read_fasta`); other columns are ignored.
+    as in FASTA (see `read_fasta`). Optional columns are `chain_ids`, with colons between the IDs, and for single chains
+    `fragment` (see `with_fragment`); other columns are ignored.
 
-    Colons separate chains (see `split_chains`), and their IDs in an optional column `chain_ids`. Raise `InputError`
+    Colons separate the chains of a complex (see `split_chains`). Raise `InputError`
     with `path` and line for any other content, and for more than `MAX_FASTA_BYTES` (unpacked); errors of single rows
     are added to `problems` if it is passed.
     """
@@ -172,7 +184,7 @@ def _complex(
 
 def _has_chains(text: str) -> bool:
     """Return whether the letters of a record have several chains or a number of copies."""
-    return CHAIN_SEPARATOR in text or re.search(rf"\{COPIES}\d", text) is not None
+    return CHAIN_SEPARATOR in text or re.search(rf"\{COPIES_MARK}\d", text) is not None
 
 
 def _letters(line: tuple[int, bytes]) -> str:

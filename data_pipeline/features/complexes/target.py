@@ -22,6 +22,9 @@ class ComplexTarget:
 
     Raise `InputError` for a complex without chains, without any known residue or with too many residues, for an empty
     chain, for letters that are not residues, and for chain IDs that are missing, invalid or used twice.
+
+    `description` has the FASTA headers after the names. `fragments` has, by chain, the residue numbers of the sequence
+    in a longer chain, such as 1-100,150-200; "" or an empty tuple means the whole chain.
     """
 
     name: str
@@ -52,7 +55,10 @@ class ComplexTarget:
             raise InputError(f"{owner} cannot be predicted: {problem}")
 
     def with_fragments(self, fragments: Sequence[str]) -> "ComplexTarget":
-        """Return the complex of which some chains are fragments of longer ones."""
+        """Return the complex with a fragment for each chain, such as 1-100,150-200, or "" for a whole chain.
+
+        The sequences are unchanged, because they already have only the residues of the fragments.
+        """
         return replace(self, fragments=tuple(fragments) if any(fragments) else ())
 
     @property

@@ -1,4 +1,8 @@
-"""Read proteins and complexes to predict from files, with their alignments and templates."""
+"""Read proteins and complexes to predict from files, with their alignments and templates.
+
+`INPUT_SUFFIXES` are the suffixes of files that are read from a directory of inputs. Target names must not end in one of
+`TAKEN_SUFFIXES` or be one of `TAKEN_NAMES`, because the output directory has such files and directories.
+"""
 
 import hashlib
 import os
@@ -9,8 +13,8 @@ from pathlib import Path
 
 from data_pipeline.features.complexes.alignment_files import (
     A3M_SUFFIXES,
-    NAMES,
-    NAMES_OF_CHAINS,
+    FILE_OF_CHAIN,
+    FILE_OF_TARGET,
     complex_of_a3m,
     is_complex_a3m,
     require_directories,
@@ -130,7 +134,7 @@ def _check_residues(target: AnyTarget, path: Path, *, as_protein: bool) -> None:
 
 
 def target_of(record: FastaRecord | ComplexTarget) -> AnyTarget:
-    """Return a record as a target; a complex of one chain without its own ID becomes a single chain."""
+    """Return a record as a target; a complex of one chain with the default ID A becomes a single chain."""
     if isinstance(record, FastaRecord):
         return Target(
             name=record.name, sequence=record.sequence, description=record.description, fragment=record.fragment
@@ -170,7 +174,7 @@ def _kind_problem(target: AnyTarget) -> str | None:
 
 
 def single_chains(targets: Sequence[AnyTarget]) -> list[Target]:
-    """Return `targets`, which must all be single chains; raise `InputError` for a complex."""
+    """Return `targets` as a list, which must all be single chains; raise `InputError` if one is a `ComplexInput`."""
     chains = [target for target in targets if isinstance(target, Target)]
     if len(chains) < len(targets):
         name = next(target.name for target in targets if not isinstance(target, Target))
@@ -188,11 +192,12 @@ def with_search_files(
 ) -> list[AnyTarget]:
     """Return targets with the alignments and templates of a command's options.
 
-    `msa` has alignments for a single target (pass `only` if others were removed), or directories with <name>.a3m or
-    AlphaFold's results for each target; see `alignments_of_single_chain` and, for complexes, `with_alignments`.
-    `templates` are structure files, or directories of these, for all targets without their own. Raise `InputError` for
-    a file that cannot be used and, unless a target is `as_protein`, for a sequence that looks like DNA, RNA or
-    three-letter codes; errors of single targets are added to `problems` if it is passed.
+    `msa` has alignments for a single target, or directories with <name>.a3m or AlphaFold's results for each target.
+    `only` is whether there is a single target, by default from `targets`; pass False if others were removed from these;
+    see `alignments_of_single_chain` and, for complexes, `with_alignments`. `templates` are structure files, or
+    directories of these, for all targets without their own. Raise `InputError` for a file that cannot be used and,
+    unless a target is `as_protein`, for a sequence that looks like DNA, RNA or three-letter codes; errors of single
+    targets are added to `problems` if it is passed.
     """
     results: list[AnyTarget] = []
     with input_problems(problems) as collection:
@@ -205,7 +210,7 @@ def with_search_files(
         _check_templates(usable, templates)
         is_only = len(targets) == 1 if only is None else only
         if usable and not is_only:
-            require_directories(msa, NAMES_OF_CHAINS if isinstance(usable[0], ComplexInput) else NAMES)
+            require_directories(msa, FILE_OF_CHAIN if isinstance(usable[0], ComplexInput) else FILE_OF_TARGET)
         for target in usable:
             with collection.collected(target.name):
                 results.append(_with_files(target, msa, templates, only=is_only))
@@ -242,7 +247,7 @@ def directory_in(output: Path, name: str) -> Path:
 
 
 class TargetNames:
-    """The target names so far, no two of which may map to the same directory."""
+    """The target names added so far, no two of which may map to the same directory."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[str, Path]] = {}  # by `filesystem_key`
@@ -250,8 +255,8 @@ class TargetNames:
     def add(self, name: str, path: Path) -> None:
         """Add the name of a target in the file `path`.
 
-        Raise `InputError` if the name may equal an earlier name on some file system, or the name of a file in the
-        output directory.
+        Raise `InputError` if its directory may equal the directory of an earlier name on some file system, if the name
+        is reserved for the output directory, or if the locale cannot encode it.
         """
         try:
             os.fsencode(directory_name(name))
@@ -307,7 +312,11 @@ def is_sequence(path: Path) -> bool:
 
 
 def typed_target(text: str, *, as_protein: bool = False) -> AnyTarget:
-    """Return the target of a sequence in the command line, with a name from the hash of the sequence."""
+    """Return the target of a sequence in the command line, with a name from the hash of the sequence.
+
+    Text with colons or numbers of copies is a complex. Raise `InputError` for text that is not a sequence, that has
+    the letters B, J, O, U or Z in a chain, or, unless `as_protein`, that looks like DNA, RNA or three-letter codes.
+    """
     shown = f"'{text[:20]}{'...' * (len(text) > 20)}': there is no such file"
     if CHAIN_SEPARATOR not in text and not re.search(r"\*\d", text):
         sequence = _checked(text.removesuffix("*"), shown, as_protein=as_protein)
@@ -349,9 +358,13 @@ def _target_of_alignment(path: Path) -> AnyTarget:
 
 
 def alignments_of(target: Target, msa: Sequence[Path], *, only: bool) -> list[Path]:
-    """Return the paths of a target's alignments, which are read to check them before any prediction."""
+    """Return the paths of a single chain's alignments in the files and directories `msa`, which are read to check them.
+
+    `only` is whether it is the only target. Raise `InputError` for a directory without alignments of the target, for an
+    invalid alignment and, with other targets, for a file instead of a directory.
+    """
     if not only:
-        require_directories(msa, NAMES)
+        require_directories(msa, FILE_OF_TARGET)
     alignments: list[Path] = []
     for path in msa:
         if os.path.isdir(path):
