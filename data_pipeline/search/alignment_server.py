@@ -1,7 +1,9 @@
 """Client of MMseqs2 servers with ColabFold's interface, which search for alignments.
 
 The client submits numbered sequences, receives a ticket, polls its status until the search is complete, and downloads
-an archive of alignments (Mirdita et al., Nat. Methods 2022).
+an archive of alignments (Mirdita et al., Nat. Methods 2022). `FIRST_NUMBER` is the number of the first sequence of a
+search. `Mode` is the server's name of a search, and `PairStrategy` is whether rows are paired between all sequences of
+a complex ("complete") or at least two ("greedy").
 """
 
 import io
@@ -47,7 +49,13 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions(Checked):
-    """Address of the server, databases to search, and time limits."""
+    """Address of the server, databases to search, and time limits.
+
+    The mode "env" searches environmental sequences too, "all" does not, and "...nofilter" keeps near-duplicate rows.
+    `pair_environmental` also pairs environmental rows. `batch` is the number of sequences per ticket. All times are in
+    seconds: `max_wait` per ticket, `timeout` per request (and one more for each 128 KiB of the response),
+    `connect_timeout` to connect, and `read_timeout` without a byte. `instead` is the advice in errors.
+    """
 
     url: str
     mode: Mode = "env"  # "env": with environmental sequences; "all": without; "...nofilter" keeps near-duplicate rows
@@ -77,7 +85,10 @@ class ServerContact:
 
 @dataclass(frozen=True, kw_only=True)
 class TicketKind:
-    """A kind of search on the server: its endpoint, and the files to read from its archive."""
+    """A kind of search on the server: its endpoint and mode, and the names of the files to read from its archive.
+
+    `blocks` is the max number of alignments per sequence in one file. `with_templates` also reads the template hits.
+    """
 
     endpoint: Literal["ticket/msa", "ticket/pair"]
     mode: str
@@ -90,8 +101,9 @@ class TicketKind:
 class AlignmentServer:
     """An MMseqs2 server, with its state in this run.
 
-    Temporary failures are retried after random pauses of increasing length, within `max_wait`; `report` receives a line
-    for each retry. A server that cannot be reached, does not answer or rejects searches is not used again in this run.
+    Temporary failures are retried after random pauses of increasing length, within `max_wait`. `report` receives a line
+    for most retries, and a line if alignments are cut to their first rows. A server that cannot be reached, does not
+    answer or rejects searches is not used again in this run.
     """
 
     options: ServerOptions
@@ -103,7 +115,7 @@ class AlignmentServer:
 
     @property
     def address(self) -> str:
-        """The address without a trailing slash."""
+        """The address of the options without a trailing slash, with user name and password if it has them."""
         return self.options.url.rstrip("/")
 
     @property
@@ -114,6 +126,7 @@ class AlignmentServer:
     def search(self, kind: TicketKind, sequences: Sequence[str]) -> ServerAlignments:
         """Return the alignments of distinct sequences (upper-case letters), numbered from `FIRST_NUMBER`.
 
+        All are sent in one ticket.
         Raise `SearchError` for permanent failures, and for responses that are damaged, malicious or for other
         sequences. Raise `ServerUnavailableError` if the server cannot be reached, does not answer or rejects searches;
         all later searches then raise it immediately.

@@ -17,13 +17,14 @@ from data_pipeline.search.fasta_chunks import read_fasta_chunks
 from data_pipeline.search.process import run_program, working_directory
 
 _SPECIES = re.compile(rb"\b(?:OX|TaxID)=([1-9][0-9]{0,8})\b")
-_ROOT = 1  # of the taxonomy
+_ROOT_TAXON = 1  # of the taxonomy
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterBuild(Checked):
     """Builds a database of clusters; the defaults are UniRef30's: 30 % identity over 80 % of both sequences.
 
+    `program` is MMseqs2, and `coverage` and `min_identity` are fractions.
     Sequences are clustered in MMseqs2's three steps of increasing sensitivity. With `single_step`, only the last step
     runs, which takes a quarter of the time for few sequences, but many times longer for millions.
     """
@@ -37,12 +38,13 @@ class ClusterBuild(Checked):
     def sequences(self, fasta_files: Sequence[Path], output: Path) -> int:
         """Build a database of single sequences, such as ColabFold's pdb100, and return the number of sequences.
 
+        `output` is the path prefix of the database.
         Raise `InputError` as in `clusters`.
         """
         return self._build(fasta_files, output, self._add_nothing)
 
     def clusters(self, fasta_files: Sequence[Path], output: Path) -> int:
-        """Build the database of clusters with the path prefix `output`, and return the number of sequences.
+        """Build the database of clusters with the path prefix `output`, and return the number of all sequences.
 
         Raise `InputError` if a database of this name exists or a file is not FASTA of proteins, and `SearchError` if
         MMseqs2 fails. A killed build leaves no partial database.
@@ -105,19 +107,19 @@ def _write_taxonomy(database: Path, species: Sequence[int]) -> None:
     """Write the taxonomy id of each sequence, and a taxonomy in which all species are children of the root."""
     lines = (f"{key}\t{taxon}\n" for key, taxon in enumerate(species) if taxon)
     with_ending(database, "_mapping").write_text("".join(lines))
-    taxa = sorted(set(species) - {0, _ROOT})
-    nodes = "".join(f"{taxon}\t|\t{_ROOT}\t|\tspecies\t|\n" for taxon in taxa)
+    taxa = sorted(set(species) - {0, _ROOT_TAXON})
+    nodes = "".join(f"{taxon}\t|\t{_ROOT_TAXON}\t|\tspecies\t|\n" for taxon in taxa)
     names = "".join(f"{taxon}\t|\tspecies {taxon}\t|\t\t|\tscientific name\t|\n" for taxon in taxa)
-    with_ending(database, "_nodes.dmp").write_text(f"{_ROOT}\t|\t{_ROOT}\t|\tno rank\t|\n{nodes}")
-    with_ending(database, "_names.dmp").write_text(f"{_ROOT}\t|\troot\t|\t\t|\tscientific name\t|\n{names}")
+    with_ending(database, "_nodes.dmp").write_text(f"{_ROOT_TAXON}\t|\t{_ROOT_TAXON}\t|\tno rank\t|\n{nodes}")
+    with_ending(database, "_names.dmp").write_text(f"{_ROOT_TAXON}\t|\troot\t|\t\t|\tscientific name\t|\n{names}")
     with_ending(database, "_merged.dmp").write_text("")
 
 
 def move_database(directory: Path, target: Path, name: str, *, source_name: str | None = None) -> None:
-    """Move the files of the database `name` to another folder.
+    """Move the files of the database `name` from `directory` to the folder `target`, replacing existing files.
 
-    The `.dbtype` file is last, so that an interrupted move leaves no valid database. `source_name` is the name in
-    `directory`, if it differs from `name`.
+    The `.dbtype` file is last, so that an interrupted move leaves no valid database. With `source_name`, only files
+    whose names start with it are moved, and `name` replaces it. Without it, all files in `directory` are moved.
     """
     prefix = name if source_name is None else source_name
     files = sorted(directory.glob("*"), key=lambda path: (path.name == f"{prefix}.dbtype", path.name))

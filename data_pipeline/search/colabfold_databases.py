@@ -13,14 +13,17 @@ from data_pipeline.search.database import AlignmentDatabase, DatabaseProfile, Te
 
 # Types in the `.dbtype` file; higher bits mark compression, padding for GPUs and an external header.
 _TYPE_BITS, _SEQUENCES, _PROFILES, _ALIGNMENTS = 0xFFFF, 0, 2, 5
-_KINDS = {_SEQUENCES: "protein sequences", _PROFILES: "profiles", _ALIGNMENTS: "alignments"}
-_INDEX = ".idx"
+_NAME_OF_TYPE = {_SEQUENCES: "protein sequences", _PROFILES: "profiles", _ALIGNMENTS: "alignments"}
+_INDEX_ENDING = ".idx"
 _ADVICE = "download or unpack it again, or build one with `helixfold databases build`"
 
 
 @dataclass(frozen=True)
 class ClusterDatabase:
-    """A database of clusters; the constructor raises `InputError` for a file that is missing or of the wrong kind."""
+    """A database of clusters; the constructor raises `InputError` for a file that is missing or of the wrong kind.
+
+    `path` is the prefix of all its files.
+    """
 
     path: Path  # prefix of all its files
 
@@ -40,12 +43,12 @@ class ClusterDatabase:
     @property
     def members(self) -> str:
         """Path of the database of all members, or of the index that includes it."""
-        return str(with_ending(self.path, _INDEX if self.is_indexed else "_seq"))
+        return str(with_ending(self.path, _INDEX_ENDING if self.is_indexed else "_seq"))
 
     @property
     def alignments(self) -> str:
         """Path of the database of the members' alignments, or of the index that includes it."""
-        return str(with_ending(self.path, _INDEX if self.is_indexed else "_aln"))
+        return str(with_ending(self.path, _INDEX_ENDING if self.is_indexed else "_aln"))
 
     @property
     def has_taxonomy(self) -> bool:
@@ -54,7 +57,7 @@ class ClusterDatabase:
         return with_ending(self.path, "_mapping").is_file() and any(taxonomy)
 
     def identity(self) -> str:
-        """Return the name and the sizes of the files, which differ between releases of a database."""
+        """Return the name and the sizes in bytes of the data files, which differ between releases of a database."""
         parts = [self.path, with_ending(self.path, "_seq"), with_ending(self.path, "_aln")]
         return f"{self.path.name}:{':'.join(str(database_size(part)) for part in parts)}"
 
@@ -65,8 +68,8 @@ def with_ending(path: Path, ending: str) -> Path:
 
 
 def is_indexed(path: Path) -> bool:
-    """Return whether a database has an index of `mmseqs createindex`."""
-    return with_ending(path, f"{_INDEX}.index").is_file()
+    """Return whether the database with the prefix `path` has an index of `mmseqs createindex`."""
+    return with_ending(path, f"{_INDEX_ENDING}.index").is_file()
 
 
 def database_size(path: Path) -> int:
@@ -79,7 +82,7 @@ def database_size(path: Path) -> int:
 def check_kind(path: Path, *kinds: int) -> None:
     """Raise `InputError` if a file of a database is missing, or if the database is not of one of `kinds`.
 
-    Without `kinds`, any kind is accepted.
+    `path` is the prefix of the database, and `kinds` are MMseqs2's type numbers. Without `kinds`, any is accepted.
     """
     for ending in (".dbtype", ".index"):
         if not with_ending(path, ending).is_file():
@@ -93,7 +96,7 @@ def check_kind(path: Path, *kinds: int) -> None:
         )
     kind = int.from_bytes(content, "little") & _TYPE_BITS
     if kinds and kind not in kinds:
-        expected = " or ".join(_KINDS[each] for each in kinds)
+        expected = " or ".join(_NAME_OF_TYPE[each] for each in kinds)
         raise InputError.at(path, f"expected an MMseqs2 database of {expected}, got type {kind}; {_ADVICE}")
 
 
@@ -107,7 +110,7 @@ def colabfold_directory(root: Path) -> DatabaseProfile | None:
     """Return the databases in a directory of ColabFold's setup script, or None if it is not such a directory.
 
     The profile has the newest UniRef30 by name, then the environmental sequences, and pdb100 (or pdb70) for templates
-    if the structures are present.
+    if the structures are present. Its notes name what is not searched.
     """
     uniref = _newest(root, "uniref30_*_db")
     if uniref is None:
@@ -134,7 +137,7 @@ def _newest(root: Path, *patterns: str) -> Path | None:
         databases: Collection[Path] = [
             path.with_suffix("")
             for path in root.glob(f"{pattern}.dbtype")
-            if not path.stem.endswith(("_h", "_seq", "_aln", "_a3m", _INDEX))
+            if not path.stem.endswith(("_h", "_seq", "_aln", "_a3m", _INDEX_ENDING))
         ]
         if databases:
             return max(databases)

@@ -6,6 +6,8 @@ The same programs run in the same order and with the same parameters as in `cola
 al., Nat. Methods 2022). The representatives of clusters are searched with a profile in three iterations. The clusters
 of the hits are replaced by their members, which are aligned to the profile and filtered. The remaining rows become the
 alignment. In the steps, database names without a folder are in the working directory; `queries` holds the queries.
+A `Step` is an MMseqs2 command with its arguments, except for threads. `UNPAIRED`, `PAIRED` and `TEMPLATE_HITS` are the
+names of the databases of results.
 """
 
 import gzip
@@ -38,7 +40,7 @@ _HIT_FORMAT = [
     "--format-output",
     "query,target,fident,alnlen,mismatch,gapopen,qstart,qend,tstart,tend,evalue,bits,cigar",
 ]
-_ROWS = "--filter-min-enable 1000 --diff 3000 --qsc 0 --max-seq-id 0.95"
+_ROW_FILTER = "--filter-min-enable 1000 --diff 3000 --qsc 0 --max-seq-id 0.95"
 _MAX_ACCEPTED, _MAX_ACCEPTED_UNFILTERED = 100_000, 1_000_000
 
 
@@ -47,7 +49,9 @@ class ColabfoldOptions(Checked):
     """Options of a search of ColabFold's databases; the defaults are the same as in `colabfold_search`.
 
     The default sensitivity is MMseqs2's default, because `colabfold_search` passes k-mer thresholds in quotes, which
-    MMseqs2 ignores.
+    MMseqs2 ignores. `max_hits` is the number of clusters that pass the prefilter. `filtered` drops poor hits if there
+    are over 100, and near-duplicate rows if over 1,000. `gpu_server` uses the running `mmseqs gpuserver` of each
+    database.
     """
 
     # ColabFold's server has about 8; a GPU search always has the maximum.
@@ -64,12 +68,15 @@ class ColabfoldOptions(Checked):
             raise ValueError("gpu_server needs gpu = true")
 
     def search(self) -> Step:
-        """Return the command-line arguments of a profile search."""
+        """Return the options of `mmseqs search` for a profile search, without the databases."""
         limits = f"--num-iterations 3 -a -e {self.e_value:g} --max-seqs {self.max_hits}"
         return [*limits.split(), *self._prefilter(self.sensitivity)]
 
     def template_search(self) -> Step:
-        """Return the arguments of the template search, with one iteration and MMseqs2's default number of hits."""
+        """Return the options of `mmseqs search` for templates, with one iteration and the default number of hits.
+
+        E-value and sensitivity are constants, and only the options for GPUs apply.
+        """
         return ["-a", "-e", "0.1", *self._prefilter(7.5)]
 
     def _prefilter(self, sensitivity: float) -> Step:
@@ -129,7 +136,7 @@ def _members(
     align = f"-e 10 --max-accept {accepted} --alt-ali 10 -a"
     good = f"--qid 0 --qsc {score} --diff 0 --max-seq-id 1.0 --filter-min-enable 100"
     identities = ["--qid", "0.0,0.2,0.4,0.6,0.8,1.0"]
-    rows = ["--msa-format-mode", "6", "--filter-msa", str(int(options.filtered)), *_ROWS.split(), *identities]
+    rows = ["--msa-format-mode", "6", "--filter-msa", str(int(options.filtered)), *_ROW_FILTER.split(), *identities]
     return [
         [*expand, "--expansion-mode", "0", "-e", "inf", *thinned],
         ["align", profile, members, "members", "aligned", *align.split()],
@@ -148,7 +155,7 @@ def paired_steps(options: ColabfoldOptions, database: ClusterDatabase, *, comple
     members, mode = database.members, ["--pairing-mode", str(int(complete))]
     expand = ["expandaln", "queries", members, "clusters", database.alignments, "members"]
     scored = f"--alignment-mode 1 -e 0.001 --max-accept {_MAX_ACCEPTED_UNFILTERED}".split()
-    rows = ["--msa-format-mode", "5", "--filter-msa", "0", *_ROWS.split(), "--qid", "0.2,0.4,0.6,0.8,1.0"]
+    rows = ["--msa-format-mode", "5", "--filter-msa", "0", *_ROW_FILTER.split(), "--qid", "0.2,0.4,0.6,0.8,1.0"]
     return [
         ["search", "queries", str(database.path), "clusters", "search", *options.search()],
         ["mvdb", "search/latest/profile_1", "profile"],
@@ -163,7 +170,7 @@ def paired_steps(options: ColabfoldOptions, database: ClusterDatabase, *, comple
 
 
 # The fastest level still compresses alignments to a fifth, and does not slow down a search of a thousand targets.
-_LEVEL = 1
+_GZIP_LEVEL = 1
 
 
 @dataclass(frozen=True)
@@ -177,7 +184,7 @@ class SharedResults:
     directory: Path
 
     def find(self, identity: str, query: str) -> bytes | None:
-        """Return the result of an earlier search with this identity and query, or None."""
+        """Return the unpacked result of an earlier search with this identity and query; None if missing or damaged."""
         try:
             packed = self._path(identity, query).read_bytes()
             return gzip.decompress(packed) if packed else None
@@ -189,7 +196,7 @@ class SharedResults:
         path = self._path(identity, query)
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path, sync=False) as temporary:
-            temporary.write_bytes(gzip.compress(content, _LEVEL, mtime=0))
+            temporary.write_bytes(gzip.compress(content, _GZIP_LEVEL, mtime=0))
 
     def _path(self, identity: str, query: str) -> Path:
         name = hashlib.sha256(f"{identity}\n{query}".encode()).hexdigest()
@@ -198,13 +205,13 @@ class SharedResults:
 
 _FIRST_NAME = 101  # as in ColabFold; the sequences of a target are named 101, 102, ...
 # Steps without an option for threads.
-_SINGLE = ("mvdb", "lndb", "rmdb", "mergedbs")
-_WITH_LENGTH = ("search", "align")
+_STEPS_WITHOUT_THREADS = ("mvdb", "lndb", "rmdb", "mergedbs")
+_STEPS_WITH_MAX_LENGTH = ("search", "align")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MmseqsBatch(Checked):
-    """Runs MMseqs2 with many queries at once, and returns one result per query."""
+    """Runs MMseqs2 with many queries at once; `cpus` is its number of threads, and `timeout` is per step in seconds."""
 
     program: Path
     cpus: Annotated[int, at_least(1)] = 4
@@ -215,9 +222,10 @@ class MmseqsBatch(Checked):
         return program_version(self.program, "version")
 
     def run(self, groups: Sequence[Sequence[str]], steps: Sequence[Step], results: Sequence[str]) -> list[list[bytes]]:
-        """Run the steps for groups of sequences (complexes or single chains); return each of `results` by sequence.
+        """Run the steps for groups of sequences (complexes or single chains), and return the results.
 
-        For MMseqs2, the sequences of a group are in one input file. Raise `SearchError` if a step fails.
+        For each database name in `results`, there is a list with the content for each sequence of all groups in order.
+        MMseqs2 pairs rows within a group. Raise `SearchError` if a step fails.
         """
         sequences = [sequence for group in groups for sequence in group]
         longest = max(map(len, sequences))
@@ -230,8 +238,8 @@ class MmseqsBatch(Checked):
             lines = (f"{key}\t{index}\t{index}\n" for key, index in enumerate(group_indices))
             directory.joinpath("queries.lookup").write_text("".join(lines))
             for step in steps:
-                threads = [] if step[0] in _SINGLE else ["--threads", str(self.cpus)]
-                is_longer = longest > MAX_RESIDUES and step[0] in _WITH_LENGTH
+                threads = [] if step[0] in _STEPS_WITHOUT_THREADS else ["--threads", str(self.cpus)]
+                is_longer = longest > MAX_RESIDUES and step[0] in _STEPS_WITH_MAX_LENGTH
                 self._run(directory, [*step, *threads, *(["--max-seq-len", str(longest)] if is_longer else [])])
             return [self._unpacked(directory, name, len(sequences)) for name in results]
 
@@ -253,6 +261,7 @@ class ColabfoldSearch:
 
     Results are byte for byte the same as with `colabfold_search` and the same program, except for letters of the target
     that MMseqs2 replaces. Equal sequences are searched once; with `shared`, results are stored for other runs.
+    `templates` is the prefix of a database of chains with known structures, which is searched in the same run.
     """
 
     file_format: ClassVar[FileFormat] = "a3m"
@@ -293,7 +302,10 @@ class ColabfoldSearch:
         return [alignment for alignment, _ in self._results(sequences)]
 
     def template_hits(self, sequence: str) -> bytes:
-        """Return the table of template hits of a sequence (MMseqs2's m8 with CIGAR strings), best first."""
+        """Return the table of template hits of a sequence (MMseqs2's m8 with CIGAR strings), best first.
+
+        It runs or reuses the whole search of the sequence. Without a template database, the table is empty.
+        """
         ((_, hits),) = self._results([sequence])
         return hits
 
@@ -357,7 +369,11 @@ class ColabfoldTemplates:
 
 @dataclass(frozen=True, kw_only=True)
 class ColabfoldPairing:
-    """Search of UniRef30 for rows of all sequences of a complex, paired by species."""
+    """Search of UniRef30 for rows of all sequences of a complex, paired by species.
+
+    With `complete`, only species with a hit for every sequence of the complex are paired. With `shared`, results are
+    stored for other runs.
+    """
 
     batch: MmseqsBatch
     database: ClusterDatabase
@@ -419,7 +435,10 @@ def _queries(sequences: Sequence[str]) -> list[str]:
 
 
 def with_own_query(content: bytes, sequence: str) -> bytes:
-    """Return the a3m with the target's own letters: MMseqs2 writes D for B, E for Z and L for J."""
+    """Return the a3m `content` with `sequence` as its first row, because MMseqs2 writes D for B, E for Z and L for J.
+
+    Raise `SearchError` if the first row has another length.
+    """
     header, _, rest = content.partition(b"\n")
     row, newline, rest = rest.partition(b"\n")
     if not header.startswith(b">") or len(row) != len(sequence):

@@ -1,4 +1,7 @@
-"""Describe sequence and template databases, with the search tool of each."""
+"""Describe sequence and template databases, with the search tool of each.
+
+`HMMER_TOOLS` run in this process with pyhmmer, or as installed programs, as the `Engine` of a database states.
+"""
 
 import re
 from collections.abc import Mapping
@@ -19,7 +22,12 @@ _RELEASE = re.compile(r"(?<=[_-])(20[0-9]{2}_?|[12][0-9])(0[1-9]|1[0-2])([0-3][0
 
 @dataclass(frozen=True, kw_only=True)
 class AlignmentDatabase:
-    """A database of sequences or profiles to search for homologs of a target."""
+    """A database of sequences or profiles to search for homologs of a target.
+
+    `name` is the name of the result file without `_hits.sto` or `_hits.a3m`. `paths` has a FASTA file, or prefixes of
+    databases that are searched together. `max_rows` limits the rows of the result to read, including the target.
+    `options` are options of the tool that differ from the defaults.
+    """
 
     name: str  # of the result file, `<name>_hits.sto` or `<name>_hits.a3m`
     tool: AlignmentTool
@@ -36,7 +44,11 @@ class AlignmentDatabase:
 
 @dataclass(frozen=True, kw_only=True)
 class TemplateDatabase:
-    """A database of sequences or profiles of chains with known structures, and the directory of the structures."""
+    """A database of sequences or profiles of chains with known structures, and the directory of the structures.
+
+    `obsolete` is the PDB's list of replaced entries, and `release_dates` a table of lines such as `1abc: 2001-02-03`.
+    Structures newer than `latest_release` are not used. `options` are options of the tool.
+    """
 
     tool: TemplateTool
     paths: tuple[Path, ...]
@@ -55,7 +67,11 @@ class TemplateDatabase:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchedDatabase:
-    """The description of a searched database in the results."""
+    """The description of a searched database in the results.
+
+    `name` is its file name or prefix, or the name of the search on a server. `version` is the release in the name.
+    `size` is in bytes, and `url` is the address of a server.
+    """
 
     name: str  # file name or prefix of the database; for a server, the name of the search
     version: str | None = None  # the release in the name
@@ -65,7 +81,12 @@ class SearchedDatabase:
 
 @dataclass(frozen=True, kw_only=True)
 class DatabaseProfile:
-    """All databases for the searches of a target, in the order in which the MSA rows are merged."""
+    """All databases for the searches of a target, in the order in which the MSA rows are merged.
+
+    Rows of `uniprot` are for complexes, paired by the species in their names. `complex_templates` is for chains of
+    complexes, which else use `templates`. Notes are sentences about databases that are present but not used;
+    `complex_notes` are about databases that only complexes need.
+    """
 
     alignments: tuple[AlignmentDatabase, ...] = ()
     templates: TemplateDatabase | None = None
@@ -76,7 +97,7 @@ class DatabaseProfile:
 
 
 def database_files(database: AlignmentDatabase | TemplateDatabase) -> list[Path]:
-    """Return the existing files of a database."""
+    """Return the existing files of a database: a FASTA file, or all files whose names start with a prefix."""
     return [
         file
         for path in database.paths
@@ -85,7 +106,7 @@ def database_files(database: AlignmentDatabase | TemplateDatabase) -> list[Path]
 
 
 def searched_databases(database: AlignmentDatabase | TemplateDatabase) -> tuple[SearchedDatabase, ...]:
-    """Return the description of each file or prefix of a database, for the results."""
+    """Return the description of each of the database's `paths`, for the results, with their sizes in bytes."""
     descriptions = []
     for path in database.paths:
         release = _RELEASE.search(path.name)

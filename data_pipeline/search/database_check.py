@@ -1,4 +1,7 @@
-"""Check that the database files of a profile or directory exist, are complete and have the right format."""
+"""Check that the database files of a profile or directory exist, are complete and have the right format.
+
+A `Problem` is an error message.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +16,9 @@ _FASTA_TOOLS = ("jackhmmer", "hmmsearch")
 
 
 def check_databases(profile: DatabaseProfile) -> Iterator[tuple[str, Problem | None]]:
-    """Yield a description of each database in search order, with the problem that makes it unusable, or None.
+    """Yield the path and tool of each database in one text, with the problem that makes it unusable, or None.
 
+    The databases for alignments come first in search order, then templates, UniProt and templates of complexes.
     FASTA files and the indices of MMseqs2 databases are read completely, so large databases take minutes.
     """
     single = (profile.templates, profile.uniprot, profile.complex_templates)

@@ -1,4 +1,8 @@
-"""Download ColabFold's databases over HTTP, resuming interrupted downloads, and unpack them for `--databases`."""
+"""Download ColabFold's databases over HTTP, resuming interrupted downloads, and unpack them for `--databases`.
+
+`SERVER` is the default address, `DOWNLOADS` are the databases by name, and `RECORD_FILE` lists the archives that have
+been downloaded and unpacked.
+"""
 
 import gzip
 import json
@@ -36,7 +40,10 @@ _CHUNK = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Download:
-    """A database of ColabFold, and its archives in the order in which they are unpacked."""
+    """A database of ColabFold, and its archives in the order in which they are unpacked.
+
+    `database` is the prefix of its files. If it is not clustered, its archive is a FASTA file that MMseqs2 converts.
+    """
 
     database: str  # prefix of the database's files
     archives: tuple[str, ...]
@@ -65,11 +72,11 @@ def download_databases(
     retry: RetryPolicy = DEFAULT_RETRY,
     progress: bool = True,
 ) -> list[Path]:
-    """Download and unpack databases that `directory` lacks, and return the prefixes of all databases.
+    """Download and unpack the databases `names`, unless they are in `directory`; return the prefix of each.
 
-    Files come from the server at `url`, and interrupted downloads are resumed. Archives are checked by their size and
-    gzip's checksum, and deleted after they are unpacked. Raise `DownloadError` if an archive cannot be downloaded or is
-    damaged.
+    Names are keys of `DOWNLOADS`. Files come from the server at `url`, and interrupted downloads are resumed. Archives
+    are checked by their size and gzip's checksum, and deleted after they are unpacked. `progress` shows a progress bar.
+    Raise `InputError` for an unknown name, and `DownloadError` if an archive cannot be downloaded or is damaged.
     """
     require_address(url)
     unknown = [name for name in names if name not in DOWNLOADS]

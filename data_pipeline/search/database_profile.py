@@ -1,4 +1,8 @@
-"""Read which databases to search from a profile file, AlphaFold's data directory, or FASTA files."""
+"""Read which databases to search from a profile file, AlphaFold's data directory, or FASTA files.
+
+`UNIREF_ROWS`, `MGNIFY_ROWS` and `UNIPROT_ROWS` are the numbers of rows that are read of each result. `UNIPROT` is the
+name of the database whose rows are paired by species.
+"""
 
 import logging
 from collections.abc import Callable, Collection
@@ -27,7 +31,11 @@ UNIPROT = "uniprot"  # name of its database, and so of its results
 
 
 def alphafold_directory(root: Path, programs: Collection[str], *, reduced: bool) -> DatabaseProfile:
-    """Return the databases in a directory that AlphaFold's download scripts filled; see `read_database_profile`."""
+    """Return the databases in a directory that AlphaFold's download scripts filled; see `read_database_profile`.
+
+    The notes of the profile name databases that are not searched. Raise `InputError` if none is for alignments, or with
+    `reduced` if the small BFD is missing.
+    """
     notes: list[str] = []
     alignments = _alignments(root, programs, notes, reduced=reduced)
     uniprot = _first(root, "uniprot/uniprot.fasta", "uniprot/*.fasta", "uniprot/*.fa")
@@ -131,7 +139,7 @@ _TABLES = {
     "complex_templates": "template database of complexes",
 }
 # By tool: ending that completes a database's prefix to a file, name in errors, and how many are searched together.
-_PREFIXES = {
+_PREFIX_DATABASES = {
     "hhblits": ("_a3m.ffdata", "hh-suite database", 100),
     "hhsearch": ("_a3m.ffdata", "hh-suite database", 100),
     "colabfold": (".dbtype", "MMseqs2 database", 2),
@@ -143,8 +151,9 @@ def read_database_profile(path: Path, programs: Collection[str], *, reduced: boo
     """Return the databases of a TOML profile, or of a directory laid out as AlphaFold's or ColabFold's scripts do.
 
     `programs` are the installed search programs: in a directory, a database that needs another program is replaced by
-    its substitute. With `reduced`, the small BFD replaces BFD and UniRef30. Raise `InputError` for an invalid profile,
-    and for one that names a missing file.
+    its substitute, or left out with a note. With `reduced`, the small BFD of AlphaFold's directory replaces BFD and
+    UniRef30; it has no effect on profiles and ColabFold's directories. Raise `InputError` for an invalid profile, for
+    one that names a missing file, and for a directory without databases.
     """
     _LOG.debug("databases from %s", path.absolute())
     if path.is_dir():
@@ -153,7 +162,11 @@ def read_database_profile(path: Path, programs: Collection[str], *, reduced: boo
 
 
 def profile_from_fasta(paths: Collection[Path]) -> DatabaseProfile:
-    """Return a profile of FASTA files, to be searched with jackhmmer and merged in the order given."""
+    """Return a profile of FASTA files, to be searched with jackhmmer and merged in the order given.
+
+    Databases are named after the files, up to the first dot. Raise `InputError` for a missing file, and for names that
+    are equal or cannot be file names.
+    """
     databases: list[AlignmentDatabase] = []
     for path in paths:
         name = path.name.split(".")[0]
@@ -299,7 +312,7 @@ class _Table:
         """Return the database's file, or the prefixes of hh-suite or ColabFold databases that are searched together."""
         value = self.value("path", _are_texts, "a file name (or a list of them)")
         paths = tuple(self.profile.parent / text for text in (value if isinstance(value, list) else [value]))
-        ending, what, max_count = _PREFIXES.get(tool, ("", "file", 1))
+        ending, what, max_count = _PREFIX_DATABASES.get(tool, ("", "file", 1))
         for path in paths:
             if not path.with_name(f"{path.name}{ending}").is_file():
                 raise self._error(f"there is no {what} {path}" + (f" ({path}{ending})" if ending else ""))

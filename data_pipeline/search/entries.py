@@ -20,12 +20,12 @@ from data_pipeline.parse.fasta import kind_problem
 from data_pipeline.parse.mmcif import MAX_MMCIF_BYTES
 
 # https://www.uniprot.org/help/accession_numbers, with an isoform number.
-_UNIPROT = re.compile(r"([OPQ][0-9][A-Z0-9]{3}[0-9]|[A-NR-Z][0-9]([A-Z][A-Z0-9]{2}[0-9]){1,2})(-[0-9]{1,3})?")
-_PDB = re.compile(r"[1-9][A-Z0-9]{3}(_[A-Za-z0-9]{1,4})?")
+_UNIPROT_ACCESSION = re.compile(r"([OPQ][0-9][A-Z0-9]{3}[0-9]|[A-NR-Z][0-9]([A-Z][A-Z0-9]{2}[0-9]){1,2})(-[0-9]{1,3})?")
+_PDB_ENTRY = re.compile(r"[1-9][A-Z0-9]{3}(_[A-Za-z0-9]{1,4})?")
 _MAX_FASTA_BYTES = 2**22
-_ATTEMPTS, _FIRST_PAUSE, _MAX_PAUSE, _TIMEOUT = 3, 1.0, 10.0, 60.0
-_BUSY = (408, 429, 500, 502, 503, 504)
-_MISSING = (400, 404, 410)
+_ATTEMPTS, _FIRST_PAUSE, _MAX_PAUSE, _TIMEOUT_SECONDS = 3, 1.0, 10.0, 60.0
+_BUSY_STATUSES = (408, 429, 500, 502, 503, 504)
+_MISSING_STATUSES = (400, 404, 410)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,18 +48,19 @@ class EntryServers:
 def is_entry(word: str) -> bool:
     """Return whether a word is a UniProt accession (P69905), or a PDB id with or without a chain (4HHB, 4HHB_A)."""
     entry, line, chain = word.partition("_")
-    return bool(_UNIPROT.fullmatch(word.upper()) or _PDB.fullmatch(f"{entry.upper()}{line}{chain}"))
+    return bool(_UNIPROT_ACCESSION.fullmatch(word.upper()) or _PDB_ENTRY.fullmatch(f"{entry.upper()}{line}{chain}"))
 
 
 def fetch_sequence(word: str, cache: Path, servers: EntryServers, say: Callable[[str], object]) -> Path:
     """Return the path of a FASTA file for a UniProt accession or a PDB id.
 
-    A PDB id without a chain means all proteins of the entry, as a complex. Raise `InputError` if the entry does not
-    exist, or if it is not in the cache and the server cannot be reached.
+    A PDB id without a chain means all protein chains of the entry, as one complex. The file is in the directory
+    `cache`, and is only downloaded if it is missing; `say` then receives a line for the user. Raise `InputError` if the
+    entry or its chain does not exist, or if it is not in the cache and the server cannot be reached.
     """
     entry, _, chain = word.partition("_")
     entry = entry.upper()
-    if _UNIPROT.fullmatch(entry):
+    if _UNIPROT_ACCESSION.fullmatch(entry):
         url = f"{servers.uniprot_server}/uniprotkb/{entry}.fasta"
         return _cached(cache / f"{entry}.fasta", url, _MAX_FASTA_BYTES, say, partial(_uniprot_fasta, entry))
     url = f"{servers.pdb_sequence_server}/fasta/entry/{entry}"
@@ -70,13 +71,13 @@ def fetch_sequence(word: str, cache: Path, servers: EntryServers, say: Callable[
 def fetch_structure(word: str, cache: Path, servers: EntryServers, say: Callable[[str], object]) -> Path:
     """Return the path of an mmCIF file for a PDB id, or for a UniProt accession from AlphaFold DB.
 
-    Raise `InputError` as in `fetch_sequence`.
+    The cache and `say` are used as in `fetch_sequence`. Raise `InputError` as there, and for a PDB id with a chain.
     """
     entry = word.upper()
     path = cache / f"{entry}.cif"
     if "_" in entry:
         raise InputError(f"{printable(word)}: expected an entry without a chain; pass {entry.partition('_')[0]}")
-    if _PDB.fullmatch(entry) or path.is_file():
+    if _PDB_ENTRY.fullmatch(entry) or path.is_file():
         return _cached(
             path, f"{servers.pdb_structure_server}/download/{entry}.cif", MAX_MMCIF_BYTES, say, partial(_mmcif, entry)
         )
@@ -105,13 +106,13 @@ def _get(name: str, url: str, limit: int) -> bytes:
 
     for attempt in range(_ATTEMPTS):
         try:
-            with send("GET", url, timeout=_TIMEOUT, max_bytes=limit, redirects=True) as response:
+            with send("GET", url, timeout=_TIMEOUT_SECONDS, max_bytes=limit, redirects=True) as response:
                 if response.status == 200:
                     return response.read_all()
-                if response.status in _MISSING:
+                if response.status in _MISSING_STATUSES:
                     raise InputError(f"{name}: {_host(url)} has no such entry")
                 problem = f"status {response.status} {printable(response.reason)}"
-                if response.status not in _BUSY:
+                if response.status not in _BUSY_STATUSES:
                     break
         except RequestError as error:
             problem = str(error)

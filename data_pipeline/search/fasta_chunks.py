@@ -1,4 +1,8 @@
-"""Read a FASTA database of any size in chunks of complete, checked records, with one chunk in memory at a time."""
+"""Read a FASTA database of any size in chunks of complete, checked records, with one chunk in memory at a time.
+
+`CHUNK_BYTES` is the default size of a chunk, and `MAX_RECORD_BYTES` the max size of a record. `MAX_TARGET_RESIDUES` is
+HMMER's limit for a sequence of the database, which HMMER calls a target.
+"""
 
 import gzip
 import re
@@ -20,14 +24,14 @@ _ERROR_PREFIX = "the database "
 _HEADER = re.compile(rb">[^\n]*")
 _NAMELESS = re.compile(rb">[ \t\r]*(?:\n|\Z)")
 _LETTERS = b"ACDEFGHIKLMNPQRSTVWYBJOUXZ*"
-_IN_SEQUENCE = _LETTERS + _LETTERS.lower() + b" \t\r\n"
+_SEQUENCE_BYTES = _LETTERS + _LETTERS.lower() + b" \t\r\n"
 _NUCLEIC_WORD = b" mol:na "
 _NUCLEIC = re.compile(rb">\S+ mol:na ")  # headers of DNA and RNA in pdb_seqres
 
 
 @dataclass(frozen=True, kw_only=True)
 class FastaChunk:
-    """Consecutive complete records of a FASTA file."""
+    """Consecutive complete records of a FASTA file; `line` is the number (from 1) of the first line in the file."""
 
     content: bytes
     line: int  # number of its first line in the file, from 1
@@ -41,7 +45,7 @@ def database_identity(path: Path) -> str:
 
 
 def require_database(path: Path) -> None:
-    """Raise `InputError` unless the file exists and begins like FASTA."""
+    """Raise `InputError` unless the file, plain or gzip, exists and begins with '>' after blanks."""
     with unpacked(path, _ERROR_PREFIX) as stream:
         start = stream.read(CHUNK_BYTES).lstrip()
     if not start:
@@ -57,10 +61,10 @@ def is_gzip(path: Path) -> bool:
 
 
 def read_fasta_chunks(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[FastaChunk]:
-    """Yield the records of a plain or gzip FASTA file in order, in chunks of about `chunk_bytes`.
+    """Yield the records of a plain or gzip FASTA file in order, in chunks of about `chunk_bytes` when unpacked.
 
-    Raise `InputError` with line and record for letters that HMMER does not support, for records without a name, and for
-    records of more than `MAX_RECORD_BYTES`.
+    Raise `InputError` with line and record for letters that HMMER does not support, for text before the first record,
+    for records without a name, and for records of more than about `MAX_RECORD_BYTES`.
     """
     line, rest = 1, b""
     with unpacked(path, _ERROR_PREFIX) as stream:
@@ -105,14 +109,14 @@ def _checked(path: Path, chunk: FastaChunk) -> FastaChunk:
     # HMMER aborts the process when it aligns a database sequence with gap letters.
     letters = _HEADER.sub(b"", chunk.content)
     in_order = chunk.content[:1] == b">" and _NAMELESS.search(chunk.content) is None
-    if in_order and not letters.translate(None, _IN_SEQUENCE):
+    if in_order and not letters.translate(None, _SEQUENCE_BYTES):
         return chunk
     record: str | None = None
     for line_number, line in enumerate(chunk.content.split(b"\n"), start=chunk.line):
         sequence, mark, header = line.partition(b">")  # HMMER starts a record at any '>'
         if sequence.strip() and record is None:
             raise InputError.at(path, "text before the first '>name' line; is this a FASTA file?", line=line_number)
-        if wrong := sequence.translate(None, _IN_SEQUENCE):
+        if wrong := sequence.translate(None, _SEQUENCE_BYTES):
             problem = f"'{printable(chr(wrong[0]))}' is not an amino acid letter; correct or remove the record"
             raise InputError.at(path, problem, line=line_number, column=sequence.index(wrong[:1]) + 1, record=record)
         if mark:

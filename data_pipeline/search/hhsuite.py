@@ -17,14 +17,17 @@ from data_pipeline.search.process import program_version, read_output, run_progr
 from data_pipeline.search.tool import FileFormat
 
 # hhsearch and hhblits crash or fail without the first two; they compute profiles that `_hhm` lacks.
-_PARTS = ("_a3m", "_cs219", "_hhm")
-_REQUIRED_PARTS = _PARTS[:2]
+_DATABASE_PARTS = ("_a3m", "_cs219", "_hhm")
+_REQUIRED_PARTS = _DATABASE_PARTS[:2]
 _MAX_COLUMNS = 20_001  # of a profile without -maxres; hh-suite drops the rest
 _DATE_LINE = re.compile(rb"^Date .*\n", re.MULTILINE)
 
 
 def check_databases(prefixes: tuple[Path, ...]) -> None:
-    """Raise `InputError` with the first missing file, because hh-suite crashes without a message."""
+    """Raise `InputError` with the first missing file of the databases, because hh-suite crashes without a message.
+
+    At least one prefix is required.
+    """
     if not prefixes:
         raise InputError("a search with hh-suite needs a database; pass its prefix")
     for prefix in prefixes:
@@ -38,7 +41,10 @@ def check_databases(prefixes: tuple[Path, ...]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class HhsuiteSearch(Checked):
-    """Search of one or more databases at once with an hh-suite program."""
+    """Search of one or more databases at once with an hh-suite program.
+
+    `databases` are prefixes, `cpus` is the number of threads, and `timeout` is in seconds.
+    """
 
     program: Path
     databases: tuple[Path, ...]  # prefixes
@@ -50,7 +56,7 @@ class HhsuiteSearch(Checked):
         check_databases(self.databases)
 
     def identity_of(self, tool: str, arguments: Sequence[str]) -> str:
-        """Return tool, version, options and databases in one line.
+        """Return `tool`, the program's version, `arguments` and the databases in one line.
 
         Databases are identified by name and size, because their folders differ between machines.
         """
@@ -62,7 +68,8 @@ class HhsuiteSearch(Checked):
     ) -> bytes:
         """Search with a query of `columns` columns, and return the content of the first output file.
 
-        `outputs` lists the options for output files, each followed by a file name.
+        `query_file` is the name of the file for the content `query`. `outputs` lists the options for output files, each
+        followed by a file name. Raise `SearchError` if the program fails.
         """
         columns += 3  # hh-suite uses two columns at the ends, and drops the last one
         length = ["-maxres", str(columns)] if columns > _MAX_COLUMNS else []
@@ -76,13 +83,18 @@ class HhsuiteSearch(Checked):
 
 
 def _size(prefix: Path) -> int:
-    paths = [prefix.with_name(f"{prefix.name}{part}.ffdata") for part in _PARTS]
+    paths = [prefix.with_name(f"{prefix.name}{part}.ffdata") for part in _DATABASE_PARTS]
     return sum(path.stat().st_size for path in paths if path.is_file())
 
 
 @dataclass(frozen=True, kw_only=True)
 class HhblitsOptions(Checked):
-    """Options of HHblits; the defaults are AlphaFold's."""
+    """Options of HHblits; the defaults are AlphaFold's.
+
+    `e_value` is the max E-value of hits in the alignment, and `max_rows` limits the rows of an input alignment. Counts
+    of hits are `max_realigned` (whose alignment is refined), `max_prefiltered` (max that pass the second prefilter) and
+    `min_prefiltered` (min that pass the first one). `unfiltered` keeps near-duplicate rows.
+    """
 
     iterations: Annotated[int, between(1, 8)] = 3
     # Max E-value of hits in the alignment.
@@ -122,7 +134,7 @@ class Hhblits(HhsuiteSearch):
 
 @dataclass(frozen=True, kw_only=True)
 class HhsearchOptions(Checked):
-    """Options of HHsearch; the default is AlphaFold's."""
+    """Options of HHsearch; the default is AlphaFold's. `max_rows` limits the rows of the alignment."""
 
     max_rows: Annotated[int, at_least(1)] = 1_000_000  # of the alignment
 

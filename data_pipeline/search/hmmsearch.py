@@ -32,15 +32,17 @@ from data_pipeline.search.profile_search import (
 )
 from data_pipeline.search.tool import FileFormat
 
-_NAME = "query"  # of the profile, as in AlphaFold's files
-_REFERENCE = b"#=GC RF"
+_PROFILE_NAME = "query"  # of the profile, as in AlphaFold's files
+_RF_LINE = b"#=GC RF"
 
 
 @dataclass(frozen=True, kw_only=True)
 class HmmsearchOptions(HmmerOptions):
     """Thresholds of a template search; the defaults are AlphaFold-Multimer's, which keep distant templates.
 
-    The options in `identity` have the order of the fields.
+    The filters F1, F2 and F3 are the max P-values to pass the MSV, Viterbi and Forward filters. Other values are max
+    E-values: of reported chains and domains, and with `inclusion`, of those in the alignment. The options in `identity`
+    have the order of the fields.
     """
 
     filter_f1: Threshold = 0.1  # max P-value to pass the MSV filter
@@ -83,13 +85,16 @@ class InProcessHmmsearch(HmmerSearch):
         if not any(True for hit in hits.included for _ in hit.domains.included):
             return b""
         aligned = hits.to_msa(AMINO, all_consensus_cols=True)
-        aligned.name = _NAME
+        aligned.name = _PROFILE_NAME
         return to_stockholm(aligned, f"hmmsearch (pyhmmer {PYHMMER_VERSION})")
 
 
 @dataclass(frozen=True)
 class HmmsearchProgram(HmmerSearch):
-    """Template search with the installed HMMER programs hmmbuild and hmmsearch."""
+    """Template search with the installed HMMER programs: `hmmbuild`, and hmmsearch as `program`.
+
+    `timeout` is in seconds for each of the two programs.
+    """
 
     input_format: ClassVar[FileFormat] = "sto"
 
@@ -109,7 +114,7 @@ class HmmsearchProgram(HmmerSearch):
         with working_directory() as directory:
             rows, profile, result = directory / "query.sto", directory / "query.hmm", directory / "output.sto"
             rows.write_bytes(alignment)
-            command: tuple[str | Path, ...] = (self.hmmbuild, "-n", _NAME, "--hand", "--amino", profile, rows)
+            command: tuple[str | Path, ...] = (self.hmmbuild, "-n", _PROFILE_NAME, "--hand", "--amino", profile, rows)
             run_program(command, timeout=self.timeout, directory=directory)
             outputs = ("-o", "/dev/null", "-A", result, "--noali", "--cpu", str(self.cpus or available_processors()))
             command = (self.program, *outputs, *self.options.arguments(), profile, self._proteins(directory))
@@ -130,17 +135,20 @@ class HmmsearchProgram(HmmerSearch):
 
 
 def build_profile(alignment: bytes) -> ProteinProfile:
-    """Build a profile from a Stockholm alignment as hmmbuild does, with match states at columns marked in `#=GC RF`."""
+    """Build a profile from a Stockholm alignment as hmmbuild does, with match states at columns marked in `#=GC RF`.
+
+    Probabilities are rounded as in a profile file. Raise `InputError` for an alignment without valid marks or rows.
+    """
     rows = stockholm_rows(alignment, "the alignment for the template search")
-    reference = _reference(alignment)
+    column_marks = _reference(alignment)
     width = len(next(iter(rows.values())))
-    if len(reference) != width:
-        raise InputError(f"the alignment has {width} columns, but its line '#=GC RF' has {len(reference)}")
+    if len(column_marks) != width:
+        raise InputError(f"the alignment has {width} columns, but its line '#=GC RF' has {len(column_marks)}")
     try:
         # Rows are passed one by one, because HMMER's reader aborts the process on some malformed files.
         sequences = [TextSequence(name=str(i), sequence=row.decode("ascii")) for i, row in enumerate(rows.values())]
-        table = TextMSA(name=_NAME, sequences=sequences)
-        table.reference = reference.decode("ascii")
+        table = TextMSA(name=_PROFILE_NAME, sequences=sequences)
+        table.reference = column_marks.decode("ascii")
         profile = Builder(AMINO, architecture="hand").build_msa(table.digitize(AMINO), Background(AMINO))[0]
         # The program reads the profile from a text file, which rounds probabilities to five digits.
         text = io.BytesIO()
@@ -156,10 +164,10 @@ def build_profile(alignment: bytes) -> ProteinProfile:
 
 
 def _reference(alignment: bytes) -> bytes:
-    parts = [line[len(_REFERENCE) :].strip() for line in alignment.splitlines() if line.startswith(_REFERENCE)]
-    reference = b"".join(parts)
-    marks = reference.translate(None, b"-._~")
+    parts = [line[len(_RF_LINE) :].strip() for line in alignment.splitlines() if line.startswith(_RF_LINE)]
+    column_marks = b"".join(parts)
+    marks = column_marks.translate(None, b"-._~")
     if not marks or b" " in marks or b"\t" in marks:
         problem = "has no line '#=GC RF', which marks the target's columns ('x') and other columns ('.')"
         raise InputError(f"the alignment for the template search {problem}")
-    return reference
+    return column_marks

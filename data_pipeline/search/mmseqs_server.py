@@ -27,8 +27,8 @@ from data_pipeline.search.tool import FileFormat
 MAX_STRUCTURE_BYTES = 2**31  # of the structure files of all hits of a sequence; the file of a large virus has 200 MB
 _MAX_HITS = 20  # best hits per sequence, as in ColabFold
 # A PDB id in its short or long form, and a chain.
-_NAME = re.compile(r"((?:pdb_)?[A-Za-z0-9]{4,12})_[A-Za-z0-9]{1,8}")
-_CHUNK = 2**20
+_HIT_NAME = re.compile(r"((?:pdb_)?[A-Za-z0-9]{4,12})_[A-Za-z0-9]{1,8}")
+_CHUNK_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class ServerSearch:
 
     @property
     def mode(self) -> str:
-        """The server's name of the search."""
+        """The server's name of the search, such as "env"."""
         return self.server.options.mode
 
     def identity(self) -> str:
@@ -55,7 +55,10 @@ class ServerSearch:
         return f"mmseqs2 server {self.server.shown_address} mode {self.mode}"
 
     def template_hits(self, sequence: str) -> bytes:
-        """Return the table of the best template hits of a sequence (m8), searching if it was not searched before."""
+        """Return the table of the best 20 template hits of a sequence (m8), searching if it was not searched before.
+
+        Only a search `with_templates` stores hits.
+        """
         if sequence not in self._hits:
             self.search(sequence)
         return self._hits[sequence]
@@ -98,7 +101,8 @@ class ServerSearch:
 class ServerTemplates:
     """Template hits that an MMseqs2 server returns with its alignments, and their structure files.
 
-    Differs from ColabFold: the alignments of the hits are the server's, whereas ColabFold aligns again with hhsearch.
+    `structures` is the directory of the downloaded files, named by entry. Differs from ColabFold: the alignments of the
+    hits are the server's, whereas ColabFold aligns again with hhsearch.
     """
 
     input_format: ClassVar[FileFormat] = "a3m"
@@ -137,7 +141,7 @@ class ServerPairing:
 
     @property
     def mode(self) -> str:
-        """The server's name of the search."""
+        """The server's name of the search, such as "pairgreedy" or "paircomplete-env"."""
         options = self.server.options
         return f"pair{options.pair_strategy}{'-env' if options.pair_environmental else ''}"
 
@@ -202,10 +206,10 @@ def save_structures(archive: IO[bytes], names: Sequence[str], directory: Path) -
         for name, span in locate_files(tar, file_names).items():
             with atomic_write(directory / name) as temporary, temporary.open("wb") as output:
                 tar.seek(span.start)
-                for start in range(span.start, span.stop, _CHUNK):
-                    output.write(tar.read(min(_CHUNK, span.stop - start)))
+                for start in range(span.start, span.stop, _CHUNK_BYTES):
+                    output.write(tar.read(min(_CHUNK_BYTES, span.stop - start)))
 
 
 def _file(name: str) -> str | None:
-    match = _NAME.fullmatch(name)
+    match = _HIT_NAME.fullmatch(name)
     return None if match is None else f"{match[1].lower()}.cif"

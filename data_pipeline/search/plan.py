@@ -1,4 +1,7 @@
-"""Select the tools that search the databases of a profile."""
+"""Select the tools that search the databases of a profile.
+
+`SERVER_RESULT`, `PAIRED_RESULT` and `SERVER_TEMPLATES` are names of result files.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -36,7 +39,7 @@ from data_pipeline.templates.from_files import UserTemplateOptions
 from data_pipeline.templates.structure_directory import StructureDirectory, read_obsolete, read_release_dates
 
 SERVER_RESULT, PAIRED_RESULT, SERVER_TEMPLATES = "server_hits.a3m", "paired_hits.a3m", "server_templates.m8"
-_NEEDED = (
+_PROFILE_REQUIRED = (
     "mmseqs needs the profile of a UniRef30 search to search for templates; "
     'add [[alignments]] with tool = "colabfold", or search the templates with hmmsearch or hhsearch'
 )
@@ -45,7 +48,11 @@ Options = TypeVar("Options")
 
 @dataclass(frozen=True, kw_only=True)
 class AlignmentStep:
-    """One search for homologs of a target."""
+    """One search for homologs of a target.
+
+    `result_file` is the name of the file in which the result of a target is stored. `max_rows` limits the rows of the
+    result to read, including the target. `databases` describe what is searched, for reports.
+    """
 
     result_file: str
     tool: SequenceSearch
@@ -64,7 +71,10 @@ class PairingStep:
 
 @dataclass(frozen=True, kw_only=True)
 class TemplateStep:
-    """The search for templates of a target."""
+    """The search for templates of a target: the tool that finds hits, and the `source` of their structure files.
+
+    `result_file` is the name of the file in which the hits are stored, and `options` select among the hits.
+    """
 
     result_file: str
     tool: TemplateSearch
@@ -75,7 +85,12 @@ class TemplateStep:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchPlan:
-    """All searches of a target, in the order in which the MSA rows are merged."""
+    """All searches of a target, in the order in which the MSA rows are merged.
+
+    `user_templates` has limits for template files of the user. Complexes of different sequences use `pairing` (a search
+    that pairs rows) or `uniprot` (whose rows are paired by species). Chains of complexes use `complex_templates`
+    instead of `templates`, if there is one.
+    """
 
     alignments: tuple[AlignmentStep, ...] = ()
     templates: TemplateStep | None = None
@@ -159,7 +174,7 @@ def _colabfold_search(profile: DatabaseProfile, cpus: int, cache: Path | None) -
         raise InputError("[complex_templates]: mmseqs is only supported for [templates]; use hmmsearch or hhsearch")
     if not databases:
         if path is not None:
-            raise InputError(f"[templates]: {_NEEDED}")
+            raise InputError(f"[templates]: {_PROFILE_REQUIRED}")
         return None
     uniref, *environmental = (ClusterDatabase(path.absolute()) for path in databases[0].paths)
     if path is not None:

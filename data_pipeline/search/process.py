@@ -1,7 +1,8 @@
 """Run external programs with limits on time and memory, and clean up after them.
 
 A program runs without a shell and without input, in its own process group. However the call ends (normally, at the time
-limit, with an error, or by Ctrl-C), all processes of the group are killed and the program is reaped.
+limit, with an error, or by Ctrl-C), all processes of the group are killed and the program is reaped. `PACKAGES` has the
+package that installs each search program.
 """
 
 import logging
@@ -23,9 +24,9 @@ from typing import IO
 from data_pipeline.io.errors import InputError, SearchError, error_reason, printable
 
 _LOG = logging.getLogger(__name__)  # `helixfold --verbose` prints its records
-_TAIL_BYTES = 2**16  # of each stream that are returned
+_DEFAULT_KEPT_BYTES = 2**16  # of each stream that are returned
 _CHUNK_BYTES = 2**16
-_MAX_CHARACTERS = 400  # of a stream or a command in an error
+_MAX_SHOWN_CHARACTERS = 400  # of a stream or a command in an error
 _LAST_OUTPUT_SECONDS = 0.5  # to wait for the end of the streams; a child outside the group may keep them open
 _VERSION_SECONDS = 60.0
 _REMOVAL_ATTEMPTS, _REMOVAL_PAUSE = 40, 0.05
@@ -35,22 +36,23 @@ PACKAGES = {
     **dict.fromkeys(("hhblits", "hhsearch"), "hhsuite"),
 }
 # Programs get only these variables: they need them to start, and to find their libraries and the data of hh-suite.
-_ENVIRONMENT = ("PATH", "HOME", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "HHLIB")
+_PASSED_VARIABLES = ("PATH", "HOME", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "HHLIB")
 
 
 def run_program(
-    command: Sequence[str | Path], *, timeout: float | None, directory: Path, kept_bytes: int = _TAIL_BYTES
+    command: Sequence[str | Path], *, timeout: float | None, directory: Path, kept_bytes: int = _DEFAULT_KEPT_BYTES
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a program in `directory` for at most `timeout` seconds (None: no limit).
 
-    `directory` also receives its temporary files. Return the last `kept_bytes` of each stream.
+    `directory` also receives its temporary files. Return the last `kept_bytes` of standard output and of standard
+    error. The program gets only a few environment variables, and the locale C.
 
     Raise `SearchError` with the command, the exit code or signal, and the end of the output if the program cannot
     start, fails, is killed by a signal, or exceeds the time limit.
     """
     words = [str(word) for word in command]
     _LOG.debug("search command: %s", shlex.join(words))
-    environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+    environment = {name: os.environ[name] for name in _PASSED_VARIABLES if name in os.environ}
     environment |= {"LC_ALL": "C", "TMPDIR": str(directory)}
     try:
         process = subprocess.Popen(
@@ -133,20 +135,23 @@ def _name(words: list[str]) -> str:
 
 
 def _shown_command(words: list[str]) -> str:
-    return printable(shlex.join(words), _MAX_CHARACTERS)
+    return printable(shlex.join(words), _MAX_SHOWN_CHARACTERS)
 
 
 def _shown_end(content: bytes) -> str:
     """Return the last lines of a stream as one line."""
     lines = [line.strip() for line in content.decode("utf-8", "replace").splitlines()]
     text = " | ".join(line for line in lines if line)
-    end = text if len(text) <= _MAX_CHARACTERS else f"...{text[-_MAX_CHARACTERS:]}"
-    return printable(end, 2 * _MAX_CHARACTERS)
+    end = text if len(text) <= _MAX_SHOWN_CHARACTERS else f"...{text[-_MAX_SHOWN_CHARACTERS:]}"
+    return printable(end, 2 * _MAX_SHOWN_CHARACTERS)
 
 
 @contextmanager
 def working_directory(parent: Path | None = None) -> Iterator[Path]:
-    """Yield an empty temporary directory in `parent` or the system's temporary folder, and remove it afterwards."""
+    """Yield an empty temporary directory in `parent` or the system's temporary folder, and remove it afterwards.
+
+    Raise `SearchError` if it cannot be created or removed.
+    """
     try:
         directory = Path(tempfile.mkdtemp(prefix="helixfold-", dir=parent)).resolve()
     except OSError as error:
@@ -176,7 +181,7 @@ def find_program(name: str) -> Path | None:
 
 
 def require_program(name: str) -> Path:
-    """Return the path of a program on the PATH; raise `InputError` with the package to install if it is missing."""
+    """Return the path of a program of `PACKAGES` on the PATH; raise `InputError` with its package if it is missing."""
     program = find_program(name)
     if program is None:
         raise InputError(
@@ -187,7 +192,10 @@ def require_program(name: str) -> Path:
 
 @lru_cache(maxsize=64)
 def program_version(program: Path, argument: str = "-h") -> str:
-    """Return the version that a program prints when it is run with `argument`, such as "3.3.2" or "14-7e284"."""
+    """Return the version that a program prints when it is run with `argument`, such as "3.3.2" or "14-7e284".
+
+    Results are cached by path and argument. Raise `SearchError` if the program fails or prints no version.
+    """
     with working_directory() as directory:
         output = run_program([program, argument], timeout=_VERSION_SECONDS, directory=directory)
     printed = (output.stdout + b"\n" + output.stderr).decode("utf-8", "replace")

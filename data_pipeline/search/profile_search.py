@@ -1,4 +1,7 @@
-"""Search a FASTA database of any size with HMM profiles by pyhmmer, with the same results as HMMER's programs."""
+"""Search a FASTA database of any size with HMM profiles by pyhmmer, with the same results as HMMER's programs.
+
+`AMINO` is pyhmmer's alphabet of amino acids. `Thresholds` are by their names in HMMER, such as "incE".
+"""
 
 import io
 from collections import deque
@@ -50,10 +53,10 @@ Threshold = Annotated[float, POSITIVE]
 
 @dataclass(frozen=True, kw_only=True)
 class HmmerOptions(Checked):
-    """Base of the options of HMMER's programs; fields with the names in `_HMMER_NAMES` are thresholds."""
+    """Base of the options of HMMER's programs; fields such as `e_value` (in `_HMMER_NAMES`) are thresholds."""
 
     def thresholds(self) -> Thresholds:
-        """Return the thresholds by their names in HMMER."""
+        """Return the thresholds that are not None, by their names in HMMER, such as "incE"."""
         values = {name: value for name, value in vars(self).items() if value is not None}
         return {_HMMER_NAMES[name]: value for name, value in values.items() if name in _HMMER_NAMES}
 
@@ -65,7 +68,11 @@ class HmmerOptions(Checked):
 
 @dataclass(frozen=True)
 class HmmerSearch(Checked):
-    """Base of searches with HMMER (pyhmmer or a program); the result is a Stockholm alignment."""
+    """Base of searches with HMMER (pyhmmer or a program); the result is a Stockholm alignment.
+
+    `database` is a FASTA file, plain or gzip. `cpus` is the number of threads; None: one per processor available to
+    this process.
+    """
 
     file_format: ClassVar[FileFormat] = "sto"
 
@@ -114,7 +121,8 @@ def search_profiles(
     """Return the hits of each profile in the database, sorted by score; the database is read once.
 
     `cpus` threads search the file in chunks (None: one per processor available to this process). Only a few chunks and
-    the hits are in memory. Records that `select` drops from a chunk do not count in E-values.
+    the hits are in memory. Records that `select` drops from a chunk do not count in E-values. Raise `InputError` for a
+    database without records, or with a record that HMMER cannot search.
     """
     threads = cpus or available_processors()
     merged = [_MergedHits() for _ in profiles]
@@ -147,7 +155,7 @@ def search_profiles(
 
 
 def to_stockholm(alignment: MSA, author: str) -> bytes:
-    """Return the alignment in Stockholm format, as written by HMMER's programs."""
+    """Return the alignment in Stockholm format, as written by HMMER's programs, after setting its author."""
     alignment.author = author
     buffer = io.BytesIO()
     alignment.write(buffer, "stockholm")

@@ -1,4 +1,7 @@
-"""Store search results next to the features of a target, so that no search runs twice."""
+"""Store search results next to the features of a target, so that no search runs twice.
+
+`RECORD_FILE` is the name of the file that records the search of each result file.
+"""
 
 import hashlib
 import json
@@ -27,7 +30,10 @@ class ResultFiles:
     directory: Path
 
     def find(self, file: str, identity: str, query: bytes) -> bytes | None:
-        """Return the content of `file` if it is the unchanged result of this search, else None."""
+        """Return the content of the file named `file` if it is the unchanged result of this search, else None.
+
+        Raise `InputError` if `searches.json` is damaged or the file is too large.
+        """
         path = self.directory / file
         entry = self._record().get(file)
         if entry is None or not path.is_file():
@@ -41,7 +47,8 @@ class ResultFiles:
         """Return the content of `file` and the parsed content; run the search if necessary.
 
         If `file` is not the result of this search, or cannot be parsed, run `search` and store its result. Raise
-        `SearchError`, and store nothing, for a result that cannot be parsed.
+        `SearchError`, and store nothing, for a result that cannot be parsed. Too large results are stored, and the
+        `TooLargeError` of `parse` is raised.
         """
         content = self.find(file, identity, query)
         if content is not None:
@@ -57,7 +64,8 @@ class ResultFiles:
     def save(self, file: str, identity: str, query: bytes, content: bytes, parse: Callable[[bytes], Parsed]) -> Parsed:
         """Write the result of a search to `file`, record it in `searches.json`, and return the parsed result.
 
-        Raise `SearchError`, and write nothing, for a result that cannot be parsed.
+        Raise `SearchError`, and write nothing, for a result that cannot be parsed. If `parse` raises `TooLargeError`,
+        the result is written before the error is raised.
         """
         try:
             parsed = parse(content)

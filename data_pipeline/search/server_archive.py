@@ -2,6 +2,9 @@
 
 The archive is a tar.gz with one a3m file per database, which has a part for each sequence, and optionally with a table
 of template hits. It is unpacked into a temporary file within limits, and only one alignment is in memory at a time.
+
+`MAX_UNPACKED_BYTES` limits the unpacked archive. `MAX_ROWS` and `MAX_TEXT_BYTES` limit the rows that are used of each
+sequence in each file; later rows are dropped.
 """
 
 import contextlib
@@ -28,11 +31,11 @@ _MAX_FILES = 64  # servers send about six
 _MAX_GZIP_MEMBERS = 10_000  # parallel compressors write one member per 64 KiB
 _MAX_EXTENDED_HEADER = 2**12
 _MAX_NUL_BYTES = 1000  # in addition to one after the rows of each sequence
-_BLOCK = 512  # bytes; a tar file consists of such blocks
-_CHUNK = 2**20
-_PACKED_CHUNK = 2**16
-_GZIP = 16 + zlib.MAX_WBITS
-_WITHOUT_CONTENT = (tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.DIRTYPE)
+_TAR_BLOCK_BYTES = 512  # bytes; a tar file consists of such blocks
+_CHUNK_BYTES = 2**20
+_PACKED_CHUNK_BYTES = 2**16
+_GZIP_WINDOW_BITS = 16 + zlib.MAX_WBITS
+_TYPES_WITHOUT_CONTENT = (tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.DIRTYPE)
 
 
 class DamagedArchiveError(Exception):
@@ -50,8 +53,10 @@ class Span:
 class ServerAlignments:
     """The alignments of numbered sequences in a server's archive, read one at a time.
 
-    A file has one alignment per sequence, or up to `blocks` if it contains the results of several databases one after
-    the other. With `with_templates`, the archive must also have the table of template hits.
+    `names` are the files to read, and `sequences` the sequences that were searched, by number. A file has one alignment
+    per sequence, or up to `blocks` if it contains the results of several databases one after the other. With
+    `with_templates`, the archive must also have the table of template hits. `cut` has the sequences whose alignments
+    exceed `MAX_ROWS` or `MAX_TEXT_BYTES`.
 
     Raise `DamagedArchiveError` if another download may succeed, `SearchError` for any other problem, and `OSError` if
     the disk is too full for the unpacked archive.
@@ -92,7 +97,8 @@ class ServerAlignments:
     def paired_a3ms(self) -> Iterator[bytes]:
         """Yield the a3m of each sequence; all have the same number of rows, and rows with the same index are paired.
 
-        Raise `SearchError` if the server returned different numbers of rows.
+        Raise `SearchError` if the server returned different numbers of rows and none of the alignments was cut; after a
+        cut, all are shortened to the same number.
         """
         ((name, parts),) = self._parts.items()
         counts = {key: [self._row_count(span) for span in spans] for key, spans in parts.items()}
@@ -111,7 +117,7 @@ class ServerAlignments:
             yield b"".join([self._target(key), *rows])
 
     def template_table(self) -> bytes:
-        """Return the table of template hits of all sequences, cut after `MAX_TEXT_BYTES`."""
+        """Return the table of template hits of all sequences, cut after `MAX_TEXT_BYTES`, or empty if not requested."""
         return b"" if self._table is None else _read_part(self._tar, self._table)
 
     def _target(self, key: int) -> bytes:
@@ -151,39 +157,43 @@ class ServerAlignments:
 
 
 def unpack(archive: IO[bytes], tar: IO[bytes], *, max_bytes: int = MAX_UNPACKED_BYTES) -> None:
-    """Unpack a gzip file of at most `max_bytes`; raise `DamagedArchiveError` or `SearchError`.
+    """Unpack the gzip file `archive` into `tar`.
 
+    Raise `DamagedArchiveError` for a damaged file, and `SearchError` for more than `max_bytes` of unpacked content.
     The number of gzip members is limited too, because empty members take time but add no bytes.
     """
-    size, members, packed = 0, 0, archive.read(_PACKED_CHUNK)
+    size, members, packed = 0, 0, archive.read(_PACKED_CHUNK_BYTES)
     while packed or not members:
         members += 1
         if members > _MAX_GZIP_MEMBERS:
             raise SearchError(f"the server's archive has more than {_MAX_GZIP_MEMBERS:,} gzip members; not read")
-        member = zlib.decompressobj(_GZIP)
+        member = zlib.decompressobj(_GZIP_WINDOW_BITS)
         while not member.eof:
             try:
-                chunk = member.decompress(packed, _CHUNK)
+                chunk = member.decompress(packed, _CHUNK_BYTES)
             except zlib.error as error:
                 raise DamagedArchiveError("not gzip, or changed in transit") from error
             size += len(chunk)
             if size > max_bytes:
                 raise SearchError(f"the server's archive unpacks to more than {max_bytes:,} bytes; not read")
             tar.write(chunk)
-            packed = member.unconsumed_tail or (b"" if member.eof else archive.read(_PACKED_CHUNK))
+            packed = member.unconsumed_tail or (b"" if member.eof else archive.read(_PACKED_CHUNK_BYTES))
             if not (packed or chunk or member.eof):
                 raise DamagedArchiveError("truncated")
-        packed = member.unused_data.lstrip(b"\0") or archive.read(_PACKED_CHUNK).lstrip(b"\0")
+        packed = member.unused_data.lstrip(b"\0") or archive.read(_PACKED_CHUNK_BYTES).lstrip(b"\0")
 
 
 def locate_files(tar: IO[bytes], names: Collection[str]) -> dict[str, Span]:
-    """Return the spans of the files with these names in a tar file; extended headers (pax, GNU) are skipped."""
+    """Return the spans of the files with these names in a tar file; missing files and extended headers are left out.
+
+    Raise `SearchError` for a repeated name or too many files, and `DamagedArchiveError` for a damaged file.
+    """
     spans: dict[str, Span] = {}
     place, end, count = 0, tar.seek(0, 2), 0
     while place < end:
         tar.seek(place)
-        block = tar.read(_BLOCK)
-        if block == bytes(_BLOCK):
+        block = tar.read(_TAR_BLOCK_BYTES)
+        if block == bytes(_TAR_BLOCK_BYTES):
             break
         count += 1
         if count > _MAX_FILES:
@@ -192,25 +202,25 @@ def locate_files(tar: IO[bytes], names: Collection[str]) -> dict[str, Span]:
             member = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
         except tarfile.HeaderError as error:
             raise DamagedArchiveError("not a tar file, or changed in transit") from error
-        name, size = member.name.removeprefix("./"), 0 if member.type in _WITHOUT_CONTENT else member.size
+        name, size = member.name.removeprefix("./"), 0 if member.type in _TYPES_WITHOUT_CONTENT else member.size
         is_plain = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE)
         if name in names and (not is_plain or name in spans):
             raise SearchError(f"the server's archive has {name} twice, or not as a regular file")
         if not is_plain and size > _MAX_EXTENDED_HEADER:
             raise SearchError(f"the server's archive has a header of {size:,} bytes; not read")
-        start = place + _BLOCK
+        start = place + _TAR_BLOCK_BYTES
         if not 0 <= size <= end - start:
             raise DamagedArchiveError("a file in it is truncated")
         if name in names:
             spans[name] = Span(start, start + size)
-        place = start + -(-size // _BLOCK) * _BLOCK
+        place = start + -(-size // _TAR_BLOCK_BYTES) * _TAR_BLOCK_BYTES
     if not count:
         raise DamagedArchiveError("empty")
     return spans
 
 
 def check_all_there(files: Mapping[str, Span], names: Collection[str]) -> None:
-    """Raise `SearchError` if the server's archive lacks one of these files."""
+    """Raise `SearchError` if one of `names` is not among the files of the server's archive."""
     if missing := sorted(set(names) - files.keys()):
         raise SearchError(f"the server's answer lacks {', '.join(missing)}")
 
@@ -220,7 +230,7 @@ def _split(tar: IO[bytes], name: str, file: Span, max_nuls: int) -> Iterator[Spa
     start, place, line, nuls = file.start, file.start, 0, 0
     while place < file.stop:
         tar.seek(place)
-        chunk = tar.read(min(_CHUNK, file.stop - place))
+        chunk = tar.read(min(_CHUNK_BYTES, file.stop - place))
         line_end = chunk.find(b"\n")
         if line + (len(chunk) if line_end < 0 else line_end) > MAX_LINE_BYTES:
             raise SearchError(f"{name} of the server's answer has a line of more than {MAX_LINE_BYTES:,} bytes")

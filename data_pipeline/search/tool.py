@@ -16,7 +16,7 @@ class SequenceSearch(Protocol):
 
     @property
     def file_format(self) -> FileFormat:
-        """Format of the result."""
+        """Format of the result: "sto" (Stockholm) or "a3m"."""
 
     def identity(self) -> str:
         """Return one line that names tool, version, every option and the database; equal lines give equal results."""
@@ -69,7 +69,7 @@ class TemplateSearch(Protocol):
 
     @property
     def file_format(self) -> FileFormat:
-        """Format of the result."""
+        """Format of the hits: "hhr", "sto" (Stockholm) or "m8"."""
 
     def identity(self) -> str:
         """Return one line that names tool, version, every option and the database; equal lines give equal results."""
@@ -80,7 +80,7 @@ class TemplateSearch(Protocol):
 
 @runtime_checkable
 class StructureSource(Protocol):
-    """A search for templates that also brings their structure files."""
+    """A template search that also downloads the structure files of its hits."""
 
     def fetch(self, names: Sequence[str]) -> None:
-        """Save the structure files of hits with these names where the search's user reads them."""
+        """Save the structure files of hits with these names, such as 1abc_A, in the directory of structures."""
