@@ -20,7 +20,12 @@ _MIN_ATOMS = 5  # alanine has five heavy atoms
 
 @dataclass(frozen=True, kw_only=True)
 class TemplateOptions(Checked):
-    """Settings of the selection of template hits; the defaults are AlphaFold's (AlphaFold 2, Suppl. Sec. 1.2.3)."""
+    """Settings of the selection of template hits; the defaults are AlphaFold's (AlphaFold 2, Suppl. Sec. 1.2.3).
+
+    `latest_release` is the max release date; None allows any date, including unknown ones. The aligned columns per
+    target residue must exceed `min_align_ratio`. A hit that is part of the target itself may have at most
+    `max_subsequence_ratio` of its residues. `min_residues` are needed in the aligned segment of the hit, without gaps.
+    """
 
     latest_release: date | None = None  # max release date of templates; None: any date, including unknown ones
     max_templates: Annotated[int, at_least(0)] = 20
@@ -33,7 +38,8 @@ class TemplateOptions(Checked):
 def check_hit(query: str, hit: TemplateHit, letters: str, options: TemplateOptions) -> None:
     """Raise `UnusableHitError` if a hit covers too little of the target, is the target itself, or is too short.
 
-    `query` is the target sequence; `letters` are the aligned residues of the hit without gaps.
+    `query` is the target sequence; `letters` are the aligned residues of the hit without gaps. A hit is the target
+    itself if these are a part of it, and longer than `max_subsequence_ratio` of it.
     """
     ratio = hit.aligned_columns / len(query)
     if ratio <= options.min_align_ratio:
@@ -48,7 +54,10 @@ def check_hit(query: str, hit: TemplateHit, letters: str, options: TemplateOptio
 
 
 def check_release_date(entry: str, released: date | None, latest: date | None) -> None:
-    """Raise `UnusableHitError` if a PDB entry was released after `latest`; None is an unknown date or no limit."""
+    """Raise `UnusableHitError` if a PDB entry was released after `latest`.
+
+    A date that is unknown (`released` None) and no limit (`latest` None) are accepted.
+    """
     if released is not None and latest is not None and released > latest:
         raise UnusableHitError(RejectionReason.RELEASED_LATER, f"{entry} was released on {released}, after {latest}")
 
@@ -56,7 +65,8 @@ def check_release_date(entry: str, released: date | None, latest: date | None) -
 def check_structure_date(structure: Structure, entry: str, table_date: date | None, latest: date | None) -> None:
     """Raise `UnusableHitError` if a structure was released after `latest`, or if its release date is unknown.
 
-    `table_date` is the entry's date in the table of release dates, which the caller has already compared with `latest`.
+    Without a limit (`latest` None), any structure is accepted. `table_date` is the entry's date in the table of release
+    dates, which the caller has already compared with `latest`.
     """
     if latest is not None and structure.release_date is None and table_date is None:
         raise UnusableHitError(
@@ -81,7 +91,7 @@ def check_distances(chain: Chain) -> None:
 
 
 def check_atoms(template: AlignedTemplate) -> None:
-    """Raise `UnusableHitError` if a template has fewer than five atoms at aligned positions."""
+    """Raise `UnusableHitError` if a template has fewer than five atoms in all at aligned positions."""
     atoms = int(template.masks.sum())
     if atoms < _MIN_ATOMS:
         raise UnusableHitError(

@@ -28,7 +28,12 @@ _MAX_REASONS = 3  # in one sentence
 
 @dataclass(frozen=True, kw_only=True)
 class UserTemplateOptions(Checked):
-    """Settings of the selection of templates from the chains of the user's structures."""
+    """Settings of the selection of templates from the chains of the user's structures.
+
+    `latest_release` is the max release date; None allows any date, including unknown ones. A chain needs an alignment
+    to the target with at most `max_e_value` and at least `min_residues` aligned residues. Its aligned residues per
+    target residue must exceed `min_coverage`.
+    """
 
     max_templates: Annotated[int, at_least(0)] = 20  # the model reads only the first four
     latest_release: date | None = None  # max release date of templates; None: any date, including unknown ones
@@ -87,11 +92,11 @@ def templates_from_files(
 def templates_of_chains(
     sequences: Mapping[str, str], path: str | os.PathLike[str], options: UserTemplateOptions
 ) -> dict[str, AlignedTemplate]:
-    """Return a template for each chain of a complex that a structure file holds, by the chain's name.
+    """Return a template for each chain of a complex that a structure file holds, by the name of the complex's chain.
 
-    Each protein chain of the file is the template of at most one chain: pairs of chains with the best alignments come
-    first, then those that come first in the complex and in the file. Raise `InputError` if the file cannot be read or
-    has fewer than two chains of the complex.
+    `sequences` has the sequence of each chain of the complex by name. Each protein chain of the file is the template of
+    at most one chain: pairs of chains with the best alignments come first, then those that come first in the complex
+    and in the file. Raise `InputError` if the file cannot be read or has fewer than two chains of the complex.
     """
     structure = read_structure(path)
     reasons = {chain.name: list[str]() for chain in structure.chains}
@@ -123,7 +128,10 @@ def templates_of_chains(
 
 
 def unused_files(paths: Sequence[str | os.PathLike[str]], results: Sequence[TemplateResult]) -> tuple[str, ...]:
-    """Return a sentence with the reasons for each file or directory without a usable template."""
+    """Return a sentence with up to three reasons for each file or directory without a template used in `results`.
+
+    `results` has the result of each distinct chain for the same `paths`.
+    """
     used, rejected = [hit for each in results for hit in each.used], [hit for each in results for hit in each.rejected]
     sentences: list[str] = []
     for path in map(Path, paths):

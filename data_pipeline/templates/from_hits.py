@@ -25,7 +25,7 @@ from data_pipeline.templates.result import RejectedHit, RejectionReason, Templat
 from data_pipeline.templates.structure_directory import StructureDirectory
 
 # Entry: a PDB id of four characters, in the future long form, or any name in a user's database. Chain ".": unknown.
-_NAME = re.compile(r"((?:pdb_)?[A-Za-z0-9-]{4,64})_([A-Za-z0-9.]+)")
+_HIT_NAME = re.compile(r"((?:pdb_)?[A-Za-z0-9-]{4,64})_([A-Za-z0-9.]+)")
 # Below this identity, hit and file are different proteins, not two versions of one protein.
 _MIN_IDENTITY = 0.9
 _AMBIGUOUS_TO_X = str.maketrans(AMBIGUOUS_LETTERS, "X" * len(AMBIGUOUS_LETTERS))
@@ -75,8 +75,12 @@ def templates_from_hits(
 def template_from_hit(
     query: str, hit: TemplateHit, source: StructureDirectory, options: TemplateOptions
 ) -> tuple[AlignedTemplate, UsedTemplate]:
-    """Return the template of a hit and its description; raise `UnusableHitError` if the hit cannot be used."""
-    match = _NAME.match(hit.name)
+    """Return the template of a hit and its description; raise `UnusableHitError` if the hit cannot be used.
+
+    The entry may be replaced by its successor, and the structure is read from `source`. The description's rank is the
+    rank of the hit in its file, and its note has the successor and any difference between hit and file.
+    """
+    match = _HIT_NAME.match(hit.name)
     if match is None:
         raise UnusableHitError(
             RejectionReason.NAME, "its name does not begin with an entry and a chain, such as 1abc_A"
@@ -179,7 +183,11 @@ def _difference(query: str, piece: str, stated: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class HitLocation:
-    """Location of the residues of a hit in a chain of its structure file."""
+    """Location of the residues of a hit in a chain of its structure file.
+
+    `residues` has the index in the chain of each residue of the hit, -1 if it is missing, and `letters` the chain's
+    one-letter code, "-" if it is missing. `note` is how the location differs from the hit, else "".
+    """
 
     chain: Chain
     residues: Int[np.ndarray, "n"]  # index in the chain of each residue of the hit, -1 if it is missing
@@ -192,7 +200,8 @@ def locate_hit(structure: Structure, chain_name: str, letters: str, stated: int,
 
     The order is AlphaFold's. The first choice is a chain with exactly these residues, with `chain_name` before the
     others; then a chain with these residues if X on either side matches any residue; then `chain_name` (or the only
-    chain) if it can be aligned with at least 90 % identity. Raise `UnusableHitError` if no chain matches.
+    chain) if it can be aligned with at least 90 % identity and `min_residues` aligned residues. Raise
+    `UnusableHitError` if no chain matches.
     """
     # `chain_name` comes first, then the others in file order.
     chains = sorted(structure.chains, key=lambda chain: chain.name != chain_name)

@@ -17,25 +17,29 @@ _MAX_CELLS = 2 * 10**8
 _FIRST_GAP, _NEXT_GAP = -12, -1
 # Extreme-value statistics of local alignments with BLOSUM62 and these gaps: Altschul & Gish, Methods Enzymol. 266
 # (1996), table of gapped parameters.
-_LAMBDA, _K = 0.267, 0.041
+_GUMBEL_LAMBDA, _GUMBEL_K = 0.267, 0.041
 Mode = Literal["global", "local"]
-_TO_X = {**dict.fromkeys(range(128), "X"), **{ord(letter): letter for letter in RESTYPES}}
+_UNKNOWN_TO_X = {**dict.fromkeys(range(128), "X"), **{ord(letter): letter for letter in RESTYPES}}
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairAlignment:
-    """Alignment of a first sequence to a second."""
+    """Alignment of a first sequence to a second.
+
+    `partner` has the index in the second sequence of each residue's partner, or -1. `identities` is the number of
+    aligned residues that are equal and known. `score` is BLOSUM62 with affine gap costs.
+    """
 
     partner: Int[np.ndarray, "n"]  # index of each residue's partner in the second sequence, or -1
     identities: int  # aligned residues that are equal; unknown residues never count as equal
     score: float  # BLOSUM62 with affine gap costs
 
     def e_value(self, partner_length: int) -> float:
-        """Return the E-value of a local alignment to a sequence of `partner_length` residues.
+        """Return the E-value of this alignment, which must be local, to a sequence of `partner_length` residues.
 
         This is the expected number of local alignments with at least this score between two unrelated sequences.
         """
-        return _K * len(self.partner) * partner_length * exp(-_LAMBDA * self.score)
+        return _GUMBEL_K * len(self.partner) * partner_length * exp(-_GUMBEL_LAMBDA * self.score)
 
 
 def identity(query: str, letters: np.ndarray) -> float:
@@ -58,7 +62,7 @@ def align(mode: Mode, first: str, second: str) -> PairAlignment:
         raise UnusableHitError(RejectionReason.TOO_LONG, f"sequences of {lengths} are too long to align")
     partner = np.full(len(first), -1, np.int64)
     identities, score = 0, 0.0
-    alignments = _aligner(mode).align(first.translate(_TO_X), second.translate(_TO_X))
+    alignments = _aligner(mode).align(first.translate(_UNKNOWN_TO_X), second.translate(_UNKNOWN_TO_X))
     # Use the first of equally good alignments, because counting them can take extremely long.
     alignment = next(iter(alignments), None)
     if alignment is not None:

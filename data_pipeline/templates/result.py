@@ -38,7 +38,13 @@ class RejectionReason(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class UsedTemplate:
-    """Description of a template that is used."""
+    """Description of a template that is used.
+
+    `name` is entry and chain, such as 1abc_A. `rank` is the rank of the hit in its file, or for the user's templates
+    the position in the features, from 1. `aligned` is the number of target residues with at least one atom, and
+    `identity` the fraction of the aligned residues that match the target. `note` is a remark about anything unusual,
+    or "".
+    """
 
     name: str  # entry and chain, "1abc_A"
     rank: int  # rank of the hit in its file; for the user's templates, the position in the features, from 1
@@ -50,7 +56,11 @@ class UsedTemplate:
 
 @dataclass(frozen=True, kw_only=True)
 class RejectedHit:
-    """Hit, chain or file that was not used as a template."""
+    """Hit, chain or file that was not used as a template.
+
+    `name` is entry and chain, or a file name. `rank` is the rank of the hit in its file, or 0 for the user's chains and
+    files. `sentence` is the name and the explanation, for the user.
+    """
 
     name: str  # entry and chain, or file name
     rank: int  # rank of the hit in its file; 0 for the user's chains and files
@@ -73,7 +83,10 @@ class TemplateResult:
 
 
 class UnusableHitError(Exception):
-    """Raised for a hit or chain that cannot be used; the caller catches it and records a `RejectedHit`."""
+    """Raised for a hit or chain that cannot be used; the caller catches it and records a `RejectedHit`.
+
+    `sentence` is the explanation without the name of the hit.
+    """
 
     def __init__(self, reason: RejectionReason, sentence: str) -> None:
         super().__init__(sentence)

@@ -17,8 +17,8 @@ from data_pipeline.templates.result import RejectionReason, UnusableHitError
 STRUCTURE_SUFFIXES = (".cif", ".cif.gz", ".mmcif", ".mmcif.gz", ".pdb", ".pdb.gz", ".ent", ".ent.gz")
 
 _MAX_TABLE_BYTES = 2**26
-_CACHED_STRUCTURES = 8
-_CACHED_BYTES = 2**28
+_MAX_CACHED_STRUCTURES = 8
+_MAX_CACHED_BYTES = 2**28
 
 
 class StructureDirectory:
@@ -56,7 +56,7 @@ class StructureDirectory:
             raise InputError.at(directory, f"no file in it or in its subdirectories ends in {suffixes}")
 
     def current_entry(self, entry: str) -> str:
-        """Return the current id of an entry: its own id, or the id of its latest successor.
+        """Return the current id of an entry: its own id, or the id of its last successor in `obsolete`.
 
         As in AlphaFold, an entry with a known release date counts as current. Raise `UnusableHitError` if the entry was
         withdrawn without a successor.
@@ -74,7 +74,7 @@ class StructureDirectory:
         return followed[-1]
 
     def load(self, entry: str) -> Structure:
-        """Read the structure of an entry; the most recent structures are cached in memory.
+        """Read the structure of an entry; the structures used last are cached in memory (at most eight, 256 MiB).
 
         Raise `UnusableHitError` if there is no file of the entry, or if it cannot be read.
         """
@@ -86,7 +86,10 @@ class StructureDirectory:
         except InputError as error:
             raise UnusableHitError(RejectionReason.UNREADABLE, str(error)) from error
         self._recent[entry] = structure, _size(structure)
-        while len(self._recent) > _CACHED_STRUCTURES or sum(size for _, size in self._recent.values()) > _CACHED_BYTES:
+        while (
+            len(self._recent) > _MAX_CACHED_STRUCTURES
+            or sum(size for _, size in self._recent.values()) > _MAX_CACHED_BYTES
+        ):
             self._recent.popitem(last=False)
         return structure
 
