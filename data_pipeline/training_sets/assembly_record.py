@@ -1,7 +1,8 @@
 """Lossless record of one assembly: its chains in the training set, their positions, and rows for pairing.
 
 The atoms and alignments are in the records of the chains. Tables list the assemblies of a training set, and the skipped
-assemblies with the reasons.
+assemblies with the reasons; `ASSEMBLIES_FILE` and `SKIPPED_ASSEMBLIES_FILE` are their names. `ASSEMBLY_VERSION` is part
+of the cache keys of the records.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,13 +29,17 @@ ASSEMBLY_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class PlacedChain:
-    """A chain of the training set in an assembly, and its motion: the rows of the rotation, then the translation."""
+    """A chain of the training set in an assembly, and its motion from the structure file to the assembly.
+
+    `motion` has 12 numbers: the rows of the rotation, then the translation in Å. `name` is the chain's name in the
+    training set, such as 1abc_A.
+    """
 
     name: str  # "1abc_A"
     motion: tuple[float, ...]
 
     def moved(self, labels: ChainLabels) -> ChainLabels:
-        """Return the labels of the chain at its position in the assembly."""
+        """Return the labels of the chain with its positions in the assembly; absent atoms stay at 0."""
         rotation, translation = np.array(self.motion[:9]).reshape(3, 3), np.array(self.motion[9:])
         positions = labels.all_atom_positions.astype(np.float64) @ rotation.T + translation
         present = labels.all_atom_mask[..., None] > 0
@@ -45,7 +50,7 @@ class PlacedChain:
 class AssemblyRecord:
     """An assembly of chains of the training set, or the reason why it is left out (`problem`).
 
-    `pairing` has the rows to be paired with other chains, by chain name.
+    `pairing` has the rows to be paired with other chains, by chain name. A record with a `problem` has no chains.
     """
 
     name: str
@@ -81,7 +86,7 @@ class AssemblyRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledComplex:
-    """Features of a complex, and the labels of all its residues in the same order."""
+    """Features of the assembly `name`, and the labels of all its residues in the same order."""
 
     name: str
     features: ComplexFeatures
@@ -91,7 +96,8 @@ class LabelledComplex:
 def labelled_complex(record: AssemblyRecord, chains: Mapping[str, tuple[Features, ChainLabels]]) -> LabelledComplex:
     """Return the features and labels of an assembly from the features and labels of its chains, by chain name.
 
-    Chains with the same sequence use the alignment and the templates of the first of them. Raise `InputError` if the
+    Chains with the same sequence use the alignment and the templates of the first of them. Chain names are names in the
+    training set, so copies of a chain have equal names. The resolution is the first chain's. Raise `InputError` if the
     assembly has no chain.
     """
     if not record.chains:
@@ -152,7 +158,7 @@ def _pairing(values: Mapping[str, Any]) -> PairingRows:
 
 ASSEMBLIES_FILE, SKIPPED_ASSEMBLIES_FILE = "assemblies.tsv", "skipped_assemblies.tsv"
 
-_HEAD = "name\tkey\tchains"
+_COLUMN_NAMES = "name\tkey\tchains"
 _ADVICE = "build the feature store again"
 
 
@@ -166,9 +172,12 @@ class AssemblyEntry:
 
 
 def write_assemblies(directory: Path, entries: Iterable[AssemblyEntry], skipped: Mapping[str, str]) -> None:
-    """Write both tables to the directory of a store; equal entries give equal bytes."""
+    """Write the tables of assemblies and of skipped assemblies (reasons by name) to the directory of a store.
+
+    Equal entries give equal bytes.
+    """
     tables = {
-        ASSEMBLIES_FILE: [_HEAD, *("\t".join((entry.name, entry.key, *entry.chains)) for entry in entries)],
+        ASSEMBLIES_FILE: [_COLUMN_NAMES, *("\t".join((entry.name, entry.key, *entry.chains)) for entry in entries)],
         SKIPPED_ASSEMBLIES_FILE: [
             "name\treason",
             *(f"{printable(name)}\t{printable(skipped[name], 1000)}" for name in sorted(skipped)),
@@ -180,12 +189,12 @@ def write_assemblies(directory: Path, entries: Iterable[AssemblyEntry], skipped:
 
 
 def read_assemblies(directory: Path) -> tuple[AssemblyEntry, ...]:
-    """Return the assemblies in the directory of a store, if there are any; raise `InputError` if it is damaged."""
+    """Return the assemblies in the directory of a store, or () without a table; raise `InputError` if it is damaged."""
     path = directory / ASSEMBLIES_FILE
     if not path.is_file():
         return ()
     head, *lines = read_text(path, MAX_INDEX_BYTES, _ADVICE).removesuffix("\n").split("\n")
-    if head != _HEAD:
+    if head != _COLUMN_NAMES:
         raise InputError.at(path, f"the first line must name the columns name, key and chains; {_ADVICE}", line=1)
     entries: dict[str, AssemblyEntry] = {}
     for index, line in enumerate(lines, start=2):

@@ -1,6 +1,8 @@
 """Build a feature store from structures and alignments; runs can be resumed, and shards built on several machines.
 
 One or several processes convert structure files to records. A file that fails does not affect others.
+`MAX_ASSEMBLY_RESIDUES` is the limit above which an assembly is left out. `FAILURES_FILE` lists failed chains and files,
+and `REFUSED_FILE` chains that the criteria exclude, with the reasons.
 """
 
 import hashlib
@@ -51,7 +53,11 @@ MAX_ASSEMBLY_RESIDUES = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class ChainOutcome:
-    """Outcome of one chain with a record in the cache."""
+    """Outcome of one chain with a record in the cache.
+
+    `entry` is its entry in the index; until all chains are clustered, the cluster is the chain itself. `is_new` is
+    whether the record was computed in this run. `pairing` is the file of rows to be paired with other chains.
+    """
 
     entry: IndexEntry  # until all chains are clustered, the cluster is the chain itself
     sequence: str
@@ -61,7 +67,10 @@ class ChainOutcome:
 
 
 def assembly_key(path: Path, digest: str, chains: Mapping[str, ChainOutcome]) -> str:
-    """Return the hash of all inputs of an assembly's record; `chains` are the chains of the file by author chain id."""
+    """Return the hash of all inputs of an assembly's record as 32 hexadecimal digits, its key in the cache.
+
+    `path` is the structure file, `digest` its `file_digest`, and `chains` are its chains by author chain ID.
+    """
     inputs = [
         [
             chain,
@@ -75,9 +84,10 @@ def assembly_key(path: Path, digest: str, chains: Mapping[str, ChainOutcome]) ->
 
 
 def build_assembly(name: str, path: Path, chains: Mapping[str, ChainOutcome]) -> AssemblyRecord:
-    """Build the record of the first assembly in a file, with the chains that have a record.
+    """Build the record of the first assembly in the structure file `path`, with the chains in `chains`.
 
-    Raise `InputError` if the file or a search for paired rows cannot be read.
+    These are by author chain ID. An assembly that is left out, such as one of too many residues, has a `problem`. Raise
+    `InputError` if the file or an alignment for pairing cannot be read.
     """
     assembly = read_assembly(path)
     if assembly.problem:
@@ -115,7 +125,11 @@ _TASKS_PER_WORKER = 4  # submitted in advance, because submitting all 200,000 fi
 
 @dataclass(frozen=True, kw_only=True)
 class AssemblyOutcome:
-    """Outcome of the assembly of a file with a record in the cache."""
+    """Outcome of the first assembly of a structure file.
+
+    `chains` are names in the training set, once per copy, or () if it is left out; `problem` is then the reason. `key`
+    is the key of its record in the cache, or "" if the record could not be built.
+    """
 
     name: str
     chains: tuple[str, ...]  # names in the training set, once per copy; () if it is left out
@@ -125,7 +139,11 @@ class AssemblyOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class FileOutcome:
-    """Outcome of one structure file: its chains, and the reasons why other chains have no record, by name."""
+    """Outcome of one structure file: its chains, and the reasons why other chains have no record, by name.
+
+    Chains in `refused` do not meet the criteria, and chains in `failed` could not be computed. `problem` is the reason
+    why the whole file could not be read, or "". `summary_key` is the key of the file's summary in the cache.
+    """
 
     path: Path
     problem: str = ""  # why the file could not be read, or ""
@@ -137,14 +155,17 @@ class FileOutcome:
 
 
 class Worker:
-    """Computes the records of structure files that are not in the cache yet."""
+    """Computes the records of structure files that are not in the cache of the feature store `store` yet."""
 
     def __init__(self, builder: RecordBuilder, store: Path) -> None:
         self._builder = builder
         self._cache = BuildCache(store)
 
     def process(self, path: Path) -> FileOutcome:
-        """Process all chains of one file; the outcome lists failed chains with the reasons."""
+        """Store the records of all chains of one file, and of its assembly if these are built, in the cache.
+
+        The outcome lists refused and failed chains with the reasons; an unreadable file has a `problem`.
+        """
         try:
             digest = file_digest(path)
             summary_key = self._builder.summary_key(path, digest)
@@ -242,7 +263,7 @@ class Worker:
 
 
 def process_files(builder: RecordBuilder, store: Path, paths: Sequence[Path], workers: int) -> Iterator[FileOutcome]:
-    """Yield the outcome of each file in order of completion, with one thread or with `workers` processes.
+    """Yield the outcome of each file in order of completion, with one thread or, for 2 or more, `workers` processes.
 
     If a process dies (out of memory, or a crash in a library), the whole pool breaks. The files in progress are then
     retried one at a time in a separate pool, so that only the file that kills its process fails.
@@ -299,7 +320,10 @@ def _drained(
 
 
 def reason(error: BaseException) -> str:
-    """Return the message of an error as printable text, after its type unless it is an `InputError`."""
+    """Return the message of an error as printable text, up to 1,000 characters, after its type.
+
+    An `InputError` has no type in front.
+    """
     text = printable(str(error), 1000)
     return text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"
 
@@ -329,7 +353,11 @@ FAILURES_FILE, REFUSED_FILE = "failures.json", "refused.tsv"
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions(Checked):
-    """Settings of a feature-store build: input and output paths, shard and number of worker processes."""
+    """Settings of a feature-store build: input and output paths, shard and number of worker processes.
+
+    `clusters` is a file of clusters; None: the build clusters the chains. `shard` is the index (from 0) of the shard to
+    build, of `shards`; None: build the whole set.
+    """
 
     structures: Path
     output: Path
@@ -354,7 +382,9 @@ class BuildOptions(Checked):
 class BuildReport:
     """Outcome of a build.
 
-    `refused` and `failed` map chains to reasons; unreadable files are in `failed` by path.
+    `chains` and `assemblies` are the numbers in the store. `made` is the number of chain records computed in this run;
+    earlier runs computed the others. `refused` and `failed` map chains to reasons; unreadable files are in `failed` by
+    path. `skipped_assemblies` maps assemblies to reasons, and `notes` are messages for the user.
     """
 
     directory: Path
@@ -368,8 +398,9 @@ class BuildReport:
 
 
 def build_store(options: BuildOptions, builder: RecordBuilder) -> BuildReport:
-    """Build, resume or extend a feature store; existing records are not computed again.
+    """Build, resume or extend a feature store, or one shard of it; existing records are not computed again.
 
+    It shows a progress bar.
     A resumed run gives the same bytes as an uninterrupted one. Raise `InputError` if the structures, the clusters file
     or the output directory cannot be used. Failed chains and files are listed in the report and in `failures.json`.
     """

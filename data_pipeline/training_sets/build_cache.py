@@ -25,7 +25,7 @@ _MAX_RECORD_BYTES = 4 * 2**30
 
 
 def content_key(*parts: object) -> str:
-    """Return the hash of strings and numbers (and nested lists of them) as 32 hexadecimal digits."""
+    """Return the hash of values that JSON can hold (strings, numbers, None, nested lists) as 32 hexadecimal digits."""
     return hashlib.blake2b(json.dumps(parts, separators=(",", ":")).encode(), digest_size=_KEY_BYTES).hexdigest()
 
 
@@ -68,7 +68,10 @@ class BuildCache:
             return len(self._packed(key) or b"")
 
     def pack(self, keys: list[str]) -> None:
-        """Write the database with exactly the results of `keys`, which must be sorted and in the cache."""
+        """Write the database with exactly the results of `keys`, which must be sorted and in the cache.
+
+        A database that already has exactly these, without newer results in the work directory, is not written.
+        """
         if self._database is None or self._database.keys() != keys or any(self._file(key).is_file() for key in keys):
             write_database(self._path, ((key, self.get(key) or b"") for key in keys), map(self.size, keys))
 
@@ -77,7 +80,7 @@ class BuildCache:
         shutil.rmtree(self._work, ignore_errors=True)
 
     def sweep(self) -> None:
-        """Remove partial files of killed runs."""
+        """Remove partial files of killed runs from the store and its work directory; results remain."""
         for partial in (*self._work.glob("*/.*.partial"), *self._path.parent.glob(".*.partial")):
             partial.unlink(missing_ok=True)
 

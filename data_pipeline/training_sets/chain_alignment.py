@@ -1,7 +1,8 @@
 """Adapt the alignment of a slightly different sequence to the sequence of a chain.
 
 Structure files often have another version of a sequence: only a domain was solved, a tag was added, or a residue was
-mutated. The alignment is just as useful for this chain.
+mutated. The alignment is just as useful for this chain. `MIN_COVERAGE` of the chain's residues must be aligned to the
+target of the alignment, and `MIN_IDENTITY` of these must match it.
 """
 
 from os import PathLike
@@ -28,8 +29,9 @@ def alignment_for_chain(alignment: Alignment, sequence: str, path: str | PathLik
     """Return the alignment with `sequence` as its target; it is unchanged if `sequence` is already its target.
 
     Residues of the chain that the old target lacks become columns of gaps; residues of the old target that the chain
-    lacks become insertions. Rows of only gaps are dropped. Raise `InputError` with `path` if coverage is below
-    `MIN_COVERAGE` or identity below `MIN_IDENTITY` (unknown residues match any residue).
+    lacks become insertions. Rows of only gaps are dropped. `path` is the file of the alignment, for messages. Raise
+    `InputError` with `path` if coverage is below `MIN_COVERAGE` or identity below `MIN_IDENTITY` (unknown residues
+    match any residue).
     """
     if alignment.query == sequence:
         return alignment

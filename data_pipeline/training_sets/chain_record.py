@@ -2,7 +2,7 @@
 
 A record is a header (JSON: name, sequence, encoding of each array) followed by the encoded arrays. The labels come
 first, so they can be read without decoding the MSA. An `EncodedArray` has the compressed bytes of an array, and the
-codec and number types to decode them.
+codec and number types to decode them. `RECORD_VERSION` is part of every cache key.
 """
 
 import json
@@ -24,15 +24,19 @@ from data_pipeline.io.json_files import parse_json
 
 MAX_ARRAY_BYTES = 2**32
 
-_LEVEL = 6
+_ZLIB_LEVEL = 6
 # ISA-L, of the extra `train`, decompresses the same content in a third of the time.
 _INFLATE: Any = import_module("isal.isal_zlib" if find_spec("isal") else "zlib")
-_DTYPES = ("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<f4", "<f8")
+_SUPPORTED_DTYPES = ("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<f4", "<f8")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedArray:
-    """Compressed bytes of an array, with the information to decode them (`decode_array`)."""
+    """Compressed bytes of an array, with the information to decode them (`decode_array`).
+
+    `codec` is "dense", "sparse", "mask" or "atoms". `dtype` is the NumPy type of the array, and `stored` the type of
+    the numbers in `content` before its compression.
+    """
 
     codec: str  # "dense", "sparse", "mask" or "atoms"
     dtype: str  # NumPy type of the array, such as "<f4"
@@ -44,7 +48,10 @@ def encode_dense(array: np.ndarray) -> EncodedArray:
     """Compress all values of any array in order; raise `ValueError` for an unsupported dtype."""
     array = _little_endian(array)
     return EncodedArray(
-        codec="dense", dtype=array.dtype.str, stored=array.dtype.str, content=zlib.compress(array.tobytes(), _LEVEL)
+        codec="dense",
+        dtype=array.dtype.str,
+        stored=array.dtype.str,
+        content=zlib.compress(array.tobytes(), _ZLIB_LEVEL),
     )
 
 
@@ -62,7 +69,9 @@ def encode_sparse(array: np.ndarray) -> EncodedArray:
     stored = np.dtype(next((kind for kind in ("|u1", "<u2") if _fits(values, kind)), array.dtype.str))
     steps = np.diff(where, prepend=0).astype("<u4")  # MAX_ARRAY_BYTES keeps positions below 2**32
     body = _shuffled(steps) + _shuffled(values.astype(stored))
-    return EncodedArray(codec="sparse", dtype=array.dtype.str, stored=stored.str, content=zlib.compress(body, _LEVEL))
+    return EncodedArray(
+        codec="sparse", dtype=array.dtype.str, stored=stored.str, content=zlib.compress(body, _ZLIB_LEVEL)
+    )
 
 
 def encode_mask(array: np.ndarray) -> EncodedArray:
@@ -72,7 +81,7 @@ def encode_mask(array: np.ndarray) -> EncodedArray:
         return encode_dense(array)
     dtype = _little_endian(array).dtype.str
     return EncodedArray(
-        codec="mask", dtype=dtype, stored="|u1", content=zlib.compress(np.packbits(bits).tobytes(), _LEVEL)
+        codec="mask", dtype=dtype, stored="|u1", content=zlib.compress(np.packbits(bits).tobytes(), _ZLIB_LEVEL)
     )
 
 
@@ -90,7 +99,7 @@ def encode_atoms(positions: np.ndarray, mask: np.ndarray) -> EncodedArray:
         return encode_dense(positions)
     steps = np.diff(thousandths.astype(np.int64), axis=0, prepend=0)
     stored = np.dtype(next((kind for kind in ("<i2", "<i4") if _fits(steps, kind)), "<i8"))
-    content = zlib.compress(_shuffled(steps.T.astype(stored)), _LEVEL)
+    content = zlib.compress(_shuffled(steps.T.astype(stored)), _ZLIB_LEVEL)
     packed = EncodedArray(codec="atoms", dtype="<f4", stored=stored.str, content=content)
     return packed if _same_bits(decode_array(packed, positions.shape, mask), positions) else encode_dense(positions)
 
@@ -101,7 +110,7 @@ def decode_array(packed: EncodedArray, shape: tuple[int, ...], mask: np.ndarray 
     Raise `ValueError` if the content is damaged or does not match `shape`, or if the array would take more than
     `MAX_ARRAY_BYTES`.
     """
-    if packed.dtype not in _DTYPES or packed.stored not in _DTYPES:
+    if packed.dtype not in _SUPPORTED_DTYPES or packed.stored not in _SUPPORTED_DTYPES:
         raise ValueError(f"number type {packed.dtype} or {packed.stored} is unknown")
     dtype, stored, size = np.dtype(packed.dtype), np.dtype(packed.stored), math.prod(shape)
     if size * dtype.itemsize > MAX_ARRAY_BYTES:
@@ -174,7 +183,7 @@ def _same_bits(first: np.ndarray, second: np.ndarray) -> bool:
 
 def _little_endian(array: np.ndarray) -> np.ndarray:
     array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-    if array.dtype.str not in _DTYPES:
+    if array.dtype.str not in _SUPPORTED_DTYPES:
         raise ValueError(f"arrays of {array.dtype} cannot be packed")
     return array
 
@@ -183,10 +192,10 @@ def _little_endian(array: np.ndarray) -> np.ndarray:
 RECORD_VERSION = 1
 
 _MAGIC = b"hfchain1"
-_START = struct.Struct("<8sII")  # magic, size and checksum of the header
-_MAX_HEAD = 2**24
+_RECORD_START = struct.Struct("<8sII")  # magic, size and checksum of the header
+_MAX_HEADER_BYTES = 2**24
 # Axes as in `FEATURE_AXES`. In both, a mask comes before its positions, because decoding them needs the mask.
-_LABELS: dict[str, tuple[str | int, ...]] = {
+_LABEL_AXES: dict[str, tuple[str | int, ...]] = {
     "all_atom_mask": ("r", 37),
     "all_atom_positions": ("r", 37, 3),
     "confidence": ("r",),
@@ -199,7 +208,11 @@ _MASK_OF = {
 
 @dataclass(frozen=True, kw_only=True)
 class ChainRecordHeader:
-    """Header of a record: all data of the chain except its arrays."""
+    """Header of a record: all data of the chain except its arrays.
+
+    `key` is the record's key in the cache, `msa_rows` the number of MSA rows with the chain itself, and `resolution` is
+    in Å, 0 if unknown.
+    """
 
     key: str
     name: str
@@ -213,6 +226,7 @@ class ChainRecordHeader:
 def encode_record(key: str, features: Features, labels: ChainLabels) -> bytes:
     """Return the record of one chain as bytes; equal arguments give equal bytes.
 
+    `key` is stored in the header.
     Raise `ValueError` if the shape of an array does not match the sequence, MSA or templates.
     """
     head = ChainRecordHeader(
@@ -225,7 +239,7 @@ def encode_record(key: str, features: Features, labels: ChainLabels) -> bytes:
         is_distillation=labels.is_distillation,
     )
     sizes, table, parts = _sizes(head), {}, []
-    for holder, shapes in ((labels, _LABELS), (features, FEATURE_AXES)):
+    for holder, shapes in ((labels, _LABEL_AXES), (features, FEATURE_AXES)):
         arrays = {name: getattr(holder, name) for name in shapes}
         for name, axes in shapes.items():
             if arrays[name].shape != (shape := array_shape(axes, sizes)):
@@ -234,13 +248,14 @@ def encode_record(key: str, features: Features, labels: ChainLabels) -> bytes:
             table[name] = [packed.codec, packed.dtype, packed.stored, len(packed.content), zlib.crc32(packed.content)]
             parts.append(packed.content)
     text = json.dumps({**asdict(head), "arrays": table}, separators=(",", ":")).encode()
-    return b"".join((_START.pack(_MAGIC, len(text), zlib.crc32(text)), text, *parts))
+    return b"".join((_RECORD_START.pack(_MAGIC, len(text), zlib.crc32(text)), text, *parts))
 
 
 class ChainRecord:
     """Reader of the bytes of a record, which decodes labels and features separately.
 
-    All methods raise `InputError` with `place` if the data is damaged.
+    The constructor and all methods raise `InputError` with `place` (a path or key) if the data is damaged. `head` is
+    the header.
     """
 
     def __init__(self, content: bytes | memoryview, place: str) -> None:
@@ -251,7 +266,7 @@ class ChainRecord:
     def labels(self) -> ChainLabels:
         """Return the labels: the chain's true structure."""
         return ChainLabels(
-            resolution=self.head.resolution, is_distillation=self.head.is_distillation, **self._arrays(_LABELS)
+            resolution=self.head.resolution, is_distillation=self.head.is_distillation, **self._arrays(_LABEL_AXES)
         )
 
     def features(self) -> Features:
@@ -270,20 +285,20 @@ class ChainRecord:
 
     def _read_head(self) -> tuple[dict[str, list[Any]], ChainRecordHeader]:
         try:
-            magic, size, checksum = _START.unpack_from(self._content)
-            if magic != _MAGIC or size > _MAX_HEAD:
+            magic, size, checksum = _RECORD_START.unpack_from(self._content)
+            if magic != _MAGIC or size > _MAX_HEADER_BYTES:
                 raise ValueError("it does not begin as one")
-            text = bytes(self._content[_START.size : _START.size + size])
+            text = bytes(self._content[_RECORD_START.size : _RECORD_START.size + size])
             if zlib.crc32(text) != checksum:
                 raise ValueError("its head is damaged")
             values = parse_json(text)
             table = values.pop("arrays")
             head = ChainRecordHeader(**{**values, "template_domain_names": tuple(values["template_domain_names"])})
-            offset = _START.size + size
+            offset = _RECORD_START.size + size
             for entry in table.values():
                 entry.append(offset)
                 offset += entry[3]
-            if offset != len(self._content) or [*table] != [*_LABELS, *FEATURE_AXES]:
+            if offset != len(self._content) or [*table] != [*_LABEL_AXES, *FEATURE_AXES]:
                 raise ValueError("it is incomplete")
         except (ValueError, TypeError, KeyError, AttributeError, IndexError, struct.error) as error:
             raise self._damaged(error) from error

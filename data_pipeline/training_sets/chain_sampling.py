@@ -18,12 +18,16 @@ from data_pipeline.io.config import FRACTION, POSITIVE, Config, at_least
 from data_pipeline.io.errors import InputError
 from data_pipeline.training_sets.index import IndexEntry
 
-_SEED = 2**128
-_COUNTER = 2**32
+_MAX_SEED = 2**128
+_MAX_COUNTER = 2**32
 
 
 class StreamUse(IntEnum):
-    """Uses of random streams; streams for different uses are independent."""
+    """Uses of random streams; streams for different uses are independent.
+
+    `CHOICE` is for the choice of chains, `TRANSFORM` for cropping and sampling of an example, `RECYCLING` for the
+    number of recycling iterations, and `DROPOUT` for dropout masks.
+    """
 
     CHOICE = 0
     TRANSFORM = 1
@@ -36,7 +40,7 @@ def random_stream(seed: int, use: StreamUse, *counters: int) -> np.random.Genera
 
     Raise `ValueError` if the seed or a counter (each below 2**32) is out of range.
     """
-    if not 0 <= seed < _SEED or not all(0 <= counter < _COUNTER for counter in counters):
+    if not 0 <= seed < _MAX_SEED or not all(0 <= counter < _MAX_COUNTER for counter in counters):
         raise ValueError(f"seed and counters must be at least 0 and below 2**128 and 2**32, got {seed} and {counters}")
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(int(use), *counters)))
 
@@ -55,7 +59,9 @@ class ChainSelection(Config):
 
     `released_until` and `max_resolution` only apply to experimental structures. With `released_until`, structures
     without a date are excluded, because they might be newer. Structures without a resolution (NMR) are allowed, as in
-    AlphaFold.
+    AlphaFold. `distillation_probability` is the fraction of examples with predicted structures, if the index has some.
+    `aligned_probability` is the fraction of the experimental examples with at least `aligned_rows` MSA rows, if there
+    are chains with more and with fewer; None does not distinguish them.
     """
 
     released_until: date | None = None  # latest release of experimental structures
@@ -68,7 +74,7 @@ class ChainSelection(Config):
     aligned_rows: Annotated[int, at_least(2)] = 16  # MSA depth that counts as aligned
 
     def admits(self, entry: IndexEntry) -> bool:
-        """Return whether a chain may be sampled."""
+        """Return whether a chain may be sampled; probabilities of 0 and 1 exclude predicted or experimental ones."""
         if entry.is_distillation:
             return self.distillation_probability > 0
         if self.distillation_probability == 1:
@@ -79,7 +85,10 @@ class ChainSelection(Config):
 
 
 def acceptance(length: Int[np.ndarray, "n"]) -> Float64[np.ndarray, "n"]:
-    """Return the probability of accepting chains of these lengths, in residues (AlphaFold 2, Suppl. Sec. 1.2.5)."""
+    """Return the probability of accepting chains of these lengths in residues: 0.5 to 256, 1 from 512, else linear.
+
+    AlphaFold 2, Suppl. Sec. 1.2.5.
+    """
     return np.clip(length, 256, 512) / 512
 
 
@@ -125,7 +134,7 @@ class ChainSampler:
         self._lotteries = [(part, _WeightedChains.of(entries, chains)) for part, chains in kinds if part > 0]
 
     def draw(self, rng: np.random.Generator) -> int:
-        """Sample one chain and return its row number in the index."""
+        """Sample one chain and return its index in `entries`, from 0."""
         left = rng.random()
         for share, lottery in self._lotteries[:-1]:
             if left < share:

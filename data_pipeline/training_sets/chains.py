@@ -17,7 +17,12 @@ _CA = ATOM_ORDER["CA"]
 
 @dataclass(frozen=True, kw_only=True)
 class ChainFilter(Checked):
-    """Criteria for training chains (AlphaFold 2, Suppl. Sec. 1.2.5)."""
+    """Criteria for training chains (AlphaFold 2, Suppl. Sec. 1.2.5).
+
+    The resolution (Å), if there is one, must be below `below_resolution`. `max_share` is the max fraction of one
+    residue type in the sequence. `latest_release` None accepts any date, including unknown ones. `min_length` counts
+    the residues of the sequence, and `min_observed` the residues with atoms.
+    """
 
     below_resolution: Annotated[float, POSITIVE] = 9.0  # Å; entries without a resolution (NMR) are accepted
     max_share: Annotated[float, POSITIVE, FRACTION] = 0.8  # max fraction of one residue type in the sequence

@@ -17,11 +17,11 @@ MAX_CLUSTERS_BYTES = 2**30
 
 
 def read_clusters(path: str | PathLike[str]) -> dict[str, str]:
-    """Read a file of clusters and return the cluster of each chain.
+    """Read a file of clusters and return the name of the cluster of each chain.
 
     A line is either one cluster, with its chains separated by blanks (as in the PDB's `bc-40.out`) and named after the
     first chain, or two columns separated by a tab: chain and cluster. Names are case-sensitive. Raise `InputError` with
-    the line if a name is invalid or a chain is in two clusters.
+    the line if a name is invalid or a chain is in two clusters, and for a file without clusters.
     """
     text = read_text(path, MAX_CLUSTERS_BYTES, "write one cluster per line, with chains separated by blanks")
     clusters: dict[str, str] = {}
@@ -57,7 +57,7 @@ def write_clusters(path: Path, clusters: Mapping[str, str]) -> None:
 
 
 def identical_clusters(sequences: Mapping[str, str]) -> dict[str, str]:
-    """Return a cluster for each chain, which chains with identical sequences share.
+    """Return a cluster name for each chain by name, which chains with identical sequences share.
 
     Clusters are named by the hash of the sequence, so separately built shards are consistent.
     """
@@ -65,10 +65,10 @@ def identical_clusters(sequences: Mapping[str, str]) -> dict[str, str]:
 
 
 def given_clusters(names: Iterable[str], clusters: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Return the cluster of each chain in `names`, and a list of the chains that are not in `clusters`.
+    """Return the cluster of each chain in `names`, and a sorted list of the chains that are not in `clusters`.
 
-    A chain that is not in `clusters` gets its own cluster. If a name has no exact match, the case of the PDB id is
-    ignored ("1ABC_A" matches "1abc_A").
+    A chain that is not in `clusters` gets its own cluster, named after it. If a name has no exact match, the case of
+    the PDB id is ignored ("1ABC_A" matches "1abc_A").
     """
     by_lower_id = {_lower_id(name): cluster for name, cluster in clusters.items()}
     cluster_of: dict[str, str] = {}

@@ -1,7 +1,7 @@
 """Split a training set by clusters into training chains and held-out chains, and measure the leakage.
 
 Leakage is similarity between the two parts that the clusters do not capture: the training chain most similar to each
-held-out chain.
+held-out chain. Constants that end in `FILE` or `FASTA` are the names of the files that `write_split` writes.
 """
 
 from collections import Counter, defaultdict
@@ -21,7 +21,7 @@ HELD_OUT_FILE, HELD_OUT_FASTA, LEAKAGE_FILE = "held_out.txt", "held_out.fasta", 
 HELD_OUT_ASSEMBLIES_FILE = "held_out_assemblies.txt"
 # Length of words, and number of chains with the most shared words that are aligned. Chains with more than 20 % identity
 # nearly always share a word.
-_WORD, _ALIGNED = 4, 5
+_WORD_LETTERS, _MAX_ALIGNED_CHAINS = 4, 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,8 @@ class NearestChain:
     """The training chain that is most similar to a held-out chain by their best local alignment.
 
     `identity` is the fraction of the alignment's columns with equal residues, and `coverage` the fraction of the
-    held-out chain's residues in it. `nearest` is None if no chain shares a word with the held-out chain.
+    held-out chain's residues in it. `name` is the held-out chain. `nearest` is None if no training chain shares a word
+    of four residues with it, or has equal residues in the alignment.
     """
 
     name: str
@@ -39,9 +40,9 @@ class NearestChain:
 
 
 def split_by_cluster(entries: Sequence[IndexEntry], fraction: float, seed: int = 0) -> tuple[str, ...]:
-    """Return the names of held-out chains: random whole clusters with a `fraction` of the chains.
+    """Return the sorted names of held-out chains: random whole clusters with about a `fraction` of the chains.
 
-    Raise `InputError` if the fraction is not between 0 and 1, or if no training chains would remain.
+    Raise `InputError` if the fraction is not between 0 and 1, or if no chain is held out or none remains.
     """
     if not 0 < fraction < 1:
         raise InputError(f"the fraction of chains to hold out must be between 0 and 1, got {fraction:g}")
@@ -64,7 +65,7 @@ def split_by_cluster(entries: Sequence[IndexEntry], fraction: float, seed: int =
 
 
 def with_joined_clusters(entries: Sequence[IndexEntry], assemblies: Iterable[AssemblyEntry]) -> list[IndexEntry]:
-    """Return the chains with joined clusters if an assembly has chains of several clusters.
+    """Return the chains, of which all clusters with chains in the same assembly are joined to one.
 
     A split by these clusters divides no assembly, and no training assembly has a chain similar to a held-out chain.
     """
@@ -84,7 +85,10 @@ def with_joined_clusters(entries: Sequence[IndexEntry], assemblies: Iterable[Ass
 
 
 def nearest_chains(sequences: Mapping[str, str], held_out: Sequence[str]) -> Iterator[NearestChain]:
-    """Yield the most similar training chain of each held-out chain; `sequences` has all chains."""
+    """Yield the most similar training chain of each held-out chain; `sequences` has all chains by name.
+
+    Only the five training chains that share the most words of four residues are aligned (local, BLOSUM62).
+    """
     from Bio.Align import PairwiseAligner, substitution_matrices  # noqa: PLC0415 (the import is slow)
 
     aligner = PairwiseAligner(
@@ -102,7 +106,7 @@ def nearest_chains(sequences: Mapping[str, str], held_out: Sequence[str]) -> Ite
         own = sequences[name]
         shared = Counter(other for word in _words(own) for other in with_word.get(word, ()))
         best = NearestChain(name=name)
-        for other, _ in shared.most_common(_ALIGNED):
+        for other, _ in shared.most_common(_MAX_ALIGNED_CHAINS):
             alignments = aligner.align(own, outside[other])
             if not len(alignments):
                 continue
@@ -146,4 +150,4 @@ def write_split(
 
 
 def _words(sequence: str) -> set[str]:
-    return {sequence[start : start + _WORD] for start in range(len(sequence) - _WORD + 1)}
+    return {sequence[start : start + _WORD_LETTERS] for start in range(len(sequence) - _WORD_LETTERS + 1)}

@@ -1,4 +1,7 @@
-"""Cluster training chains from the user's file, by similarity with MMseqs2, or by identical sequence."""
+"""Cluster training chains from the user's file, by similarity with MMseqs2, or by identical sequence.
+
+`MIN_IDENTITY` is the min fraction of identical residues to the representative of a cluster of MMseqs2.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,12 +18,15 @@ from data_pipeline.training_sets.store import SHARD_CLUSTERS_FILE, FeatureStore,
 MIN_IDENTITY = 0.4  # AlphaFold 2, Suppl. Sec. 1.2.5
 
 _ADVICE = "install MMseqs2 (pip install 'helixfold[mmseqs]') or pass --clusters FILE for clusters of similar chains"
-_VERSION = 1  # increase it when the same sequences are clustered differently
+_CLUSTERING_VERSION = 1  # increase it when the same sequences are clustered differently
 
 
 @dataclass(frozen=True, kw_only=True)
 class Clustering:
-    """Clusters by chain name, with messages for the user."""
+    """Names of clusters by chain name, with messages for the user.
+
+    `cache_keys` are the keys of the results that are stored in the build cache.
+    """
 
     clusters: dict[str, str]
     notes: tuple[str, ...] = ()  # messages for the user
@@ -30,13 +36,14 @@ class Clustering:
 def cluster_chains(
     sequences: Mapping[str, str], user_clusters: Mapping[str, str] | None, cache: BuildCache | None = None
 ) -> Clustering:
-    """Cluster all chains of a set by `user_clusters`, else with MMseqs2, else by identical sequence.
+    """Cluster all chains of a set by `user_clusters`, else with MMseqs2 if it is installed, else by identical sequence.
 
+    `sequences` and `user_clusters` (names of clusters) are by chain name.
     Clusters from MMseqs2 are stored in the cache, if there is one. Raise `InputError` if MMseqs2 fails.
     """
     if user_clusters is not None or find_mmseqs() is None:
         return _without_program(sequences, user_clusters, _ADVICE)
-    key = content_key("clusters", _VERSION, MIN_IDENTITY, sorted(sequences.items()))
+    key = content_key("clusters", _CLUSTERING_VERSION, MIN_IDENTITY, sorted(sequences.items()))
     clusters = None if cache is None else _cached(cache, key)
     if clusters is None:
         try:
@@ -56,8 +63,9 @@ def cluster_shard(sequences: Mapping[str, str], user_clusters: Mapping[str, str]
 
 
 def join_shards(output: Path, clusters_file: Path | None = None) -> tuple[FeatureStore, tuple[str, ...]]:
-    """Cluster the chains of all finished shards in `output` together; return the store and messages for the user.
+    """Cluster the chains of all shards in `output` together; return the joined store and messages for the user.
 
+    The clusters are written to a file in `output`, and the shards are unchanged.
     The clusters come from `clusters_file`, else from MMseqs2, else from identical sequences. Raise `InputError` if a
     shard is missing or MMseqs2 fails.
     """

@@ -16,20 +16,20 @@ from data_pipeline.io.files import os_errors_as_input_errors, require_file
 
 # Format 1 of LMDB 0.9 on 64-bit machines. Each of the first two pages describes a state of the tree: magic number and
 # version, page size, depth and root of the tree, last page, and the number of the transaction that wrote it.
-_STATE = struct.Struct("=16xII16xI50xH32xQQQ")
+_STATE_LAYOUT = struct.Struct("=16xII16xI50xH32xQQQ")
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _NO_ROOT = 2**64 - 1
-_PAGE = struct.Struct("=Q2xHH2x")  # page number, kind, end of the table of nodes
-_NODE = struct.Struct("=HHHH")  # two halves of a size or a page number, its third part or flags, size of the key
+_PAGE_HEADER = struct.Struct("=Q2xHH2x")  # page number, kind, end of the table of nodes
+_NODE_HEADER = struct.Struct("=HHHH")  # two halves of a size or a page number, its third part or flags, size of the key
 _BRANCH, _LEAF, _LONG = 1, 2, 4  # kinds of pages
-_IS_LONG = 1  # flag of a node with content on separate pages
+_LONG_CONTENT_FLAG = 1  # flag of a node with content on separate pages
 _MAX_DEPTH = 16
 
 
 class Database:
     """Reader of a database, which threads and forked processes may share.
 
-    All methods raise `InputError` if they read a damaged page.
+    All methods raise `InputError` if they read a damaged page. The file is mapped into memory.
     """
 
     def __init__(self, path: Path) -> None:
@@ -67,7 +67,7 @@ class Database:
         raise self._damaged("its tree is deeper than it says")
 
     def keys(self) -> list[str]:
-        """Return all keys in ascending order."""
+        """Return all keys (hexadecimal digits) in ascending order."""
         keys: list[bytes] = []
         for key in self._keys(self._root, self._depth) if self._root != _NO_ROOT else ():
             if keys and key <= keys[-1]:  # a page that is twice in the tree would be read repeatedly
@@ -77,7 +77,7 @@ class Database:
 
     def _state(self, start: int) -> tuple[int, int, int, int, int]:
         try:
-            magic, version, page_size, depth, root, last, transaction = _STATE.unpack_from(self._content, start)
+            magic, version, page_size, depth, root, last, transaction = _STATE_LAYOUT.unpack_from(self._content, start)
         except struct.error as error:
             raise self._damaged("it is too short") from error
         if magic != _MAGIC or version != _VERSION:
@@ -92,16 +92,16 @@ class Database:
         if start >= self._end:
             raise self._damaged(f"it has no page {page_index}")
         page = self._content[start : start + self._page_size]
-        own_number, kind, table_end = _PAGE.unpack_from(page)
-        count = (table_end - _PAGE.size) // 2
+        own_number, kind, table_end = _PAGE_HEADER.unpack_from(page)
+        count = (table_end - _PAGE_HEADER.size) // 2
         if own_number != page_index or kind not in (_BRANCH, _LEAF) or count < 1:
             raise self._damaged(f"page {page_index} is damaged")
         return page, kind, count
 
     def _node(self, page: memoryview, index: int) -> tuple[int, int, int, int, int]:
         try:
-            (start,) = struct.unpack_from("=H", page, _PAGE.size + 2 * index)
-            return start + _NODE.size, *_NODE.unpack_from(page, start)
+            (start,) = struct.unpack_from("=H", page, _PAGE_HEADER.size + 2 * index)
+            return start + _NODE_HEADER.size, *_NODE_HEADER.unpack_from(page, start)
         except struct.error as error:
             raise self._damaged("a page points beyond its end") from error
 
@@ -118,12 +118,12 @@ class Database:
         start, size = start + key_size, low | high << 16
         if flags == 0:
             value = page[start : start + size]
-        elif flags == _IS_LONG and start + 8 <= len(page):
+        elif flags == _LONG_CONTENT_FLAG and start + 8 <= len(page):
             page_index = int.from_bytes(page[start : start + 8], sys.byteorder)
             start = page_index * self._page_size
-            if start >= self._end or _PAGE.unpack_from(self._content, start)[:2] != (page_index, _LONG):
+            if start >= self._end or _PAGE_HEADER.unpack_from(self._content, start)[:2] != (page_index, _LONG):
                 raise self._damaged(f"page {page_index} is damaged")
-            start += _PAGE.size
+            start += _PAGE_HEADER.size
             value = self._content[start : min(start + size, self._end)]
         else:
             raise self._damaged("a record has unknown marks")

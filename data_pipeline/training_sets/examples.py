@@ -49,7 +49,11 @@ class ComplexStore(ChainStore, Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class StepExamples:
-    """Examples of one micro-batch of a step, which the network processes together."""
+    """Examples of one micro-batch of a step, which the network processes together.
+
+    `micro_batch` is its index within the step, from 0. `refused` has sampled chains that could not be used, and were
+    replaced, as "name: reason".
+    """
 
     step: int
     micro_batch: int  # index within the step
@@ -61,13 +65,14 @@ class StepExamples:
 class TrainingDataset(Checked):
     """Dataset that maps a step and the index of a micro-batch to examples, which depend only on the seed.
 
-    Micro-batch m has the batch indices from m * `batch_size` to (m + 1) * `batch_size`, and each index has its own
-    random streams. The examples do not depend on the rank, so a run can be resumed exactly on another number of ranks.
-    A chain whose record cannot be used is replaced by the next one from the same stream.
+    `batch_size` is the number of examples of one micro-batch. Micro-batch m has the batch indices from m * `batch_size`
+    up to, but not including, (m + 1) * `batch_size`, and each index has its own random streams. The examples do not
+    depend on the rank, so a run can be resumed exactly on another number of ranks. A chain whose record cannot be used
+    is replaced by the next one from the same stream.
 
     Chains in `held_out`, and all chains in their clusters, are never sampled, because training on similar chains would
-    invalidate an evaluation. Raise `InputError` if no chain remains, and `ValueError` if `batch_size` is above 1
-    without `config.fixed_shapes`.
+    invalidate an evaluation. `entries` are the index entries of the other chains, before `selection`. Raise
+    `InputError` if no chain remains, and `ValueError` if `batch_size` is above 1 without `config.fixed_shapes`.
     """
 
     store: ChainStore
@@ -99,11 +104,17 @@ class TrainingDataset(Checked):
         return entries
 
     def num_passes(self, step: int) -> int:
-        """Return the number of recycling iterations of this step, the same for all its examples."""
+        """Return the number of recycling iterations of this step, at random from 1 to `config.max_passes`.
+
+        It is the same for all examples and ranks.
+        """
         return num_passes(self.seed, step, self.config.max_passes)
 
     def draw(self, step: int, micro_batch: int = 0) -> StepExamples:
-        """Sample the examples of one micro-batch of a step; raise `InputError` after 10 unusable chains in a row."""
+        """Sample the examples of one micro-batch of a step.
+
+        The same arguments give the same examples. Raise `InputError` after 10 unusable chains in a row.
+        """
         refused: list[str] = []
         places = range(micro_batch * self.batch_size, (micro_batch + 1) * self.batch_size)
         examples = tuple(self._draw(step, place, refused) for place in places)
@@ -134,7 +145,7 @@ class TrainingDataset(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class ComplexDataset(TrainingDataset):
-    """Dataset of complexes: an example is a crop of the assembly of a chain, which is sampled as for single chains.
+    """Dataset of complexes: an example is a crop of the first assembly with a chain sampled as for single chains.
 
     `held_out` has names of assemblies; assemblies with a chain in a cluster of their chains are never sampled.
     AlphaFold-Multimer (Evans et al. 2022), Suppl. Sec. 7.6.

@@ -22,14 +22,19 @@ from data_pipeline.parse.text_files import read_text
 MAX_INDEX_BYTES = 2**30
 
 _COLUMNS = ("name", "cluster", "length", "msa_rows", "release_date", "resolution", "is_distillation", "key")
-_KEY = re.compile(r"[0-9a-f]{32}")
-_COUNT = re.compile(r"0*[1-9][0-9]*")
+_KEY_PATTERN = re.compile(r"[0-9a-f]{32}")
+_COUNT_PATTERN = re.compile(r"0*[1-9][0-9]*")
 _YES_NO = {"yes": True, "no": False}
 
 
 @dataclass(frozen=True, kw_only=True)
 class IndexEntry:
-    """Entry of one chain in the index of a training set."""
+    """Entry of one chain in the index of a training set.
+
+    `length` is its number of residues, `msa_rows` the rows of its alignment with its own sequence, and `resolution` is
+    in Å; None is unknown. `is_distillation` is True for a predicted structure. `key` is the key of its record: the hash
+    of all inputs of its features and labels.
+    """
 
     name: str  # "1abc_A"
     cluster: str  # all clusters are sampled with equal weight
@@ -42,7 +47,10 @@ class IndexEntry:
 
 
 def chain_name_problem(name: str) -> str | None:
-    """Return the reason why `name` is not valid for a chain or cluster in a table, or None if it is valid."""
+    """Return the reason why `name` is not valid for a chain or cluster in a table, or None if it is valid.
+
+    The reason continues a sentence, such as "is empty, or begins or ends with a blank".
+    """
     if not name or name != name.strip():
         return "is empty, or begins or ends with a blank"
     if not name.isprintable() or len(name.encode("utf-8", "replace")) > MAX_NAME_BYTES:
@@ -90,7 +98,7 @@ def read_index(path: str | PathLike[str]) -> tuple[IndexEntry, ...]:
             )
         values: dict[str, Any] = {}
         for column, cell in zip(_COLUMNS, cells, strict=True):
-            is_right, read, allowed = _CELLS[column]
+            is_right, read, allowed = _CELL_RULES[column]
             try:
                 if not is_right(cell):
                     raise ValueError(cell)
@@ -116,11 +124,11 @@ def _optional(read: Callable[[str], object]) -> Callable[[str], object]:
 
 
 # For each column: the check of a cell, its conversion, and the allowed values for error messages.
-_CELLS: dict[str, tuple[Callable[[str], object], Callable[[str], object], str]] = {
+_CELL_RULES: dict[str, tuple[Callable[[str], object], Callable[[str], object], str]] = {
     "name": (_is_name, str, "a name without blanks at its ends"),
     "cluster": (_is_name, str, "a name without blanks at its ends"),
-    "length": (_COUNT.fullmatch, int, "a whole number from 1"),
-    "msa_rows": (_COUNT.fullmatch, int, "a whole number from 1"),
+    "length": (_COUNT_PATTERN.fullmatch, int, "a whole number from 1"),
+    "msa_rows": (_COUNT_PATTERN.fullmatch, int, "a whole number from 1"),
     "release_date": (lambda _: True, _optional(date.fromisoformat), "a date such as 2018-04-30, or empty"),
     "resolution": (
         lambda cell: not cell or 0 < float(cell) < math.inf,
@@ -128,5 +136,5 @@ _CELLS: dict[str, tuple[Callable[[str], object], Callable[[str], object], str]] 
         "a number above 0 (Angstrom), or empty",
     ),
     "is_distillation": (_YES_NO.__contains__, _YES_NO.__getitem__, "yes or no"),
-    "key": (_KEY.fullmatch, str, "32 hexadecimal digits"),
+    "key": (_KEY_PATTERN.fullmatch, str, "32 hexadecimal digits"),
 }

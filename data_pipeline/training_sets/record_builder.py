@@ -36,7 +36,10 @@ _HIT_NAMES = re.compile(rb"^(?:>|#=GS |[^\t\n]*\t)((?:pdb_)?[A-Za-z0-9-]{4,})_",
 
 @dataclass(frozen=True, kw_only=True)
 class ChainSummary:
-    """Names and sequence of an accepted chain, before its alignments are read."""
+    """Names and sequence of an accepted chain, before its alignments are read.
+
+    `name` is its name in the training set, such as 1abc_A, and `chain` its name in the structure file, such as A.
+    """
 
     name: str  # name in the training set, "1abc_A"
     chain: str  # name in the structure file, "A"
@@ -45,7 +48,10 @@ class ChainSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class StructureSummary:
-    """Summary of a structure file: the chains to train on, and the reasons why other chains are excluded."""
+    """Summary of a structure file: the chains to train on, and the reasons why other chains are excluded.
+
+    `resolution` is in Å. `refused` has the reasons by name in the training set.
+    """
 
     release_date: date | None
     resolution: float | None
@@ -80,9 +86,9 @@ class StructureSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class TemplateLibrary:
-    """Structure files for templates; a chain's own entry and entries released later are never its templates.
+    """Structure files for templates; a chain's own entry and entries released later are not its templates.
 
-    With `any_date`, templates may be newer than the chain, or have an unknown date.
+    With `any_date`, templates may be newer than the chain, or have an unknown date, within the limit in `options`.
     """
 
     source: StructureDirectory
@@ -90,8 +96,9 @@ class TemplateLibrary:
     any_date: bool = False
 
     def inputs(self, content: bytes) -> list[tuple[str, int]]:
-        """Return the names and sizes (bytes) of the structure files of the hits in a result file.
+        """Return the sorted names and sizes (bytes) of the structure files of the hits in a result file's `content`.
 
+        Hits without a structure file are left out.
         They are part of the cache key of a record, because hashing hundreds of files for each chain would be slow.
         """
         inputs: set[tuple[str, int]] = set()
@@ -107,6 +114,7 @@ class TemplateLibrary:
     ) -> TemplateFeatures:
         """Return the template features of hits, without `own_entry` and, unless `any_date`, entries after `released`.
 
+        `target` is the sequence with which the hits were searched.
         AlphaFold 2, Suppl. Sec. 1.2.3.
         """
         others = [hit for hit in hits if not hit.name.lower().startswith(f"{own_entry.lower()}_")]
@@ -116,7 +124,12 @@ class TemplateLibrary:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordBuilder:
-    """Builder of training records; its fields are the settings of the content of a training set."""
+    """Builder of training records; its fields are the settings of the content of a training set.
+
+    `only` has the names of the chains to use; None: all. With `require_alignments`, chains without an alignment are
+    left out. `is_distillation` is for predicted structures. With `assemblies`, the first biological assembly of each
+    file is recorded too.
+    """
 
     filter: ChainFilter
     alignments: AlignmentDirectory | None = None
@@ -127,12 +140,18 @@ class RecordBuilder:
     only: frozenset[str] | None = None  # names of the chains to use; None: all
 
     def summary_key(self, path: Path, digest: str) -> str:
-        """Return the hash of all inputs of a file's summary; `digest` is the hash of the structure file at `path`."""
+        """Return the hash of all inputs of a file's summary, its key in the cache.
+
+        `digest` is the hash of the structure file at `path`, whose name is an input too.
+        """
         only = () if self.only is None else (sorted(self.only),)
         return content_key("survey", RECORD_VERSION, path.name, digest, repr(self.filter), self.is_distillation, *only)
 
     def summary(self, structure: Structure, path: Path) -> StructureSummary:
-        """Return the chains of a structure to train on, and the reasons why other chains are excluded."""
+        """Return the chains of a structure to train on, and the reasons why other chains are excluded.
+
+        Names of chains may be from the file name `path`; see `chain_name`.
+        """
         chains: list[ChainSummary] = []
         refused = {chain_name(structure, name, path): reason for name, reason in structure.skipped.items()}
         for chain in structure.chains:
@@ -154,12 +173,15 @@ class RecordBuilder:
         )
 
     def results(self, chain_summary: ChainSummary) -> SearchResults:
-        """Return the search results of a chain, which are empty if it has no directory of results."""
+        """Return the files of search results of a chain, which are empty if it has no directory of results."""
         results = None if self.alignments is None else self.alignments.find(chain_summary.name)
         return results or SearchResults()
 
     def record_key(self, path: Path, digest: str, chain_summary: ChainSummary, results: SearchResults) -> str:
-        """Return the hash of all inputs of a chain's record; `digest` is the hash of the structure file at `path`."""
+        """Return the hash of all inputs of a chain's record, its key in the cache and the database.
+
+        `digest` is the hash of the structure file at `path`. Alignments and template hits are read for their hashes.
+        """
         alignments = [[file.path.name, file.max_rows, file_digest(file.path)] for file in results.alignments]
         templates: list[object] = []
         if results.template_hits is not None and self.templates is not None:
@@ -174,6 +196,7 @@ class RecordBuilder:
     def record(self, key: str, structure: Structure, chain_summary: ChainSummary, results: SearchResults) -> bytes:
         """Build the record of one chain of `structure` with its alignments and templates, as bytes.
 
+        `key` is stored in its header. Alignments and templates of a slightly different sequence are adapted.
         Raise `InputError` if a search result cannot be read or an alignment does not fit the chain.
         """
         chain = next(chain for chain in structure.chains if chain.name == chain_summary.chain)
@@ -202,8 +225,8 @@ def chain_name(structure: Structure, chain: str, path: Path) -> str:
     """Return a chain's name in the training set, made of entry and chain, such as "1abc_A".
 
     If the structure has a single chain and the file is named after it ("1abc_A.cif", "target_A_v2.pdb"), the file name
-    is used instead, because such files often have the entry id of another entry. A chain without a name gets the name
-    of the entry.
+    up to the first dot is used instead, because such files often have the entry id of another entry. A chain without a
+    name gets the name of the entry.
     """
     stem = path.name.split(".")[0]
     if len(structure.chains) == 1 and chain == structure.chains[0].name and chain in stem.split("_")[1:]:

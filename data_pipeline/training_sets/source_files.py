@@ -20,13 +20,13 @@ from data_pipeline.templates.structure_directory import STRUCTURE_SUFFIXES, is_s
 MAX_DUPLICATES_BYTES = 2**28
 # Limits of an index of OpenFold's alignment_db. OpenProteinSet's index has several hundred thousand chains.
 _MAX_INDEX_BYTES, _MAX_INDEX_VALUES = 2**30, 10**8
-_UNPACKED = 1024  # max chains with unpacked files at a time, more than a structure file has
+_MAX_UNPACKED_CHAINS = 1024  # max chains with unpacked files at a time, more than a structure file has
 
 _ALIGNMENT_SUFFIXES = (".a3m", ".sto", ".stockholm", ".aln", ".fasta", ".fas", ".fa", ".afa", ".a2m", ".an")
 # Words in file names and the number of rows to read, including the target; the first match counts. AlphaFold merges
 # alignments in this order, which determines the remaining duplicates and the first rows (AlphaFold 2, Suppl. Sec.
 # 1.2.1-1.2.2, and its code).
-_DATABASES: tuple[tuple[str, int | None], ...] = (
+_MAX_ROWS_OF_DATABASE: tuple[tuple[str, int | None], ...] = (
     ("uniref90", 10_000),
     ("bfd", None),
     ("uniref30", None),
@@ -34,7 +34,7 @@ _DATABASES: tuple[tuple[str, int | None], ...] = (
     ("mgnify", 501),
     ("", None),  # any other
 )
-_FOR_COMPLEXES = ("uniprot_hits", "uniprot.")  # UniProt searches, used to pair the chains of a complex
+_PAIRING_FILE_STARTS = ("uniprot_hits", "uniprot.")  # UniProt searches, used to pair the chains of a complex
 _PAIRING_ROWS = 50_000  # max rows of these searches (AlphaFold 2.3)
 _HMMSEARCH_HITS = ("hmm_output.sto", "pdb_hits.sto")
 
@@ -49,7 +49,10 @@ class AlignmentFile:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchResults:
-    """Results of earlier searches for one chain: alignments in merge order, and a file of template hits."""
+    """Files of earlier searches for one chain: alignments in merge order, and a file of template hits.
+
+    `pairing` is the alignment of a UniProt search, to pair the chains of a complex.
+    """
 
     alignments: tuple[AlignmentFile, ...] = ()
     template_hits: Path | None = None
@@ -90,7 +93,11 @@ class AlignmentDirectory:
             raise InputError.at(directory, "there are no directories; each chain has one, such as 1abc_A")
 
     def find(self, chain: str) -> SearchResults | None:
-        """Return the search results of a chain or of one of its duplicates, or None if none has a directory."""
+        """Return the search results of a chain or of one of its duplicates, or None if none has a directory.
+
+        The entry of the chain may be in upper case. Files in OpenFold's `alignment_db` are unpacked to a temporary
+        directory.
+        """
         entry, separator, name = chain.partition("_")
         spellings = (chain, f"{entry.upper()}{separator}{name}", *self._duplicates.get(chain, ()))
         matches = next((each for each in spellings if each in self._names or each in self._packed), None)
@@ -109,13 +116,13 @@ class AlignmentDirectory:
             if len(content) < size:
                 raise InputError.at(path, f"ends before {name} of '{printable(chain)}' does; get it again")
             (folder / name).write_bytes(content)
-        _folders.append(folder)
-        if len(_folders) > _UNPACKED:
-            shutil.rmtree(_folders.popleft(), ignore_errors=True)
+        _unpacked_folders.append(folder)
+        if len(_unpacked_folders) > _MAX_UNPACKED_CHAINS:
+            shutil.rmtree(_unpacked_folders.popleft(), ignore_errors=True)
         return folder
 
 
-_folders: deque[Path] = deque()  # of chains unpacked by this process
+_unpacked_folders: deque[Path] = deque()  # of chains unpacked by this process
 
 
 @cache
@@ -149,7 +156,11 @@ def _packed_files(directory: Path) -> Iterator[tuple[str, list[tuple[str, str, i
 
 
 def search_results(folder: Path) -> SearchResults:
-    """Return the search results in one chain's directory and its direct subdirectories."""
+    """Return the files of search results in one chain's directory and its direct subdirectories.
+
+    The database in a file name determines the merge order and the max number of rows. Of several files of template
+    hits, one that starts with "pdb" is preferred.
+    """
     with os_errors_as_input_errors(folder, "cannot be listed"):
         files = sorted(path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_file())
     alignments: list[tuple[int, str, AlignmentFile]] = []
@@ -159,10 +170,12 @@ def search_results(folder: Path) -> SearchResults:
         name = path.name.lower().removesuffix(".gz")
         if name.endswith((".hhr", ".m8")) or name in _HMMSEARCH_HITS:
             hits.append((not name.startswith("pdb"), path.name, path))
-        elif name.endswith(_ALIGNMENT_SUFFIXES) and name.startswith(_FOR_COMPLEXES):
+        elif name.endswith(_ALIGNMENT_SUFFIXES) and name.startswith(_PAIRING_FILE_STARTS):
             pairing.append(AlignmentFile(path=path, max_rows=_PAIRING_ROWS))
         elif name.endswith(_ALIGNMENT_SUFFIXES):
-            rank, max_rows = next((rank, rows) for rank, (word, rows) in enumerate(_DATABASES) if word in name)
+            rank, max_rows = next(
+                (rank, rows) for rank, (word, rows) in enumerate(_MAX_ROWS_OF_DATABASE) if word in name
+            )
             alignments.append((rank, path.name, AlignmentFile(path=path, max_rows=max_rows)))
     alignments.sort(key=lambda matches: matches[:2])
     return SearchResults(
@@ -173,8 +186,9 @@ def search_results(folder: Path) -> SearchResults:
 
 
 def read_duplicates(path: str | PathLike[str]) -> dict[str, tuple[str, ...]]:
-    """Return the chains with the same sequence as each chain, from OpenProteinSet's `duplicate_pdb_chains.txt`.
+    """Return the chains with the same sequence as each chain, itself included, by chain.
 
+    The file is OpenProteinSet's `duplicate_pdb_chains.txt`.
     Each line lists chains with the same sequence, separated by blanks. Raise `InputError` if a chain is in two lines.
     """
     text = read_text_bytes(path, MAX_DUPLICATES_BYTES).decode("utf-8", "replace")
@@ -189,7 +203,7 @@ def read_duplicates(path: str | PathLike[str]) -> dict[str, tuple[str, ...]]:
 
 
 def read_chain_names(path: str | PathLike[str]) -> frozenset[str]:
-    """Return the names in a file with one name per line; raise `InputError` if there are none."""
+    """Return the chain names in a file with one name per line, plain or gzip; raise `InputError` if there are none."""
     text = read_text_bytes(path, MAX_DUPLICATES_BYTES).decode("utf-8", "replace")
     names = frozenset(name for line in text.split("\n") if (name := line.strip()))
     if not names:

@@ -3,6 +3,7 @@
 A store is a directory with `index.tsv`, the table of its chains (`training_sets.index`), and `features.lmdb`, a
 database with one record per chain (`training_sets.chain_record`); or a directory of shards (`shard-0003-of-0010`), each
 of which is such a directory. Records in the database have the keys in the index, not the names of chains.
+`SHARD_CLUSTERS_FILE` has the clusters of all shards together, and is in their common directory.
 """
 
 import os
@@ -41,7 +42,8 @@ _TRANSACTION_BYTES = 64 * 2**20
 class FeatureStore:
     """Reader of the training examples in a store by chain name; `entries` is its index, sorted by name.
 
-    `assemblies` are the assemblies of its chains, if the store was built with them.
+    `assemblies` are the assemblies of its chains, if the store was built with them. The constructor takes the index
+    into `databases` of each chain as `shards`, and of each assembly in `assemblies`.
 
     Database files are opened on first use, so a store may be pickled and processes may be forked.
     """
@@ -63,7 +65,10 @@ class FeatureStore:
 
     @classmethod
     def open(cls, path: str | PathLike[str]) -> "FeatureStore":
-        """Open a store or all its shards; raise `InputError` if the directory is not a complete store."""
+        """Open a store or all its shards; raise `InputError` if the directory is not a complete store.
+
+        Joined clusters of shards replace the clusters in their indices.
+        """
         directories = store_directories(Path(path))
         entries: list[IndexEntry] = []
         shards: dict[str, int] = {}
@@ -140,7 +145,10 @@ class FeatureStore:
 
 
 def store_directories(path: Path) -> tuple[Path, ...]:
-    """Return the directory of a store, or the directories of all its shards."""
+    """Return the directory of a store, or the directories of all its shards in order.
+
+    Raise `InputError` if it is not a store, or if a shard is missing or unfinished.
+    """
     if (path / INDEX_FILE).is_file():
         return (path,)
     with os_errors_as_input_errors(path, "cannot be read as a feature store"):
@@ -159,7 +167,7 @@ def store_directories(path: Path) -> tuple[Path, ...]:
 
 
 def has_shards(path: Path) -> bool:
-    """Return whether a directory contains shards."""
+    """Return whether a directory contains shards, finished or not; False if the directory does not exist."""
     with os_errors_as_input_errors(path, "cannot be read"):
         return path.is_dir() and any(_SHARD.fullmatch(name) for name in os.listdir(path))
 
