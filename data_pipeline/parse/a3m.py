@@ -1,4 +1,8 @@
-"""Read a3m alignments: upper case and '-' are columns of the target, lower case are insertions between them."""
+"""Read a3m alignments: upper case and '-' are columns of the target, lower case are insertions between them.
+
+`INSERT_LETTERS` are the letters of insertions, and `PADDING` is the '.' that some files have at insertions of other
+rows.
+"""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -22,12 +26,16 @@ from data_pipeline.residues import AMBIGUOUS_LETTERS, RESTYPES
 INSERT_LETTERS = (RESTYPES + AMBIGUOUS_LETTERS).lower().encode()
 PADDING = b"."  # in some files, at insertions of other rows
 _COMMENTS = (b"#", b";")
-_LINE_COST = 100  # bytes that Python takes to hold a line, besides its text
+_LINE_OVERHEAD_BYTES = 100  # bytes that Python takes to hold a line, besides its text
 
 
 @dataclass(frozen=True, kw_only=True)
 class Alignment:
-    """Alignment of n sequences to the r residues of the target, which is the first row."""
+    """Alignment of n sequences to the r residues of the target, which is the first row.
+
+    `names` are the first words of the headers, and `letters` ASCII codes of residues in upper case or '-'.
+    `deletion_matrix` has the number of residues of a row before each column that the target lacks.
+    """
 
     names: tuple[str, ...]  # first words of the headers
     letters: UInt8[np.ndarray, "n r"]  # ASCII: residues in upper case or '-'
@@ -36,13 +44,16 @@ class Alignment:
 
     @property
     def query(self) -> str:
-        """The target's sequence."""
+        """The target's sequence, as in the first row."""
         return str(self.letters[0].tobytes(), "ascii")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AlignmentRecord:
-    """One record of an a3m or aligned FASTA file."""
+    """One record of an a3m or aligned FASTA file.
+
+    `line` is the line number of the header, from 1, `header` its text without '>', and `body` the numbered lines below.
+    """
 
     line: int  # line number of the header, from 1
     header: bytes  # without '>'
@@ -50,12 +61,12 @@ class AlignmentRecord:
 
     @property
     def name(self) -> str:
-        """First word of the header."""
+        """First word of the header, or ""."""
         return first_word(self.header)
 
     @property
     def text(self) -> bytes:
-        """The aligned sequence, without blanks around its lines."""
+        """The aligned sequence: its lines joined, without blanks around them."""
         return b"".join([line.strip(b" \t\0") for _, line in self.body])
 
 
@@ -94,9 +105,10 @@ def a3m_from_lines(
 def checked_rows(
     lines: Iterable[bytes], query: str | None, path: str | PathLike[str]
 ) -> Iterator[tuple[AlignmentRecord, bytes, bytes]]:
-    """Yield each record with its sequence and its sequence without insertions, the target first.
+    """Yield each record with its aligned sequence, and with the sequence without insertions, the target first.
 
-    Raise `InputError` if a record is invalid or missing.
+    Both are without padding; the second has `query` as its first row, if it is passed. Raise `InputError` if a record
+    is invalid, if the first is not the target, or if none exists.
     """
     length = 0
     for record in read_records(lines, path):
@@ -123,7 +135,10 @@ def checked_rows(
 
 
 def read_records(lines: Iterable[bytes], path: str | PathLike[str]) -> Iterator[AlignmentRecord]:
-    """Yield the records of an a3m or aligned FASTA file, without comments and empty lines."""
+    """Yield the records of an a3m or aligned FASTA file, without comments and empty lines.
+
+    Raise `InputError` for text before the first header, and for a record of more than `MAX_LINE_BYTES`.
+    """
     header: tuple[int, bytes] | None = None
     body: list[tuple[int, bytes]] = []
     size = 0
@@ -140,7 +155,7 @@ def read_records(lines: Iterable[bytes], path: str | PathLike[str]) -> Iterator[
         if header is None:
             raise InputError.at(path, "text before the first '>name' line; is this an a3m file?", line=line_number)
         body.append((line_number, line))
-        size += len(line) + _LINE_COST
+        size += len(line) + _LINE_OVERHEAD_BYTES
         if size > MAX_LINE_BYTES:
             problem = f"the record takes more than {MAX_LINE_BYTES:,} bytes; is this an alignment of proteins?"
             raise InputError.at(path, problem, line=header[0], record=first_word(header[1]))

@@ -36,8 +36,8 @@ _UNSUPPORTED = (
 def read_alignment(path: str | PathLike[str], query: str | None = None, *, max_rows: int | None = None) -> Alignment:
     """Return the alignment in a plain or gzip file: a3m, Stockholm, aligned FASTA, padded a2m, or PSICOV.
 
-    The first row must be the target (`query` if it is passed). `max_rows` includes the target.
-    Raise `InputError` with `path`, line and record for any other content.
+    The first row must be the target (`query` if it is passed). `max_rows` limits the rows that are read, including the
+    target. Raise `InputError` with `path`, line and record for any other content.
     """
     lines = read_lines(path, MAX_ALIGNMENT_BYTES)
     first_lines, is_whole = _beginning(lines)
@@ -97,8 +97,8 @@ def _is_aligned_fasta(first_lines: Iterable[bytes], path: str | PathLike[str], *
 
 
 _BATCH_BYTES = 2**22
-_ROW_COST = 200  # bytes that Python takes to hold a row and its name, besides their text
-_LETTERS = COLUMN_LETTERS + COLUMN_LETTERS.lower() + b".~_"
+_ROW_OVERHEAD_BYTES = 200  # bytes that Python takes to hold a row and its name, besides their text
+_ALLOWED_LETTERS = COLUMN_LETTERS + COLUMN_LETTERS.lower() + b".~_"
 
 
 def aligned_fasta_from_lines(
@@ -106,8 +106,8 @@ def aligned_fasta_from_lines(
 ) -> Alignment:
     """Return the alignment in the lines of an aligned FASTA file; case is ignored, and '.' is a gap like '-'.
 
-    The first row must be the target (`query` if it is passed). Residues of other rows at its gaps count as deletions,
-    as in Stockholm.
+    The first row must be the target (`query` if it is passed), which may have gaps. Residues of other rows at its gaps
+    count as deletions, as in Stockholm. `max_rows` limits the rows that are read, including the target.
     """
     return _read_rows(read_records(lines, path), query, path, max_rows)
 
@@ -115,7 +115,10 @@ def aligned_fasta_from_lines(
 def aln_from_lines(
     lines: Iterable[bytes], query: str | None, *, path: str | PathLike[str], max_rows: int | None
 ) -> Alignment:
-    """Return the alignment in the lines of a PSICOV file: one sequence per line, the target first and without gaps."""
+    """Return the alignment in the lines of a PSICOV file: one sequence per line, the target first and without gaps.
+
+    Rows are named by their line numbers. See `read_alignment` for the arguments.
+    """
     rows = (
         AlignmentRecord(line=line_number, header=b"%d" % line_number, body=[(line_number, line)])
         for line_number, line in enumerate(lines, start=1)
@@ -143,7 +146,7 @@ def _read_rows(
     columns = TargetColumns(np.frombuffer(target[1], np.uint8))
     builder = AlignmentBuilder(path, len(columns.indices))
     checked = chain([target], checked)
-    while batch := list(islice(checked, 1 + _BATCH_BYTES // (width + _ROW_COST))):
+    while batch := list(islice(checked, 1 + _BATCH_BYTES // (width + _ROW_OVERHEAD_BYTES))):
         text = b"".join([row for _, row in batch])
         letters, inserted = columns.split(np.frombuffer(text, np.uint8).reshape(-1, width))
         builder.extend([name for name, _ in batch], letters, inserted[:, :-1])
@@ -161,7 +164,7 @@ def _checked_rows(
     for row in rows:
         text = row.text.translate(ALIGNED_TO_COLUMNS)
         if text.translate(None, COLUMN_LETTERS):
-            raise wrong_letter_error(path, row.body, _LETTERS, row.name, "residue letter or gap")
+            raise wrong_letter_error(path, row.body, _ALLOWED_LETTERS, row.name, "residue letter or gap")
         if not width:
             # An .aln file lacks its target if the first row has gaps, and the target cannot be inferred.
             target = text.translate(None, b"-") if gaps_in_target else text

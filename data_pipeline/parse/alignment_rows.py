@@ -1,4 +1,9 @@
-"""Shared by the readers of all alignment formats: collect rows in bounded memory, and check them."""
+"""Shared by the readers of all alignment formats: collect rows in bounded memory, and check them.
+
+`MAX_ALIGNMENT_BYTES` limits the unpacked text of a file, and `MAX_MEMORY_BYTES` the memory of one alignment. `GAP` is
+the ASCII code of '-', and `COLUMN_LETTERS` are the residues in upper case and '-'. `ALIGNED_TO_COLUMNS` is a
+translation of bytes that turns lower case into upper case and other gap letters into '-'.
+"""
 
 import sys
 from collections.abc import Iterable
@@ -15,20 +20,21 @@ MAX_ALIGNMENT_BYTES = 2**34
 # Memory of one alignment; a million rows of a hundred columns need a third of it.
 MAX_MEMORY_BYTES = 768 * 2**20
 
-_NAME_COST = 24  # bytes per name in a long list, in addition to the string
+_NAME_OVERHEAD_BYTES = 24  # bytes per name in a long list, in addition to the string
 
 GAP = ord("-")
 COLUMN_LETTERS = (RESTYPES + AMBIGUOUS_LETTERS + "-").encode()
 
 _AMBIGUOUS_TO_X = bytes.maketrans(AMBIGUOUS_LETTERS.encode(), b"X" * len(AMBIGUOUS_LETTERS))
-_LOWER = (RESTYPES + AMBIGUOUS_LETTERS).lower().encode()
+_LOWER_CASE_LETTERS = (RESTYPES + AMBIGUOUS_LETTERS).lower().encode()
 # HMMER and UCSC's a2m have lower case and '.' in insertion columns; '~' and '_' are gaps at the ends of a row.
-ALIGNED_TO_COLUMNS = bytes.maketrans(_LOWER + b".~_", _LOWER.upper() + b"---")
+ALIGNED_TO_COLUMNS = bytes.maketrans(_LOWER_CASE_LETTERS + b".~_", _LOWER_CASE_LETTERS.upper() + b"---")
 
 
 class AlignmentBuilder:
-    """Builds an alignment row by row, within `MAX_MEMORY_BYTES`.
+    """Builds an alignment of `columns` columns row by row; raises `TooLargeError` above `MAX_MEMORY_BYTES`.
 
+    `path` is for messages.
     Deletion counts take one byte each until one of them needs two or four. Most alignments have no count above 127, and
     at four bytes each the counts would be the largest part of a deep alignment.
     """
@@ -44,7 +50,7 @@ class AlignmentBuilder:
         self._name_bytes = 0
 
     def append(self, name: str, letters: bytes, deletions: np.ndarray | None) -> None:
-        """Add one row; pass None as `deletions` if it has no insertions."""
+        """Add one row: its letters, and the number of insertions before each column, or None if it has none."""
         if deletions is None:  # most rows
             self._deletions += self._none
         else:
@@ -54,7 +60,7 @@ class AlignmentBuilder:
         self._add_names([name])
 
     def extend(self, names: list[str], letters: UInt8[np.ndarray, "m r"], deletions: np.ndarray) -> None:
-        """Add several rows."""
+        """Add several rows: their letters in ASCII, and the number of insertions before each column."""
         self._widen(deletions)
         self._deletions += deletions.astype(self._dtype).tobytes()
         self._letters += letters.tobytes()
@@ -70,12 +76,12 @@ class AlignmentBuilder:
 
     @property
     def deletion_matrix(self) -> Integer[np.ndarray, "n r"]:
-        """The deletion counts of all rows."""
+        """The number of insertions before each column of all rows."""
         return np.frombuffer(self._deletions, self._dtype).reshape(len(self), self._columns)
 
     def _add_names(self, names: list[str]) -> None:
         self.names += names
-        self._name_bytes += sum(map(sys.getsizeof, names)) + _NAME_COST * len(names)
+        self._name_bytes += sum(map(sys.getsizeof, names)) + _NAME_OVERHEAD_BYTES * len(names)
         check_memory(self._path, len(self._letters) + len(self._deletions) + self._name_bytes, len(self))
 
     def _widen(self, deletions: np.ndarray) -> None:
@@ -90,7 +96,10 @@ class AlignmentBuilder:
 
 
 class TargetColumns:
-    """Divides the columns of an alignment (or of one block) into target residues and the insertions between them."""
+    """Divides the columns of an alignment (or of one block) into target residues and the insertions between them.
+
+    `indices` are the columns in which the target has a residue.
+    """
 
     def __init__(self, target_row: UInt8[np.ndarray, "w"]) -> None:
         has_residue = target_row != GAP
@@ -103,7 +112,7 @@ class TargetColumns:
     def split(
         self, rows: UInt8[np.ndarray, "m w"]
     ) -> tuple[UInt8[np.ndarray, "m r"], Integer[np.ndarray, "m r_and_end"]]:
-        """Return the letters in the target's columns, and the insertions before each column and after the last."""
+        """Return the letters in the target's columns, and the numbers of insertions before each and after the last."""
         inserted = np.zeros((len(rows), len(self.indices) + 1), np.int32)
         if self._inserted.size:
             residues = rows[:, self._inserted] != GAP
@@ -112,12 +121,12 @@ class TargetColumns:
 
 
 def smallest_count_type(highest: int) -> np.dtype[np.signedinteger]:
-    """Return the smallest signed integer type that holds counts up to `highest`."""
+    """Return the smallest signed integer type, from int8, that holds counts up to `highest`."""
     return next(np.dtype(kind) for kind in (np.int8, np.int16, np.int32, np.int64) if highest <= np.iinfo(kind).max)
 
 
 def check_memory(path: str | PathLike[str], needed: int, rows: int) -> None:
-    """Raise `TooLargeError` if the first `rows` rows of an alignment need more than `MAX_MEMORY_BYTES`."""
+    """Raise `TooLargeError` if `needed` bytes, for the first `rows` rows, are more than `MAX_MEMORY_BYTES`."""
     if needed > MAX_MEMORY_BYTES:
         problem = f"its first {rows:,} rows take more than the maximum of {MAX_MEMORY_BYTES >> 20} MiB"
         raise TooLargeError.at(path, f"{problem}; filter the alignment or read fewer rows")
@@ -135,7 +144,8 @@ def row_limit(max_rows: int | None) -> int:
 def first_row_problem(row: bytes, query: str | None, *, inserted: bool = False) -> str | None:
     """Return the reason why the first row is not the target, or None if it is.
 
-    `row` has its insertions removed; `inserted` is true if it had any.
+    `row` has its insertions removed; `inserted` is true if it had any. Without `query`, any row without gaps and
+    insertions is a target. Otherwise, letters for unknown residues match each other. The reason continues a sentence.
     """
     if not row:
         return "has no residues; it must be the target"
@@ -167,7 +177,10 @@ def first_word(header: bytes) -> str:
 def wrong_letter_error(
     path: str | PathLike[str], lines: Iterable[tuple[int, bytes]], allowed: bytes, name: str, meaning: str
 ) -> InputError:
-    """Return the error for the first letter of a row that is not in `allowed`; `lines` are its numbered lines."""
+    """Return the error for the first letter of a row that is not in `allowed`; at least one must be invalid.
+
+    `lines` are its numbered lines, `name` is the row's, and `meaning` describes the allowed letters.
+    """
     line_number, line = next(each for each in lines if each[1].strip(b" \t\0").translate(None, allowed))
     wrong = line.strip(b" \t\0").translate(None, allowed)[:1]
     problem = f"'{printable(wrong.decode('latin-1'))}' is not a {meaning}"

@@ -14,8 +14,8 @@ from data_pipeline.parse.text_files import read_text_bytes
 
 _CATEGORIES = ("_pdbx_struct_assembly_gen.", "_pdbx_struct_oper_list.")
 # gemmi reads an assembly only if its category has these columns, with `details` from the archive's vocabulary.
-_ASSEMBLY = ("id", "details", "method_details", "oligomeric_details", "oligomeric_count")
-_DETAILS = ("author_defined_assembly", "?", "?", "?")
+_ASSEMBLY_COLUMNS = ("id", "details", "method_details", "oligomeric_details", "oligomeric_count")
+_DETAIL_VALUES = ("author_defined_assembly", "?", "?", "?")
 # Copies of chains, ligands included; the largest viruses have a few thousand.
 _MAX_COPIES = 100_000
 
@@ -31,9 +31,9 @@ class ChainCopy:
 
 @dataclass(frozen=True, kw_only=True)
 class Assembly:
-    """The first biological assembly of an entry, with its polymers in file order, grouped by motion.
+    """The first biological assembly of an entry, with copies of its polymer chains in file order, grouped by motion.
 
-    If there is none, `problem` is the reason; otherwise it is "".
+    If it cannot be read, or the file states none, there are no copies and `problem` is the reason; else it is "".
     """
 
     copies: tuple[ChainCopy, ...] = ()
@@ -41,25 +41,28 @@ class Assembly:
 
 
 def read_assembly(path: str | PathLike[str]) -> Assembly:
-    """Return the first biological assembly in a structure file; raise `InputError` if the file cannot be read."""
+    """Return the first biological assembly in a structure file; raise `InputError` if the file cannot be read.
+
+    Files other than mmCIF state no assembly, which is the result's `problem`.
+    """
     content = read_text_bytes(path, MAX_MMCIF_BYTES)
-    return parse_assembly(content, path=path) if b"_pdbx_struct_assembly" in content else Assembly(problem=_UNSTATED)
+    return parse_assembly(content, path=path) if b"_pdbx_struct_assembly" in content else Assembly(problem=_NO_ASSEMBLY)
 
 
-_UNSTATED = "the file states no biological assembly"
+_NO_ASSEMBLY = "the file states no biological assembly"
 
 
 def parse_assembly(content: bytes, *, path: str | PathLike[str] = "mmcif") -> Assembly:
     """Return the first biological assembly in the content of an mmCIF file; raise `InputError` for other content."""
-    block = next((block for block in read_blocks(content, path) if block.find_loop(_COORDINATE)), None)
+    block = next((block for block in read_blocks(content, path) if block.find_loop(_COORDINATE_TAG)), None)
     if block is None:
-        return Assembly(problem=_UNSTATED)
+        return Assembly(problem=_NO_ASSEMBLY)
     try:
         assemblies = gemmi.make_structure_from_block(_only_assemblies(block)).assemblies
     except (ValueError, RuntimeError) as error:
         return Assembly(problem=f"its assemblies cannot be read ({' '.join(str(error).split())})")
     if not assemblies:
-        return Assembly(problem=_UNSTATED)
+        return Assembly(problem=_NO_ASSEMBLY)
     author_of = _authors_of_polymers(block, path)
     copies: dict[tuple[str, bytes], ChainCopy] = {}
     for generator in assemblies[0].generators:
@@ -75,7 +78,7 @@ def parse_assembly(content: bytes, *, path: str | PathLike[str] = "mmcif") -> As
     return Assembly(copies=tuple(copies.values()), problem="" if copies else "its assembly has no polymer")
 
 
-_COORDINATE = "_atom_site.Cartn_x"
+_COORDINATE_TAG = "_atom_site.Cartn_x"
 
 
 def _only_assemblies(block: gemmi.cif.Block) -> gemmi.cif.Block:
@@ -88,9 +91,9 @@ def _only_assemblies(block: gemmi.cif.Block) -> gemmi.cif.Block:
         if tags and tags[0].lower().startswith(_CATEGORIES):
             assemblies.add_item(item)
     ids = dict.fromkeys(row.str(0) for row in assemblies.find("_pdbx_struct_assembly_gen.", ["assembly_id"]))
-    loop = assemblies.init_mmcif_loop("_pdbx_struct_assembly.", list(_ASSEMBLY))
+    loop = assemblies.init_mmcif_loop("_pdbx_struct_assembly.", list(_ASSEMBLY_COLUMNS))
     for name in ids:
-        loop.add_row([gemmi.cif.quote(name), *_DETAILS])
+        loop.add_row([gemmi.cif.quote(name), *_DETAIL_VALUES])
     return assemblies
 
 

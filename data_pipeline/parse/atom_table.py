@@ -1,4 +1,8 @@
-"""Build the chains of a `Structure` from a table of atoms, whatever the file format."""
+"""Build the chains of a `Structure` from a table of atoms, whatever the file format.
+
+`MAX_RESIDUES` limits the residues of all chains of a structure. `NO_ATOM_TYPE` is the type of atoms that are not in the
+37-atom layout.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +24,12 @@ _CD, _NH1, _NH2 = (ATOM_ORDER[name] for name in ("CD", "NH1", "NH2"))
 
 @dataclass(frozen=True, kw_only=True)
 class AtomTable:
-    """Table of n atoms in file order, with one array per column."""
+    """Table of n atoms in file order, with one array per column.
+
+    `component_names` are the distinct residue names, and `component` is each atom's index into these. `atom_type` is
+    the index into `ATOM_TYPES`, or `NO_ATOM_TYPE`. Residue numbers and insertion codes (" " for none) are the author's.
+    Positions are in Å, NaN where unknown. `b_factor` is in Å², or pLDDT in predicted structures.
+    """
 
     component_names: tuple[str, ...]  # the distinct residue names
     component: Int[np.ndarray, "n"]  # index into `component_names`
@@ -46,7 +55,10 @@ class AtomTable:
 
 
 def residue_letter(name: str) -> str:
-    """Return a residue's one-letter code; modified residues have the parent's letter ("MSE": M), unknown ones X."""
+    """Return the one-letter code of a three-letter residue name; a modified residue has its parent's ("MSE": M).
+
+    Residues without a parent among the twenty are X.
+    """
     letter = str(protein_letters_3to1_extended.get(name, "X"))
     return letter if letter in RESTYPES else "X"
 
@@ -59,7 +71,7 @@ def atom_type(atom_name: str) -> int:
 def selenium_as_sulphur(
     atom_types: Int[np.ndarray, "n"], is_selenium: Shaped[np.ndarray, "n"], is_mse: Shaped[np.ndarray, "n"]
 ) -> Int[np.ndarray, "n"]:
-    """Return the atom types with the SE of selenomethionine replaced by the SD of methionine."""
+    """Return the atom types, with the type of SD for atoms that are SE in the residue MSE (selenomethionine)."""
     return np.where(is_selenium & is_mse, ATOM_ORDER["SD"], atom_types)
 
 
@@ -68,6 +80,8 @@ def chain_from_atoms(
 ) -> Chain:
     """Return a chain whose residues are the components named in `sequence`, with atom k in residue `residue[k]`.
 
+    `sequence` has three-letter names, and residue indices count from 0. If another component was observed at a residue,
+    `residue_names` has its name, but the one-letter sequence is from `sequence`.
     Atoms without coordinates are left out. The alternative position with the highest occupancy is used, or the first in
     the file if several are equal. Unobserved residues are numbered by their position in the sequence, starting at
     `first_number`.
@@ -151,6 +165,6 @@ def groups(keys: Int[np.ndarray, "n"], count: int) -> list[Int[np.ndarray, "k"]]
 
 
 def check_residues(count: int, path: str | PathLike[str]) -> None:
-    """Raise `InputError` if the chains of a structure have more than `MAX_RESIDUES` residues in total."""
+    """Raise `InputError` if `count`, the residues of all chains of a structure so far, is above `MAX_RESIDUES`."""
     if count > MAX_RESIDUES:
         raise InputError.at(path, f"its protein chains have more than the maximum of {MAX_RESIDUES:,} residues")

@@ -1,4 +1,4 @@
-"""Read the tables of a CIF file column by column, with gemmi as the parser."""
+"""Read the tables of a CIF file column by column, with gemmi as the parser; `MAX_VALUES` limits a file's values."""
 
 import re
 from itertools import islice
@@ -53,8 +53,8 @@ def _count_values(content: bytes) -> int:
 class Category:
     """One table of a data block, such as "_atom_site.", read column by column.
 
-    The column `key` determines the number of rows; missing columns have '?' in each row. Raise `InputError` if columns
-    differ in length.
+    The column `key` determines the number of rows; missing columns have '?' in each row. Methods raise `InputError` if
+    a column differs from it in length.
     """
 
     def __init__(self, block: gemmi.cif.Block, name: str, key: str, path: str | PathLike[str]) -> None:
@@ -64,12 +64,12 @@ class Category:
         self._selected_rows: list[int] | None = None
 
     def choose(self, rows: Int[np.ndarray, "k"]) -> None:
-        """Restrict all later reads to these rows (ascending indices)."""
+        """Restrict all later reads to these rows (ascending indices from 0, at least one)."""
         self._end = int(rows[-1]) + 1
         self._selected_rows = None if len(rows) == self._end else rows.tolist()
 
     def raw(self, column: str) -> list[str]:
-        """Return the values as in the file, including quotes."""
+        """Return the values of a column as in the file, including quotes."""
         all_values = self._block.find_values(self._name + column)
         if len(all_values) not in {0, self._length}:
             raise InputError.at(
@@ -81,7 +81,7 @@ class Category:
         return values if self._selected_rows is None else [values[row] for row in self._selected_rows]
 
     def text(self, column: str) -> list[str]:
-        """Return the values without quotes; unset values are ""."""
+        """Return the values of a column without quotes; unset values ('?' and '.') are ""."""
         return list(map(gemmi.cif.as_string, self.raw(column)))
 
     def codes(self, column: str) -> tuple[Int[np.ndarray, "n"], tuple[str, ...]]:
@@ -94,15 +94,15 @@ class Category:
         return (same[codes] if len(codes) else codes), tuple(distinct)
 
     def integers(self, column: str, unset: int) -> Int[np.ndarray, "n"]:
-        """Return the values as int32, with `unset` for missing values; raise `InputError` for other text."""
+        """Return the values of a column as int32, with `unset` for unset values; raise `InputError` for other text."""
         codes, values = self.codes(column)
         numbers = np.array([self._integer(column, value) if value else unset for value in values], dtype=np.int32)
         return numbers[codes] if len(codes) else numbers
 
     def reals(self, column: str, unset: float) -> Float[np.ndarray, "n"]:
-        """Return the values as float32, without standard uncertainties ("1.5(2)").
+        """Return the values of a column as float32, without standard uncertainties ("1.5(2)").
 
-        '?' and NaN become `unset`. Raise `InputError` for other text that is not a number.
+        '?', '.' and NaN become `unset`. Raise `InputError` for other text that is not a number.
         """
         values = self.raw(column)
         try:

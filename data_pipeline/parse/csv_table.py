@@ -19,7 +19,7 @@ _DELIMITER_NAMES = {",": "commas", "\t": "tabs"}
 
 
 def no_table_record(delimiter: str) -> str:
-    """Return the error message for a table without records."""
+    """Return the error message for a table without records, whose cells are separated by `delimiter`."""
     return f"the table has no record; write an id and a sequence, separated by {_DELIMITER_NAMES[delimiter]}, per line"
 
 
@@ -69,7 +69,10 @@ def read_rows(
 
 
 def table_record(path: str | PathLike[str], line: int, name: str, sequence: str) -> FastaRecord:
-    """Return the record of a row; raise `InputError` for an invalid target name or sequence."""
+    """Return the record of a row, with its sequence in upper case, without blanks and a stop codon `*` at its end.
+
+    Raise `InputError` with `path` and `line` for an invalid target name or sequence.
+    """
     sequence = "".join(sequence.split()).upper().removesuffix("*")  # a stop codon, as at the end of FASTA records
     problem, letter = target_name_problem(name), find_invalid_letter(sequence)
     if problem is None and letter is not None:

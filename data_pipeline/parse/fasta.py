@@ -1,4 +1,8 @@
-"""Read target sequences from FASTA and check their names, which become directory names, and their letters."""
+"""Read target sequences from FASTA and check their names, which become directory names, and their letters.
+
+Limits are `MAX_FASTA_BYTES` and `MAX_RECORDS` for a file, `MAX_RECORD_BYTES` and `MAX_RESIDUES` for a record, and
+`MAX_NAME_BYTES` for a name.
+"""
 
 import re
 import unicodedata
@@ -28,19 +32,19 @@ _STRUCTURE_PROBLEM = (
     "and the structure with --templates or --initial-guess; `helixfold score` scores structures"
 )
 _TOO_LONG = f"at most {MAX_RESIDUES:,} residues are allowed"
-_LETTERS = frozenset(RESTYPES + AMBIGUOUS_LETTERS)
+_RESIDUE_LETTERS = frozenset(RESTYPES + AMBIGUOUS_LETTERS)
 # Explanations for characters that sequence files often contain.
-_HINTS = {
+_HINT_OF_CHARACTER = {
     **dict.fromkeys("-.", "a target sequence cannot contain gaps"),
     ":": "':' separates the chains of a complex, but a single chain is expected here",
     "/": "separate the chains of a complex with ':'",
     "*": "a stop codon is only allowed at the end; cut the sequence there",
 }
 # Real peptides of only A, C, G and T lack one of the four (silk: GA; antifreeze glycoproteins: AAT) or are shorter.
-_DNA, _MIN_DNA = frozenset("ACGT"), 8
+_DNA_BASES, _MIN_DNA_LETTERS = frozenset("ACGT"), 8
 # Proteins with selenocysteine (U) are longer and contain other letters too.
-_RNA, _MIN_RNA = frozenset("ACGU"), 4
-_CODES = dict(zip(THREE_LETTER, RESTYPES, strict=False)) | {"MSE": "M"}
+_RNA_BASES, _MIN_RNA_LETTERS = frozenset("ACGU"), 4
+_LETTER_OF_CODE = dict(zip(THREE_LETTER, RESTYPES, strict=False)) | {"MSE": "M"}
 _MIN_CODES = 3
 _AS_PROTEIN = (
     "pass --as-protein (helixfold predict and features; in Python, as_protein=True) if each letter is a residue"
@@ -51,7 +55,11 @@ _WINDOWS_DRIVE = re.compile(r"[a-z]:", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FastaRecord:
-    """One target in a FASTA or CSV file."""
+    """One target in a FASTA or CSV file.
+
+    `name` is the first word of the header, `description` the rest, and `line` the header's line number, from 1.
+    `fragment` has the residue numbers of the sequence in a longer chain, such as 1-100,150-200, or "" for a whole one.
+    """
 
     name: str  # first word of the header
     description: str  # rest of the header
@@ -87,7 +95,7 @@ class TargetRecords:
         self._records: dict[str, FastaRecord] = {}  # by `filesystem_key`
 
     def add(self, record: FastaRecord) -> None:
-        """Add a record; raise `InputError` if an earlier record has the same name."""
+        """Add a record; raise `InputError` if the directory of an earlier record may have the same name."""
         line, name = record.line, record.name
         earlier = self._records.setdefault(filesystem_key(name), record)
         if earlier is not record:
@@ -104,7 +112,7 @@ class TargetRecords:
 
 
 def target_name_problem(name: str) -> str | None:
-    """Return the reason why a name is not valid for a target, or None if it is valid.
+    """Return the reason why a name is not valid for a target, as "the name ...", or None if it is valid.
 
     Names with '/', such as `tr/Q8`, are valid because the directory has '_' instead (see `directory_name`).
     """
@@ -112,7 +120,10 @@ def target_name_problem(name: str) -> str | None:
 
 
 def file_name_problem(name: str) -> str | None:
-    """Return the reason why a file name is not valid on all operating systems, or None if it is."""
+    """Return the reason, as "the name ...", why a file name is not valid on all operating systems, or None if it is.
+
+    Names that begin with '.' or '-' or are longer than `MAX_NAME_BYTES` are not valid either.
+    """
     step = next((step for step in ("/", "\\", "..") if step in name), None)
     rules = (
         (not name, "is empty; write one after '>'"),
@@ -131,15 +142,18 @@ def file_name_problem(name: str) -> str | None:
 
 
 def find_invalid_letter(sequence: str) -> tuple[int, str] | None:
-    """Return the index of the first letter that is not a residue, with a message; None if all are residues."""
-    if _LETTERS.issuperset(sequence):
+    """Return the index (from 0) of the first letter that is not a residue, with a message; None if all are residues.
+
+    Letters must be in upper case; B, J, O, U, X and Z are residues.
+    """
+    if _RESIDUE_LETTERS.issuperset(sequence):
         return None
-    index = next(index for index, letter in enumerate(sequence) if letter not in _LETTERS)
+    index = next(index for index, letter in enumerate(sequence) if letter not in _RESIDUE_LETTERS)
     letter = sequence[index]
     if letter == "-" and (problem := _kind_of_code(sequence.replace("-", ""))) is not None:
         return index, problem
     allowed = f"allowed are {RESTYPES} and, as unknown, {AMBIGUOUS_LETTERS}"
-    hint = f"{_HINTS[letter]}; " if letter in _HINTS else ""
+    hint = f"{_HINT_OF_CHARACTER[letter]}; " if letter in _HINT_OF_CHARACTER else ""
     code = "" if letter.isascii() else f" (U+{ord(letter):04X})"  # some look like ASCII letters
     return index, f"'{printable(letter)}'{code} is not an amino acid letter; {hint}{allowed}"
 
@@ -165,19 +179,19 @@ def kind_problem(sequence: str) -> str | None:
 def _kind_of_code(sequence: str) -> str | None:
     """Return a message that names the kind of a sequence other than residues, and the remedy; see `kind_problem`."""
     bases = set(sequence) - {"N"}
-    is_rna = len(sequence) >= _MIN_RNA and "U" in bases and bases <= _RNA
-    if is_rna or (len(sequence) >= _MIN_DNA and bases == _DNA):
+    is_rna = len(sequence) >= _MIN_RNA_LETTERS and "U" in bases and bases <= _RNA_BASES
+    if is_rna or (len(sequence) >= _MIN_DNA_LETTERS and bases == _DNA_BASES):
         kind = "RNA" if is_rna else "DNA"
         return f"this is {kind}: all its letters are bases; translate the gene and pass the protein's residues"
     codes = [sequence[start : start + 3] for start in range(0, len(sequence), 3)]
-    if len(codes) < _MIN_CODES or not _CODES.keys() >= set(codes):
+    if len(codes) < _MIN_CODES or not _LETTER_OF_CODE.keys() >= set(codes):
         return None
-    letters = printable("".join(_CODES[code] for code in codes), 30)
+    letters = printable("".join(_LETTER_OF_CODE[code] for code in codes), 30)
     return f"these are three-letter codes; write one letter per residue: {letters}"
 
 
 def sequence_problem(sequence: str) -> str | None:
-    """Return the reason why a sequence of residue letters cannot be a target, or None if it can."""
+    """Return the reason why a sequence of residue letters is empty or too long for a target, else None."""
     if not sequence:
         return "the record has no sequence; add residues or remove it"
     if len(sequence) > MAX_RESIDUES:
@@ -186,7 +200,7 @@ def sequence_problem(sequence: str) -> str | None:
 
 
 def unknown_residues_problem(sequence: str) -> str | None:
-    """Return the reason why a sequence cannot be predicted if it has no known residue, else None."""
+    """Return a message if a sequence has only unknown residues (B, J, O, U, X and Z), else None."""
     if set(AMBIGUOUS_LETTERS).issuperset(sequence):
         return f"it has no known residue, only {', '.join(sorted(set(sequence)))}, whose atoms are undefined"
     return None
@@ -203,7 +217,10 @@ def directory_name(name: str) -> str:
 
 
 def file_names(name: str) -> tuple[str, ...]:
-    """Return the allowed names of a user's files for a target: the target's name and its directory name."""
+    """Return the allowed names of a user's files for a target: its name, if a file can have it, and its directory name.
+
+    Equal names are returned once.
+    """
     own = (name,) if file_name_problem(name) is None else ()
     return tuple(dict.fromkeys((*own, directory_name(name))))
 
@@ -252,14 +269,17 @@ def split_records(
 
 
 def check_record_count(path: str | PathLike[str], line: int, count: int) -> None:
-    """Raise `InputError` if a file has more than `MAX_RECORDS` records."""
+    """Raise `InputError` with `line` if `count`, the records of a file up to this line, is above `MAX_RECORDS`."""
     if count > MAX_RECORDS:
         problem = f"the file has more than the maximum of {MAX_RECORDS:,} records; split the file"
         raise InputError.at(path, problem, line=line)
 
 
 def read_header(path: str | PathLike[str], line: int, header: bytes) -> tuple[str, str]:
-    """Return the name and the description in a header; raise `InputError` for an invalid target name."""
+    """Return the name (first word) and the description in a header without '>'.
+
+    Raise `InputError` with `path` and `line` for an invalid target name.
+    """
     name, _, description = header.decode("utf-8", "replace").strip(" \t").replace("\t", " ").partition(" ")
     if (problem := target_name_problem(name)) is not None:
         raise InputError.at(path, problem, line=line, record=name or None)

@@ -1,7 +1,9 @@
 """Read PDB files, and build chains from atoms that gemmi reads: PDB, and mmCIF without a residue list.
 
 This module parses the headers of PDB files and makes the checks that gemmi omits. It also detects cyclic chains of any
-structure file from the records of bonds (LINK, _struct_conn).
+structure file from the records of bonds (LINK, _struct_conn). `SAME_NAME` is the reason for leaving out a chain, and
+`BLANK_CHAIN` the name of chains without a name. `MAX_ALIGNMENT_CELLS` limits the residues of a chain's sequence times
+its observed residues, for their alignment. `Bond` has two atoms, each as chain name, residue number and atom name.
 """
 
 import re
@@ -36,21 +38,24 @@ _MAX_OFFSET = 100  # between residue numbers and positions in SEQRES, in either 
 _MIN_EQUAL = 0.8  # fraction of observed residues that match SEQRES; below, SEQRES is another sequence
 _PEPTIDES = (gemmi.PolymerType.PeptideL, gemmi.PolymerType.PeptideD)
 _SAFE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-_EXTENDED = "pdb_0000"  # "pdb_00001abc" is "1abc"
-_NO_ENTRY = "xxxx"  # placeholder until the archive assigns an id
+_LONG_ENTRY_PREFIX = "pdb_0000"  # "pdb_00001abc" is "1abc"
+_PLACEHOLDER_ENTRY = "xxxx"  # placeholder until the archive assigns an id
 _SUFFIXES = (".gz", ".cif", ".mmcif", ".pdb", ".ent")
 
 
 def entry_name(entry_id: str, path: str | PathLike[str]) -> str:
-    """Return the entry id in lower case if it is valid in a file name, else the stem of the file name."""
-    name = entry_id.strip().lower().removeprefix(_EXTENDED)
-    if name != _NO_ENTRY and _SAFE_NAME.fullmatch(name):
+    """Return the entry id in lower case if it is valid in a file name, else the file name without its suffixes.
+
+    The long form pdb_00001abc becomes 1abc, and the placeholder XXXX is not an id.
+    """
+    name = entry_id.strip().lower().removeprefix(_LONG_ENTRY_PREFIX)
+    if name != _PLACEHOLDER_ENTRY and _SAFE_NAME.fullmatch(name):
         return name
     return structure_title(path)
 
 
 def structure_title(path: str | PathLike[str]) -> str:
-    """Return the file name of a structure without its suffixes."""
+    """Return the file name of a structure without suffixes of structure files, such as .cif.gz."""
     name = Path(path).name
     for suffix in _SUFFIXES:
         name = name.removesuffix(suffix)
@@ -60,7 +65,9 @@ def structure_title(path: str | PathLike[str]) -> str:
 def chains_from_gemmi(model: gemmi.Structure, path: str | PathLike[str]) -> tuple[list[Chain], dict[str, str]]:
     """Return the protein chains of the first model, and the reason for each chain that is left out.
 
-    A chain's sequence is SEQRES if the file has it and the atoms match it, else the observed residues.
+    All other models are deleted from `model`. Reasons are by chain name. A chain's sequence is SEQRES if the file has
+    it and the atoms match it, else the observed residues. Of two chains with one name, the one with more observed
+    residues is used.
     """
     while len(model) > 1:
         del model[len(model) - 1]
@@ -228,7 +235,7 @@ def _positions_by_alignment(
     return np.array(positions) if equal >= _MIN_EQUAL * len(observed.names) else None
 
 
-_COLUMNS = [f"ptnr{end}_{item}" for end in (1, 2) for item in ("auth_asym_id", "auth_seq_id", "label_atom_id")]
+_BOND_COLUMNS = [f"ptnr{end}_{item}" for end in (1, 2) for item in ("auth_asym_id", "auth_seq_id", "label_atom_id")]
 
 
 # The two atoms of a bond, each as the author's chain name, the residue number, and the atom name.
@@ -236,8 +243,8 @@ Bond = frozenset[tuple[str, ...]]
 
 
 def bonds_of_cif(block: gemmi.cif.Block) -> list[Bond]:
-    """Return the bonds of a data block (_struct_conn), or no bonds if their atoms are not listed."""
-    ends = [[gemmi.cif.as_string(value) for value in row] for row in block.find("_struct_conn.", _COLUMNS)]
+    """Return the bonds of a data block (_struct_conn), or an empty list if its columns are incomplete."""
+    ends = [[gemmi.cif.as_string(value) for value in row] for row in block.find("_struct_conn.", _BOND_COLUMNS)]
     return [frozenset((tuple(row[:3]), tuple(row[3:]))) for row in ends]
 
 
@@ -247,7 +254,7 @@ def bonds_of_pdb(structure: gemmi.Structure) -> list[Bond]:
 
 
 def with_rings(chains: Sequence[Chain], bonds: Iterable[Bond]) -> tuple[Chain, ...]:
-    """Return the chains, marked as cyclic if their last C is bonded to their first N."""
+    """Return the chains, marked as cyclic if `bonds` has one from C of the last residue to N of the first residue."""
     bond_set = set(bonds)
     return tuple(replace(chain, is_cyclic=True) if _ring_bond(chain) in bond_set else chain for chain in chains)
 
@@ -265,15 +272,15 @@ MAX_PDB_BYTES = 2**26  # 800,000 atoms
 
 _LONG_LINE = re.compile(rb"[^\n]{10000}")
 _MAX_SEQRES = MAX_RESIDUES // 8  # records of up to 13 residues
-_ATOM_END = 54  # last column of the coordinates
+_LAST_COORDINATE_COLUMN = 54  # last column of the coordinates
 _MAX_COORDINATE = 1e8  # Å; the format has eight columns
-_TO_ASCII = b"?" + bytes(range(1, 128)) + b"?" * 128
+_NON_ASCII_TO_QUESTION_MARK = b"?" + bytes(range(1, 128)) + b"?" * 128
 _REVISION = re.compile(rb"^REVDAT .{6}(\d\d)-([A-Z]{3})-(\d\d)", re.MULTILINE | re.IGNORECASE)
 _METHOD = re.compile(rb"^EXPDTA  ..(.*)$", re.MULTILINE)
 _RESOLUTION = re.compile(rb"^REMARK   2 RESOLUTION\. +(\d+\.\d*) ", re.MULTILINE)
 _MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 _FIRST_YEAR = 70  # two-digit years from 70 are 19xx; the archive began in 1971
-_NUMBER = re.compile(rb" *-?\d+ *|[A-Za-z][0-9A-Za-z]{3}")  # hybrid-36 continues with letters
+_RESIDUE_NUMBER = re.compile(rb" *-?\d+ *|[A-Za-z][0-9A-Za-z]{3}")  # hybrid-36 continues with letters
 
 
 def parse_pdb(content: bytes, *, path: str | PathLike[str] = "pdb") -> Structure:
@@ -285,7 +292,7 @@ def parse_pdb(content: bytes, *, path: str | PathLike[str] = "pdb") -> Structure
     if (long := _LONG_LINE.search(content)) is not None:
         line = content.count(b"\n", 0, long.start()) + 1
         raise InputError.at(path, "the line is too long for a PDB file; is this a PDB file?", line=line)
-    content = content.translate(_TO_ASCII)
+    content = content.translate(_NON_ASCII_TO_QUESTION_MARK)
     if content.count(b"\nSEQRES") > _MAX_SEQRES:
         raise InputError.at(path, f"the file has more than the maximum of {_MAX_SEQRES:,} SEQRES records")
     header = content[: _check_atoms(content, path)]
@@ -307,15 +314,17 @@ def parse_pdb(content: bytes, *, path: str | PathLike[str] = "pdb") -> Structure
 
 def _check_atoms(content: bytes, path: str | PathLike[str]) -> int:
     """Return the offset of the first atom record; raise `InputError` for invalid numbers, which gemmi reads as 0."""
-    letters = np.frombuffer(content + b"\n" * _ATOM_END, np.uint8)
-    is_atom = np.concatenate([[True], letters[: -_ATOM_END - 1] == ord("\n")]) if content else np.zeros(0, bool)
+    letters = np.frombuffer(content + b"\n" * _LAST_COORDINATE_COLUMN, np.uint8)
+    is_atom = (
+        np.concatenate([[True], letters[: -_LAST_COORDINATE_COLUMN - 1] == ord("\n")]) if content else np.zeros(0, bool)
+    )
     is_atom &= _begins(letters, b"ATOM  ") | _begins(letters, b"HETATM")
     starts = np.flatnonzero(is_atom)
     if not len(starts):
         raise InputError.at(path, "there are no atoms (ATOM records); is this a PDB file?")
-    good = len(starts) * _ATOM_END <= len(content)
+    good = len(starts) * _LAST_COORDINATE_COLUMN <= len(content)
     if good:
-        fields = np.stack([letters[starts + column] for column in range(22, _ATOM_END)], axis=1)
+        fields = np.stack([letters[starts + column] for column in range(22, _LAST_COORDINATE_COLUMN)], axis=1)
         try:
             np.ascontiguousarray(fields[:, :4]).view("S4").astype(np.int64)
             coordinates = np.ascontiguousarray(fields[:, 8:]).view("S8").astype(np.float64)
@@ -331,7 +340,7 @@ def _check_atoms(content: bytes, path: str | PathLike[str]) -> int:
 
 def _begins(letters: UInt8[np.ndarray, "n"], record: bytes) -> Bool[np.ndarray, "m"]:
     """Return whether `record` begins at each position of the content."""
-    size = len(letters) - _ATOM_END
+    size = len(letters) - _LAST_COORDINATE_COLUMN
     begins = letters[:size] == record[0]
     for offset, letter in enumerate(record[1:], start=1):
         begins &= letters[offset : offset + size] == letter
@@ -344,9 +353,9 @@ def _problem(record: bytes) -> str | None:
         largest = max(abs(float(record[start : start + 8])) for start in (30, 38, 46))
     except ValueError:
         largest = float("nan")
-    if len(record) < _ATOM_END or not largest < _MAX_COORDINATE:
+    if len(record) < _LAST_COORDINATE_COLUMN or not largest < _MAX_COORDINATE:
         return f"columns 31 to 54 are not coordinates: '{printable(record[30:54].decode())}'"
-    if not _NUMBER.fullmatch(record, 22, 26):
+    if not _RESIDUE_NUMBER.fullmatch(record, 22, 26):
         return f"columns 23 to 26 are not a residue number: '{printable(record[22:26].decode())}'"
     return None
 

@@ -25,20 +25,20 @@ from data_pipeline.structure import Chain, Structure
 
 MAX_MMCIF_BYTES = 2**27
 
-_SITES = "_atom_site."
+_ATOM_SITE = "_atom_site."
 _RESIDUE_COLUMNS = ("auth_asym_id", "auth_seq_id", "label_asym_id", "label_seq_id", "pdbx_PDB_ins_code")
 _MAX_OBSERVED = 2**17  # gemmi's run time is quadratic in the number of residues
 _MAX_CHAINS = 2**16  # each ligand is a chain
-_GEMMI_NEEDS = ("id", "type_symbol", "label_alt_id", "label_asym_id")  # gemmi reads no atoms if one is missing
-_NO_NUMBER = -(2**31) + 1  # never used as a residue number
+_COLUMNS_FOR_GEMMI = ("id", "type_symbol", "label_alt_id", "label_asym_id")  # gemmi reads no atoms if one is missing
+_UNSET_NUMBER = -(2**31) + 1  # never used as a residue number
 # AlphaFold uses the last of these that is a number.
-_RESOLUTIONS = (
+_RESOLUTION_COLUMNS = (
     ("_refine.", "ls_d_res_high"),
     ("_em_3d_reconstruction.", "resolution"),
     ("_reflns.", "d_resolution_high"),
 )
 # The second category was used before 2017.
-_RELEASES = (("_pdbx_audit_revision_history.", "revision_date"), ("_database_PDB_rev.", "date"))
+_RELEASE_DATE_COLUMNS = (("_pdbx_audit_revision_history.", "revision_date"), ("_database_PDB_rev.", "date"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +53,7 @@ class _Polymer:
 def parse_mmcif(content: bytes, *, path: str | PathLike[str] = "mmcif") -> Structure:
     """Return the first model in the content of an mmCIF file; raise `InputError` with `path` for other content.
 
+    The release date is the earliest revision's.
     As in AlphaFold, chains have the author's names, and a polymer with at least one peptide-like component is a
     protein. Chains have only the observed residues if the file does not list their sequence.
     """
@@ -76,7 +77,7 @@ def parse_mmcif(content: bytes, *, path: str | PathLike[str] = "mmcif") -> Struc
 
 def _has(block: gemmi.cif.Block, column: str) -> bool:
     """Return whether any atom has a value in this column."""
-    return not all(map(gemmi.cif.is_null, block.find_values(_SITES + column)))
+    return not all(map(gemmi.cif.is_null, block.find_values(_ATOM_SITE + column)))
 
 
 def _polymers(block: gemmi.cif.Block, path: str | PathLike[str]) -> dict[str, _Polymer]:
@@ -119,7 +120,7 @@ def _chains(
     author_of = {name: authors[author[rows[0]]] or name for name, rows in rows_of.items()}
     scheme = Category(block, "_pdbx_poly_seq_scheme.", "asym_id", path)
     strand_of = dict(zip(scheme.text("asym_id"), scheme.text("pdb_strand_id"), strict=True))
-    atoms, numbers = _atom_table(sites), sites.integers("label_seq_id", unset=_NO_NUMBER)
+    atoms, numbers = _atom_table(sites), sites.integers("label_seq_id", unset=_UNSET_NUMBER)
 
     chains: dict[str, Chain] = {}
     skipped: dict[str, str] = {}
@@ -171,7 +172,7 @@ def _entity_of_chain(block: gemmi.cif.Block, sites: Category, path: str | PathLi
 
 def _first_model_sites(block: gemmi.cif.Block, path: str | PathLike[str]) -> Category:
     """Return the rows of _atom_site that belong to the first model in the file."""
-    sites = Category(block, _SITES, "Cartn_x", path)
+    sites = Category(block, _ATOM_SITE, "Cartn_x", path)
     sites.choose(np.flatnonzero(sites.codes("pdbx_PDB_model_num")[0] == 0))
     return sites
 
@@ -179,9 +180,9 @@ def _first_model_sites(block: gemmi.cif.Block, path: str | PathLike[str]) -> Cat
 def _atom_table(sites: Category) -> AtomTable:
     component, components = sites.codes("label_comp_id")
     atom, atoms = sites.codes("label_atom_id")
-    residue_number = sites.integers("auth_seq_id", unset=_NO_NUMBER)
-    label_number = sites.integers("label_seq_id", unset=_NO_NUMBER)
-    residue_number = np.where(residue_number == _NO_NUMBER, label_number, residue_number)
+    residue_number = sites.integers("auth_seq_id", unset=_UNSET_NUMBER)
+    label_number = sites.integers("label_seq_id", unset=_UNSET_NUMBER)
+    residue_number = np.where(residue_number == _UNSET_NUMBER, label_number, residue_number)
     code, codes = sites.codes("pdbx_PDB_ins_code")
     atom_types = np.array([atom_type(name) for name in atoms], dtype=np.int64)[atom]
     is_selenium = np.array([name.upper() == "SE" for name in atoms], dtype=bool)[atom]
@@ -205,18 +206,20 @@ def _coordinates(sites: Category) -> Float[np.ndarray, "n 3"]:
 
 def _chains_of_observed(block: gemmi.cif.Block, path: str | PathLike[str]) -> tuple[list[Chain], dict[str, str]]:
     """Return the chains of an entry without a residue list, and the reason for each chain that is left out."""
-    sites = Category(block, _SITES, "Cartn_x", path)
+    sites = Category(block, _ATOM_SITE, "Cartn_x", path)
     _coordinates(sites)  # raises for invalid numbers, which gemmi would read as NaN
     places = np.stack([sites.codes(column)[0] for column in _RESIDUE_COLUMNS])
     if np.count_nonzero((np.diff(places) != 0).any(axis=0)) >= _MAX_OBSERVED:
         problem = f"the file does not list its sequences and has more than {_MAX_OBSERVED:,} residues, including water"
         raise InputError.at(path, f"{problem}; remove the water")
     try:
-        table = block.find_mmcif_category(_SITES)
+        table = block.find_mmcif_category(_ATOM_SITE)
         if not table.width():  # gemmi aborts the process on an empty loop
-            raise ValueError(f"the loop that has {_SITES}Cartn_x begins with another category")
+            raise ValueError(f"the loop that has {_ATOM_SITE}Cartn_x begins with another category")
         table.ensure_loop()
-        missing = [_SITES + column for column in _GEMMI_NEEDS if not len(block.find_values(_SITES + column))]
+        missing = [
+            _ATOM_SITE + column for column in _COLUMNS_FOR_GEMMI if not len(block.find_values(_ATOM_SITE + column))
+        ]
         if missing:
             table.loop.add_columns(missing, "?")
         model = gemmi.make_structure_from_block(block)
@@ -237,7 +240,7 @@ def _chains_of_observed(block: gemmi.cif.Block, path: str | PathLike[str]) -> tu
 
 def _release_date(block: gemmi.cif.Block, path: str | PathLike[str]) -> date | None:
     """Return the date of the first revision, or None if it is unknown."""
-    for category, column in _RELEASES:
+    for category, column in _RELEASE_DATE_COLUMNS:
         dates = []
         for text in Category(block, category, column, path).text(column):
             try:
@@ -251,7 +254,7 @@ def _release_date(block: gemmi.cif.Block, path: str | PathLike[str]) -> date | N
 
 def _resolution(block: gemmi.cif.Block, path: str | PathLike[str]) -> float | None:
     resolution = None
-    for category, column in _RESOLUTIONS:
+    for category, column in _RESOLUTION_COLUMNS:
         values = Category(block, category, column, path).text(column)[:1]
         angstrom = gemmi.cif.as_number(values[0]) if values else 0.0
         if 0 < angstrom < np.inf:

@@ -1,4 +1,8 @@
-"""Read distance restraints between residues of one chain, in AlphaLink's formats and by the name of a cross-linker."""
+"""Read distance restraints between residues of one chain, in AlphaLink's formats and by the name of a cross-linker.
+
+`BIN_EDGES` are the lower edges (Å) of the 128 bins of distance distributions. `CROSSLINKERS` are the largest C-alpha
+distances (Å) that a cross-linker bridges. `DEFAULT_RATE` is the false discovery rate of a contact without one.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +22,7 @@ CROSSLINKERS = {"DSS": 30.0, "BS3": 30.0}
 DEFAULT_RATE = 0.05
 _DISTRIBUTIONS = ("normal", "log-normal", "uniform")
 _MAX_BYTES = 2**26
-_FORMATS = (
+_EXPECTED_FORMATS = (
     "expected two residues and one of these: nothing or a false discovery rate (a contact); "
     f"{' or '.join(CROSSLINKERS)}; a mean and a standard deviation in Angstrom; 128 probabilities"
 )
@@ -29,7 +33,7 @@ class DistanceRestraints:
     """Restraints of residue pairs of one chain, each pair once.
 
     `values` are, for contacts, the probability that C-alpha atoms are within 10 Angstrom, and for distances the
-    probabilities of the bins that start at `BIN_EDGES`.
+    probabilities of the bins that start at `BIN_EDGES`. `pairs` are residue indices from 0, the smaller one first.
     """
 
     kind: RestraintKind
@@ -53,33 +57,33 @@ class DistanceRestraints:
 
 
 def read_restraints(path: Path, sequence: str) -> DistanceRestraints:
-    """Read restraints of a chain with this sequence.
+    """Read restraints of a chain with this sequence; all must be contacts, or all distances.
 
     A line has two residues, as numbers from 1 or with their letters (K48), and then a false discovery rate, a
     cross-linker, the mean and standard deviation of a distance (also "log-normal", of its logarithm, or "uniform", its
     bounds), or the probabilities of 128 bins. Columns are separated by spaces, tabs or commas; text after # is ignored.
     Raise `InputError` with the line of the first error.
     """
-    found: dict[tuple[int, int], np.ndarray] = {}
+    values_of_pair: dict[tuple[int, int], np.ndarray] = {}
     for number, line in enumerate(read_file(path, _MAX_BYTES).decode(errors="replace").splitlines(), 1):
         words = line.split("#")[0].replace(",", " ").split()
         if not words:
             continue
         try:
             first, second = sorted(_residue(word, sequence) for word in [*words, "", ""][:2])
-            values = _values(words[2:])
-            if first == second or (first, second) in found:
+            values = _probabilities(words[2:])
+            if first == second or (first, second) in values_of_pair:
                 raise ValueError("restrains a residue to itself" if first == second else "repeats a pair of residues")
-            if any(len(values) != len(others) for others in found.values()):
+            if any(len(values) != len(others) for others in values_of_pair.values()):
                 raise ValueError("contacts and distances cannot be combined in one file")
         except ValueError as error:
             raise InputError.at(path, str(error), line=number) from None
-        found[first, second] = values
-    if not found:
-        raise InputError.at(path, f"has no restraints; {_FORMATS}")
-    values = np.stack(list(found.values())).astype(np.float32)
+        values_of_pair[first, second] = values
+    if not values_of_pair:
+        raise InputError.at(path, f"has no restraints; {_EXPECTED_FORMATS}")
+    values = np.stack(list(values_of_pair.values())).astype(np.float32)
     return DistanceRestraints(
-        kind="contacts" if values.shape[1] == 1 else "distances", pairs=np.array(list(found)), values=values
+        kind="contacts" if values.shape[1] == 1 else "distances", pairs=np.array(list(values_of_pair)), values=values
     )
 
 
@@ -87,7 +91,7 @@ def _residue(word: str, sequence: str) -> int:
     """Return the index of a residue that is named by its number, with or without its letter."""
     letter, digits = (word[:1].upper(), word[1:]) if word[:1].isalpha() else ("", word)
     if not digits.isascii() or not digits.isdigit():
-        raise ValueError(f"'{printable(word)}' is not a residue number; {_FORMATS}")
+        raise ValueError(f"'{printable(word)}' is not a residue number; {_EXPECTED_FORMATS}")
     number = int(digits[:9])
     if not 1 <= number <= len(sequence):
         raise ValueError(f"the chain has no residue {printable(digits)}; its residues are 1 to {len(sequence)}")
@@ -96,7 +100,7 @@ def _residue(word: str, sequence: str) -> int:
     return number - 1
 
 
-def _values(words: list[str]) -> Float[np.ndarray, "v"]:
+def _probabilities(words: list[str]) -> Float[np.ndarray, "v"]:
     if len(words) == 1 and words[0].upper() in CROSSLINKERS:
         words = ["0", str(CROSSLINKERS[words[0].upper()]), "uniform"]
     kind = words.pop() if len(words) == 3 else "normal"
@@ -105,9 +109,9 @@ def _values(words: list[str]) -> Float[np.ndarray, "v"]:
     try:
         numbers = np.array(words, float)
     except ValueError:
-        raise ValueError(_FORMATS) from None
+        raise ValueError(_EXPECTED_FORMATS) from None
     if len(numbers) not in (0, 1, 2, len(BIN_EDGES)) or not np.isfinite(numbers).all():
-        raise ValueError(_FORMATS)
+        raise ValueError(_EXPECTED_FORMATS)
     if len(numbers) < 2:
         rate = numbers[0] if len(numbers) else DEFAULT_RATE
         if not 0 <= rate <= 1:

@@ -2,7 +2,9 @@
 
 An alignment is read block by block, in bounded memory. Easel and Biopython are not used because both hold the whole
 file (a search of UniRef90 can write gigabytes, of which AlphaFold uses 10,000 rows), neither reports the line of an
-error, and Easel refuses files that AlphaFold reads, such as those whose blocks differ in annotation.
+error, and Easel refuses files that AlphaFold reads, such as files whose blocks differ in annotation.
+
+`MAX_EDITED_BYTES`, `MAX_EDITED_ROWS` and `MAX_EDITED_COLUMNS` limit an alignment that is edited as a whole.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -31,7 +33,10 @@ _BATCH_BYTES = 2**22
 
 
 def sequence_lines(lines: Iterable[bytes], path: str | PathLike[str]) -> Iterator[tuple[int, bytes, bytes]]:
-    """Yield line line_number, name and aligned segment of each row; raise `InputError` for a second alignment."""
+    """Yield the line number, name and aligned segment of each row in each block, without annotation.
+
+    Raise `InputError` for other lines, and for a second alignment.
+    """
     ended = 0
     for line_number, line in enumerate(lines, start=1):
         text = line.strip(b" \t\0")
@@ -51,7 +56,10 @@ def sequence_lines(lines: Iterable[bytes], path: str | PathLike[str]) -> Iterato
 
 
 class StockholmBlocks:
-    """Collects the blocks of an alignment while they are read, and keeps only the target's columns."""
+    """Collects the blocks of an alignment while they are read, and keeps only the target's columns.
+
+    Rows after the first `max_rows`, which include the target, are left out.
+    """
 
     def __init__(self, path: str | PathLike[str], max_rows: int) -> None:
         self._path = path
@@ -74,7 +82,10 @@ class StockholmBlocks:
         self._pending_bytes = 0
 
     def add(self, line: int, name: bytes, segment: bytes) -> None:
-        """Add one row's segment of the current block."""
+        """Add one row's segment, from line number `line`; the target's name begins a new block.
+
+        Raise `InputError` if blocks differ in their rows, or rows of a block in their length.
+        """
         if not self._names or name == self._names[0]:
             self._begin_block(line, name, segment)
         elif not self._blocks:
@@ -104,7 +115,7 @@ class StockholmBlocks:
             self._split_pending()
 
     def alignment(self) -> Alignment:
-        """End the last block, and return the whole alignment."""
+        """End the last block, and return the whole alignment; call it once, after all rows."""
         self._end_block()
         letters, deletions = (
             parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1) for parts in zip(*self._blocks, strict=True)
@@ -173,7 +184,7 @@ class StockholmBlocks:
 
 # Text to be edited is held whole: AlphaFold does this with at most 10,000 rows.
 MAX_EDITED_BYTES = 2**28
-_LINE_COST = 50  # bytes that Python takes to hold a line, besides its text
+_LINE_OVERHEAD_BYTES = 50  # bytes that Python takes to hold a line, besides its text
 MAX_EDITED_ROWS = 500_000
 MAX_EDITED_COLUMNS = 2_000_000
 
@@ -213,7 +224,10 @@ def stockholm_from_lines(
 
 
 def stockholm_to_a3m(content: bytes, *, max_rows: int | None = None, path: str | PathLike[str] = "stockholm") -> bytes:
-    """Return the alignment, or its first `max_rows` rows, as a3m, with insertions relative to the first row."""
+    """Return the alignment, or its first `max_rows` rows, as a3m, with insertions relative to the first row.
+
+    Headers have the names and descriptions of the rows.
+    """
     rows = stockholm_rows(content, path, max_rows)
     descriptions = stockholm_descriptions(content, path)
     target = np.frombuffer(next(iter(rows.values())).translate(_DOTS_TO_GAPS), np.uint8)
@@ -228,7 +242,10 @@ def stockholm_to_a3m(content: bytes, *, max_rows: int | None = None, path: str |
 
 
 def truncated(content: bytes, max_rows: int, *, path: str | PathLike[str] = "stockholm") -> bytes:
-    """Return the text with its first `max_rows` rows including the target, without per-residue annotation."""
+    """Return the text with its first `max_rows` rows including the target, and only the annotation of these rows.
+
+    Annotation of columns is dropped, except `#=GC RF`.
+    """
     limit = row_limit(max_rows)
     names: set[bytes] = set()
     for _, name, _ in sequence_lines(content_lines(content, path), path):
@@ -239,15 +256,18 @@ def truncated(content: bytes, max_rows: int, *, path: str | PathLike[str] = "sto
 
 
 def deduplicated(content: bytes, *, path: str | PathLike[str] = "stockholm") -> bytes:
-    """Return the text without per-residue annotation and without rows that equal an earlier one.
+    """Return the text without rows that equal an earlier one, and without annotation of residues and columns.
 
-    Rows are compared in the target's columns.
+    `#=GC RF` and descriptions of rows remain. Rows are compared in the target's columns.
     """
     return _with_rows(content, _first_of_equals(stockholm_rows(content, path)), path)
 
 
 def without_empty_columns(content: bytes, *, path: str | PathLike[str] = "stockholm") -> bytes:
-    """Return the text without columns in which no row has a residue, and without annotation except `#=GC RF`."""
+    """Return the text without columns in which no row has a residue.
+
+    Annotation of residues and columns is dropped, except `#=GC RF`.
+    """
     stockholm_rows(content, path)
     text = BytesIO()
     block: list[bytes] = []  # the rows and the reference annotation of the current block
@@ -303,7 +323,11 @@ def a3m_to_stockholm(content: bytes, *, path: str | PathLike[str] = "a3m") -> by
 def stockholm_rows(
     content: bytes, path: str | PathLike[str] = "stockholm", max_rows: int | None = None
 ) -> dict[bytes, bytes]:
-    """Return the aligned rows by name, unchanged; raise `InputError` unless all have the same length."""
+    """Return the aligned rows by name, unchanged, with the segments of all blocks joined.
+
+    `max_rows` limits the rows, in file order. Raise `InputError` unless all have the same length, and for an alignment
+    without rows or above the limits for editing.
+    """
     limit = row_limit(max_rows)
     parts: dict[bytes, list[bytes]] = {}
     size = 0
@@ -315,7 +339,7 @@ def stockholm_rows(
                 raise InputError.at(path, f"there are more than {MAX_EDITED_ROWS:,} rows; read fewer", line=line)
             parts[name] = []
         parts[name].append(segment)
-        size += len(segment) + _LINE_COST
+        size += len(segment) + _LINE_OVERHEAD_BYTES
         if size > MAX_EDITED_BYTES:
             raise InputError.at(path, f"its rows take more than {MAX_EDITED_BYTES >> 20} MiB; read fewer", line=line)
     rows = {name: b"".join(parts.pop(name)) for name in list(parts)}
@@ -332,7 +356,7 @@ def stockholm_rows(
 
 
 def stockholm_descriptions(content: bytes, path: str | PathLike[str] = "stockholm") -> dict[bytes, bytes]:
-    """Return each row's description, from the `#=GS name DE` lines."""
+    """Return the descriptions of rows by name, from the `#=GS name DE` lines; rows without one are left out."""
     descriptions: dict[bytes, bytes] = {}
     for line in content_lines(content, path):
         words = line.split(maxsplit=3) if line.startswith(b"#=GS") else []

@@ -27,7 +27,9 @@ class TemplateHit:
     `query` and `hit_sequence` are the two aligned rows, of equal length: residues in upper case, gaps as '-'. In
     `hit_sequence`, residues that the target lacks are in lower case if the format marks them, and all residues are X if
     the format does not list them. `indices_query` and `indices_hit` hold the residue index (from 0) of each column in
-    the full target and in the full hit chain, or -1.
+    the full target and in the full hit chain, or -1. `index` is the rank in the file, from 1, and `name` the full
+    description, which starts with entry and chain. `aligned_columns` counts the columns in which both rows have a
+    residue. `sum_probs` is hhsearch's sum of posterior probabilities, or None for other programs.
     """
 
     index: int  # rank in the file, from 1
@@ -41,7 +43,10 @@ class TemplateHit:
 
 
 def parse_hits(content: bytes, query: str, *, file_format: str, path: str | PathLike[str]) -> tuple[TemplateHit, ...]:
-    """Return the hits of the target `query`; a `file_format` other than "hhr" and "m8" is read as hmmsearch's."""
+    """Return the hits of the target `query`; a `file_format` other than "hhr" and "m8" is read as hmmsearch's.
+
+    In the format "hhr", `query` is not compared with the hits. `path` is for messages.
+    """
     if file_format == "hhr":
         return parse_hhr(content, path=path)
     parse = parse_hit_table if file_format == "m8" else parse_hmmsearch
@@ -50,12 +55,12 @@ def parse_hits(content: bytes, query: str, *, file_format: str, path: str | Path
 
 MAX_HHR_BYTES = 2**25  # a thousand hits of a target with 2,000 residues take two thirds of it
 
-_NUMBER = re.compile(rb"No +([0-9]{1,9})$")
-_VALUE = re.compile(rb"([A-Za-z_-]+)=([^ \t%]+)")
-_ROW = re.compile(rb"[ \t]*([0-9]{1,9})[ \t]+([A-Z-]+)[ \t]+([0-9]{1,9})[ \t]+\([0-9]+\)$")
+_HIT_NUMBER = re.compile(rb"No +([0-9]{1,9})$")
+_HIT_VALUE = re.compile(rb"([A-Za-z_-]+)=([^ \t%]+)")
+_ALIGNED_ROW = re.compile(rb"[ \t]*([0-9]{1,9})[ \t]+([A-Z-]+)[ \t]+([0-9]{1,9})[ \t]+\([0-9]+\)$")
 _NAME_END = 17  # "Q ", fourteen letters of the name, and a space
 _ANNOTATION = re.compile(rb"[QT] (ss_dssp|ss_pred|ss_conf|Consensus)\b")
-_HEADER = (b"Query ", b"Match_columns", b" No Hit")
+_HHR_HEADER_WORDS = (b"Query ", b"Match_columns", b" No Hit")
 
 
 def parse_hhr(content: bytes, *, path: str | PathLike[str] = "hhr") -> tuple[TemplateHit, ...]:
@@ -68,7 +73,7 @@ def parse_hhr(content: bytes, *, path: str | PathLike[str] = "hhr") -> tuple[Tem
     hits: list[TemplateHit] = []
     start, lines, is_hhr = 0, list[bytes](), False
     for index, line in enumerate(map(bytes.rstrip, content_lines(content, path))):
-        is_hhr = is_hhr or line.startswith((*_HEADER, b"No "))
+        is_hhr = is_hhr or line.startswith((*_HHR_HEADER_WORDS, b"No "))
         if line.startswith(b"No "):
             # Reading hit by hit rejects a huge file of invalid hits at the first one.
             if lines:
@@ -85,7 +90,7 @@ def parse_hhr(content: bytes, *, path: str | PathLike[str] = "hhr") -> tuple[Tem
 
 def _hit_of_hhr(path: str | PathLike[str], start: int, lines: list[bytes]) -> TemplateHit:
     """Return one hit from its lines: 'No' and rank, '>' and name, a line of values, then the aligned rows."""
-    first_line = _NUMBER.match(lines[0])
+    first_line = _HIT_NUMBER.match(lines[0])
     if first_line is None:
         raise InputError.at(path, "a hit must begin with 'No' and its number", line=start + 1)
     rank = int(first_line[1])
@@ -97,7 +102,7 @@ def _hit_of_hhr(path: str | PathLike[str], start: int, lines: list[bytes]) -> Te
         raise error(1, "expected '>' and the hit's name; was the file cut or edited?")
     if len(lines) < 3:
         raise error(0, "its name and values are missing; was the file cut?")
-    values = dict(_VALUE.findall(lines[2]))
+    values = dict(_HIT_VALUE.findall(lines[2]))
     try:
         columns, sum_probs = float(values[b"Aligned_cols"]), float(values[b"Sum_probs"])
     except (KeyError, ValueError):
@@ -109,7 +114,7 @@ def _hit_of_hhr(path: str | PathLike[str], start: int, lines: list[bytes]) -> Te
     for index, line in enumerate(lines[3:], start=3):
         if not line.startswith((b"Q ", b"T ")) or _ANNOTATION.match(line):
             continue
-        match = _ROW.match(line[_NAME_END:])
+        match = _ALIGNED_ROW.match(line[_NAME_END:])
         if match is None:
             problem = "an aligned row must have its first index, letters in upper case and '-', its last index, and its"
             row_text = printable(line.decode("latin-1"), 40)
@@ -135,7 +140,7 @@ def _hit_of_hhr(path: str | PathLike[str], start: int, lines: list[bytes]) -> Te
     )
 
 
-_COLUMNS = 13  # query, target, identity, 3 counts, 2 ranges, E-value, score, CIGAR string
+_TABLE_COLUMNS = 13  # query, target, identity, 3 counts, 2 ranges, E-value, score, CIGAR string
 _CIGAR = re.compile(r"(?:[1-9][0-9]{0,6}[MID])+")
 _PIECE = re.compile(r"([0-9]+)([MID])")
 _RESIDUE_NUMBER = re.compile(r"[1-9][0-9]{0,8}")
@@ -144,7 +149,7 @@ _MAX_ALIGNED_COLUMNS = 1_000_000
 
 
 def parse_hit_table(content: bytes, query: str, *, path: str | PathLike[str] = "m8") -> tuple[TemplateHit, ...]:
-    """Return the hits of the target `query` in a table of MMseqs2, best first; an empty table has no hits.
+    """Return the hits of the target `query` in a table of MMseqs2, in file order; an empty table has no hits.
 
     The table does not contain the residues of the hits, so they are X until they are read from the structure. Raise
     `InputError` with `path` and line for invalid lines, and for hits beyond the end of the target.
@@ -156,8 +161,10 @@ def parse_hit_table(content: bytes, query: str, *, path: str | PathLike[str] = "
         if len(hits) == _MAX_HITS:
             raise InputError.at(path, f"the table has more than the maximum of {_MAX_HITS:,} hits", line=line_number)
         fields = line.decode("utf-8", "replace").rstrip("\r\n").split("\t")
-        if len(fields) != _COLUMNS:
-            problem = f"a hit must have {_COLUMNS} columns, the last one a CIGAR string, but this has {len(fields)}"
+        if len(fields) != _TABLE_COLUMNS:
+            problem = (
+                f"a hit must have {_TABLE_COLUMNS} columns, the last one a CIGAR string, but this has {len(fields)}"
+            )
             raise InputError.at(path, f"{problem}; was the file cut?", line=line_number)
         hits.append(_hit_of_table(len(hits) + 1, fields, query, line_number, path))
     return tuple(hits)

@@ -1,4 +1,7 @@
-"""Read plain or gzip text files up to a maximum size; each failure raises its own `InputError`."""
+"""Read plain or gzip text files up to a maximum size; failures raise `InputError` with what is wrong.
+
+`MAX_LINE_BYTES` is the max length of a line.
+"""
 
 import gzip
 import zlib
@@ -44,7 +47,10 @@ def read_text(path: str | PathLike[str], max_bytes: int, advice: str) -> str:
 
 
 def read_lines(path: str | PathLike[str], max_bytes: int) -> Iterator[bytes]:
-    """Yield the lines of a plain or gzip file without line ends, and without loading the whole file into memory."""
+    """Yield the lines of a plain or gzip file without line ends, and without loading the whole file into memory.
+
+    Raise `InputError` for more than `max_bytes` (unpacked) and for a line over `MAX_LINE_BYTES`.
+    """
     return split_lines(read_chunks(path, max_bytes), path)
 
 
@@ -84,7 +90,11 @@ def split_lines(chunks: Iterable[bytes], path: str | PathLike[str]) -> Iterator[
 
 
 def read_chunks(path: str | PathLike[str], max_bytes: int) -> Iterator[bytes]:
-    """Yield the content of a plain or gzip file in unpacked chunks; raise `InputError` beyond `max_bytes`."""
+    """Yield the content of a plain or gzip file in unpacked chunks.
+
+    Raise `InputError` for more than `max_bytes` (unpacked), and for a gzip file that unpacks to more than 250 times its
+    size.
+    """
     require_file(path)
     size = 0
     with unpacked(path) as stream:
@@ -101,7 +111,7 @@ def read_chunks(path: str | PathLike[str], max_bytes: int) -> Iterator[bytes]:
 
 @contextmanager
 def unpacked(path: str | PathLike[str], what: str = "") -> Iterator[BufferedReader | gzip.GzipFile]:
-    """Open a plain or gzip file for reading; errors while it is open become `InputError`s.
+    """Open a plain or gzip file for reading unpacked bytes; system and gzip errors while it is open are `InputError`s.
 
     Messages of system errors begin with `what`, such as "the database ".
     """
