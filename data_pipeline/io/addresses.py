@@ -5,7 +5,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 
 def is_http_address(url: str) -> bool:
-    """Whether a URL is http or https and has a host; anything else could be a local file."""
+    """Return whether a URL is http or https and has a host, and a port other than 0 if it has one."""
     try:
         parts = urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -20,7 +20,10 @@ def without_password(url: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address can only be reached from this machine."""
+    """Return whether a host ("localhost" or an IP address) can only be reached from this machine.
+
+    Other names are not resolved, and give False.
+    """
     if host == "localhost":
         return True
     try:

@@ -20,15 +20,15 @@ def interruptions_postponed() -> Iterator[None]:
 
     Ctrl-C reaches all processes of a terminal, and would print a traceback for each process that is still importing
     modules or waiting for its arguments. Child processes start with SIGINT blocked, until they call
-    `leave_interruptions_to_parent`.
+    `leave_interruptions_to_parent`. A Ctrl-C that came in the context is raised again at its end.
     """
     multiprocessing.resource_tracker.ensure_running()  # if the first process starts it, it unblocks SIGINT
-    came: list[int] = []
+    postponed_signals: list[int] = []
     # Another thread may receive the signal, so blocking it in this thread does not postpone the handler.
     handler = signal.getsignal(signal.SIGINT)
     is_postponed = callable(handler) and threading.current_thread() is threading.main_thread()
     if is_postponed:
-        signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+        signal.signal(signal.SIGINT, lambda number, _: postponed_signals.append(number))
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
@@ -36,23 +36,29 @@ def interruptions_postponed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         if is_postponed:
             signal.signal(signal.SIGINT, handler)
-        if came:
+        if postponed_signals:
             signal.raise_signal(signal.SIGINT)
 
 
 def leave_interruptions_to_parent() -> None:
-    """Ignore SIGINT in this process, because its parent handles Ctrl-C and terminates it."""
+    """Ignore and unblock SIGINT in this process, because its parent handles Ctrl-C and terminates it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
 
 def end_with_parent() -> None:
-    """Terminate this process by SIGTERM when its parent dies, and kill it if it does not exit within seconds."""
+    """Start a thread that sends this process SIGTERM when its parent ends, and exits it five seconds later.
+
+    The parent must have started it with `multiprocessing`.
+    """
     threading.Thread(target=_wait_for_end_of_parent, daemon=True).start()
 
 
 def parent_has_ended() -> bool:
-    """Return whether the parent has ended, waiting a moment for the notification after a lost connection."""
+    """Return whether the parent has ended, waiting up to two seconds for the notification; False without a parent.
+
+    Call it after a lost connection to the parent.
+    """
     parent = multiprocessing.parent_process()
     return parent is not None and bool(multiprocessing.connection.wait([parent.sentinel], _NOTICE_SECONDS))
 

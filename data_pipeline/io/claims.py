@@ -8,7 +8,8 @@ File locks do not work on every network file system, and the clocks of machines 
 for exactly one process, and all times come from the file server.
 
 Each process also renews its own clock file until it closes its claims. When no process is left, the claims are no
-longer needed, and the directory can be removed.
+longer needed, and the directory can be removed. `DIRECTORY` is its name in the output directory. A claim is renewed
+every `RENEWAL` seconds. `Answer` is the result of `take`, and `Work` the result of `work_on`.
 """
 
 import hashlib
@@ -30,7 +31,7 @@ from data_pipeline.io.files import remove_partial_files, require_unmoved
 
 @dataclass(frozen=True)
 class SeenFile:
-    """The content of a file, and its modification time on the file server."""
+    """The content of a file, and its modification time on the file server, in seconds."""
 
     content: bytes
     time: float  # seconds
@@ -44,7 +45,10 @@ class ClaimFiles:
     _own: str = field(default_factory=lambda: secrets.token_hex(8))  # in the names of this process's own files
 
     def create(self, name: str, content: bytes) -> bool:
-        """Create a file with its content atomically; return False, and change nothing, if it exists."""
+        """Create a file with its content atomically, and return whether this process created it.
+
+        If it exists or cannot be linked, nothing is changed. Other system errors are raised.
+        """
         draft = self._draft(content)
         try:
             os.link(draft, self.directory / name)
@@ -79,7 +83,7 @@ class ClaimFiles:
             return None
 
     def now(self) -> float:
-        """Return the current time of the file server, from a file that was just written."""
+        """Return the current time of the file server in seconds, from this process's clock file, which is rewritten."""
         name = f"clock-{self._own}"
         self.replace(name, _this_process().encode())
         while (seen := self.read(name)) is None:
@@ -87,7 +91,10 @@ class ClaimFiles:
         return seen.time
 
     def has_others(self, expiry: float) -> bool:
-        """Return whether another process renewed its clock in the last `expiry` seconds and has not ended since."""
+        """Return whether another process renewed its clock in the last `expiry` seconds and has not ended since.
+
+        The clock of this process is removed.
+        """
         now, own = self.now(), self.directory / f"clock-{self._own}"
         clocks = [self.read(path.name) for path in self.directory.glob("clock-*") if path != own]
         own.unlink(missing_ok=True)
@@ -97,7 +104,10 @@ class ClaimFiles:
         )
 
     def remove_clocks(self, expiry: float) -> None:
-        """Remove this process's clock, and files of processes that were killed more than `expiry` seconds ago."""
+        """Remove this process's clock, and clocks and drafts more than `expiry` seconds older than the newest file.
+
+        System errors are ignored.
+        """
         with suppress(OSError):
             (self.directory / f"clock-{self._own}").unlink(missing_ok=True)
             left = [*self.directory.glob("clock-*"), *self.directory.glob("draft-*")]
@@ -130,7 +140,11 @@ class LostClaimError(RuntimeError):
 
 @dataclass(frozen=True)
 class Claim:
-    """The content of a claim's file."""
+    """The content of a claim's file; a later claim on the same target has the next `index`, from 1.
+
+    `owner` identifies machine and process. `failure` is the reason if `state` is "failed". `time` is when it was last
+    renewed or ended, in seconds on the file server.
+    """
 
     index: int
     state: State
@@ -140,7 +154,11 @@ class Claim:
 
 
 class Claims:
-    """The claims of this process in a directory that it shares with others."""
+    """The claims of this process in a directory that it shares with others.
+
+    All times are in seconds. `began` is a time on the file server: targets that ended since then are done. The
+    constructor starts no thread, so `renew` must be called every `renewal` seconds.
+    """
 
     def __init__(
         self, files: ClaimFiles, *, expiry: float = EXPIRY, renewal: float = RENEWAL, began: float | None = None
@@ -189,23 +207,26 @@ class Claims:
         return "taken"
 
     def holds(self, target: str) -> bool:
-        """Return whether this process holds the claim of a target."""
+        """Return whether this process has claimed a target and not ended it, even if the claim was lost meanwhile."""
         return target in self._held
 
     def require_held(self, target: str) -> None:
-        """Raise `LostClaimError` if another process has claimed the target in the meantime."""
+        """Raise `LostClaimError` if `renew` found that another process has claimed the target in the meantime."""
         if target in self._lost:
             raise LostClaimError("another process continues this target, because this process did not renew its claim")
 
     def end(self, target: str, state: State, failure: str | None = None) -> None:
-        """Record how a claimed target ended: "finished", "failed", or "released" for other processes."""
+        """Record how a claimed target ended: "finished", "failed", or "released" for other processes.
+
+        `failure` is the reason. Without a claim of this process, nothing happens.
+        """
         with self._lock:
             index = self._held.pop(target, None)
         if index is not None:
             self._files.replace(_file(target, index), self._content(target, state, failure))
 
     def failures(self, targets: Iterable[str]) -> dict[str, str]:
-        """Return the reasons why targets failed in any process, by target."""
+        """Return the reasons why targets failed in any process since this one started, by target."""
         latest = {target: self._latest(target) for target in targets}
         return {
             target: claim.failure or "for an unknown reason"
@@ -230,7 +251,7 @@ class Claims:
         return _has_ended(claim.owner) or self._files.now() - claim.time > self._expiry
 
     def renewed(self, target: str) -> float | None:
-        """Return the time on the file server when the claim on a target was last renewed, or None."""
+        """Return the time on the file server when the latest claim on a target was renewed or ended, or None."""
         latest = self._latest(target)
         return None if latest is None else latest.time
 
@@ -247,7 +268,7 @@ class Claims:
                     self._lost.add(target)
 
     def close(self) -> None:
-        """Release all remaining claims, and stop the renewal."""
+        """Stop the renewal, release all remaining claims, and remove the clock of this process."""
         self._closed.set()
         if self._thread is not None:
             self._thread.join()

@@ -1,4 +1,8 @@
-"""Base class of settings: frozen, validated dataclasses that are stored with the results made from them."""
+"""Base class of settings: frozen, validated dataclasses that are stored with the results made from them.
+
+Constants that begin with `MAX` are bounds of settings that occur in several places. `RestraintKind` is whether distance
+restraints are contacts (a max distance with its probability) or distributions of a distance.
+"""
 
 import dataclasses
 import math
@@ -26,7 +30,10 @@ class ConfigError(InputError):
 
 @dataclass(frozen=True)
 class Bound:
-    """Bound of a setting's values, written as `Annotated[int, at_least(1)]`; `text` completes "must ..."."""
+    """Bound of a setting's values, written as `Annotated[int, at_least(1)]`; `text` completes "must ...".
+
+    `includes` returns whether a value is allowed.
+    """
 
     text: str
     includes: Callable[[Any], bool]
@@ -51,7 +58,10 @@ BELOW_ONE = Bound("be at least 0 and below 1", lambda value: 0 <= value < 1)
 
 
 class Checked:
-    """Base class of dataclasses whose fields are annotated with a `Bound` or are one of several words (`Literal`)."""
+    """Base class of dataclasses whose fields are annotated with a `Bound` or are one of several words (`Literal`).
+
+    The constructor raises `ConfigError` for the first value that is not allowed; None is allowed by any bound.
+    """
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` for the first value that is not allowed; None always is."""
@@ -80,36 +90,39 @@ def _rules_of(kind: type) -> list[tuple[str, Bound | tuple[Any, ...]]]:
 
 
 # Mark of the settings that files of an earlier version may lack.
-_ADDED = "added after files were written without it"
+_ADDED_LATER = "added after files were written without it"
 
 
 def added_setting(default: Any) -> Any:
-    """Return the field of a setting that was added later; files without it mean the value `default`."""
-    return dataclasses.field(default=default, metadata={_ADDED: True})
+    """Return the dataclass field of a setting that was added later; files without it mean the value `default`.
+
+    This is also its default.
+    """
+    return dataclasses.field(default=default, metadata={_ADDED_LATER: True})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Checked):
-    """Base class of all settings, with a strict round trip to dictionaries that JSON can hold."""
+    """Base class of all settings, which can be converted to dictionaries that JSON can hold and back without loss."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return all settings as nested dictionaries of JSON values."""
         return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
     def to_dict_of_first_version(self) -> dict[str, Any]:
-        """Return all settings except those that were added later and have their default.
+        """Return all settings, as `to_dict` does, except settings that were added later and have their default.
 
         The result is equal in all versions, so that results of earlier versions are recognised.
         """
         values = {}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if not field.metadata.get(_ADDED) or value != field.default:
+            if not field.metadata.get(_ADDED_LATER) or value != field.default:
                 values[field.name] = value.to_dict_of_first_version() if isinstance(value, Config) else _plain(value)
         return values
 
     def flat(self) -> dict[str, Any]:
-        """Return every setting by its full name, `outer.inner`."""
+        """Return the JSON value of every setting by its full name, such as `outer.inner`, in one dictionary."""
         return dict(_flat(self.to_dict()))
 
     @classmethod
@@ -121,7 +134,7 @@ class Config(Checked):
         if not isinstance(values, Mapping):
             raise ConfigError(f"{cls.__name__}: expected an object of settings, got {printable(repr(values), 40)}")
         kinds = typing.get_type_hints(cls)
-        added = {field.name for field in dataclasses.fields(cls) if field.metadata.get(_ADDED)}
+        added = {field.name for field in dataclasses.fields(cls) if field.metadata.get(_ADDED_LATER)}
         unknown, missing = sorted(values.keys() - kinds.keys()), sorted(kinds.keys() - values.keys() - added)
         if unknown or missing:
             advice = (
@@ -136,7 +149,8 @@ class Config(Checked):
         """Return a copy with some settings changed; each change is written `outer.inner=value`.
 
         A value is parsed as JSON, or else taken as text (`model_1`, `2018-04-30`). All changes are validated together,
-        so that settings that must agree can be changed at once.
+        so that settings that must agree can be changed at once. Raise `ConfigError` for an unknown name or a value that
+        is not allowed.
         """
         from data_pipeline.io.json_files import parse_json  # noqa: PLC0415  the bounds above are read by every `--help`
 

@@ -1,4 +1,7 @@
-"""Errors for input that cannot be used and for failed searches, and checks of settings."""
+"""Errors for input that cannot be used and for failed searches, and texts for messages.
+
+`MAX_LISTED` is the number of errors of a batch that are listed; the rest are counted.
+"""
 
 import os
 import re
@@ -8,8 +11,8 @@ from difflib import SequenceMatcher
 from os import PathLike
 from typing import Self
 
-_MAX_LINE = 1000  # characters of an error in a list
-_MAX_WORD = 100  # characters that are compared, because the time grows with their square
+_MAX_LINE_CHARACTERS = 1000  # characters of an error in a list
+_MAX_WORD_CHARACTERS = 100  # characters that are compared, because the time grows with their square
 _MIN_SIMILARITY = 0.6  # similarity of two names from which on one is suggested for the other
 MAX_LISTED = 20  # input errors of a batch that are listed; the rest are counted
 
@@ -25,7 +28,7 @@ class InputError(ValueError):
 
     @property
     def lines(self) -> list[str]:
-        """Return the lines in which the error is printed."""
+        """Return the lines in which the error is printed: one with its text."""
         return [str(self)]
 
     @classmethod
@@ -38,7 +41,10 @@ class InputError(ValueError):
         column: int | None = None,
         record: str | None = None,
     ) -> Self:
-        """Return an error for a problem at a place in a file; `line` and `column` count from 1."""
+        """Return an error with the text "PATH, line, column, record: PROBLEM"; places that are None are left out.
+
+        `line` and `column` count from 1, and `record` is also stored.
+        """
         quoted = None if record is None else f"'{printable(record)}'"
         places = (("line", line), ("column", column), ("record", quoted))
         place = "".join(f", {what} {where}" for what, where in places if where is not None)
@@ -48,7 +54,7 @@ class InputError(ValueError):
 
 
 class BatchInputError(InputError):
-    """Several errors in the input of a batch; the text has a line for each of the first `MAX_LISTED` of them."""
+    """Several errors in the input of a batch; the text has a line for each of the first `MAX_LISTED` different ones."""
 
     def __init__(self, errors: Sequence[InputError]) -> None:
         self.errors = tuple(errors)
@@ -64,7 +70,7 @@ class BatchInputError(InputError):
 
 
 def _lines(errors: Iterable[InputError]) -> list[str]:
-    texts = list(dict.fromkeys(printable(str(error), _MAX_LINE) for error in errors))
+    texts = list(dict.fromkeys(printable(str(error), _MAX_LINE_CHARACTERS) for error in errors))
     more = [f"... and {len(texts) - MAX_LISTED:,} more"] if len(texts) > MAX_LISTED else []
     return [*texts[:MAX_LISTED], *more]
 
@@ -80,7 +86,10 @@ class InputProblems:
 
     @property
     def named(self) -> Iterator[tuple[str, str]]:
-        """Yield the name of the target or file of each error, and the text."""
+        """Iterate over the errors, as pairs of a name and the text.
+
+        The name is the error's record, else the name with which it was added, which may be "".
+        """
         return ((error.record or name, str(error)) for name, error in self._errors)
 
     @property
@@ -98,14 +107,17 @@ class InputProblems:
 
     @contextmanager
     def collected(self, name: str = "") -> Iterator[None]:
-        """Add an `InputError` of the block, which then ends, instead of raising it."""
+        """Context that adds an `InputError` raised in it to the collection and suppresses it.
+
+        `name` is the target or file, if the error has no record.
+        """
         try:
             yield
         except InputError as error:
             self.add(error, name)
 
     def raise_all(self) -> None:
-        """Raise the only error, or `BatchInputError` of several; return if there are none."""
+        """Raise the first error if all texts are equal, or `BatchInputError` with all; return if there are none."""
         errors = [error for _, error in self._errors]
         if len(set(map(str, errors))) > 1:
             raise BatchInputError(errors)
@@ -130,7 +142,7 @@ def input_problems(problems: InputProblems | None = None) -> Iterator[InputProbl
 
 
 class TooLargeError(InputError):
-    """Error for valid input that is too large; fewer rows of it can be read."""
+    """Error for a valid alignment that is too large; fewer rows of it can be read."""
 
 
 class DiskFullError(OSError):
@@ -146,15 +158,18 @@ class DiskFullError(OSError):
 
 
 class SearchError(RuntimeError):
-    """Error for a search tool that failed on one target; the text has command, exit code and last output."""
+    """Error for a search, or another external program, that failed; the text is the reason.
+
+    For a program, the text has its command, exit code and last output.
+    """
 
 
 class ServerUnavailableError(SearchError):
-    """Error for a search on a server that this run has given up."""
+    """Error for a search on a server that this run does not use any more, because it failed before or just now."""
 
 
 class RequestError(Exception):
-    """Error for a request without a usable answer; the text is the reason."""
+    """Error for an HTTP request without a usable answer; the text is the reason."""
 
 
 class RequestTimeoutError(RequestError):
@@ -166,7 +181,7 @@ class UnusableAnswerError(RequestError):
 
 
 class ConnectionFailedError(RequestError):
-    """Error for a connection that fails, or ends before the answer is complete."""
+    """Error for a connection that fails, or ends before the answer is complete; a retry may succeed."""
 
 
 class NoNetworkError(ConnectionFailedError):
@@ -176,7 +191,7 @@ class NoNetworkError(ConnectionFailedError):
 def printable(text: str, limit: int = 200) -> str:
     """Return text from a file in a form that is safe to print on one line of a terminal.
 
-    Control characters are escaped, and text longer than `limit` characters is cut.
+    Characters that cannot be printed are escaped, and text longer than `limit` characters is cut and ends in "...".
     """
     start = text[: limit + 1]  # texts from files may have millions of characters
     safe = "".join(character if character.isprintable() else ascii(character)[1:-1] for character in start)
@@ -188,7 +203,7 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
 
     The similarity counts letters and whole words: `--least-plddt` is more similar to `--min-plddt` than `--min-length`.
     """
-    word = word[:_MAX_WORD].casefold()
+    word = word[:_MAX_WORD_CHARACTERS].casefold()
     near: dict[str, float] = {}
     for choice in choices:
         letters, words = _likeness(word, choice.casefold())
@@ -205,7 +220,10 @@ def _likeness(one: str, other: str) -> tuple[float, float]:
 
 
 def choice_problem(value: object, choices: Iterable[object]) -> str:
-    """Return "must be one of ..., got ..." for a wrong value, with a suggestion if a choice is similar."""
+    """Return "must be one of ..., got ..." for a wrong value, with a suggestion if a choice is similar.
+
+    The value is not compared with the choices.
+    """
     words = [str(choice) for choice in choices]
     hint = did_you_mean(value, words) if isinstance(value, str) else ""
     return f"must be one of {', '.join(words)}, got {printable(repr(value), 80)}{hint}"

@@ -7,19 +7,22 @@ from data_pipeline.io.errors import InputError
 
 
 def are_installed(*packages: str) -> bool:
-    """Return whether all these packages can be imported."""
+    """Return whether all these packages are found, by their import names, without importing them."""
     return not _missing(packages)
 
 
 def require(extra: str, *packages: str, action: str, error: type[Exception] = InputError) -> None:
-    """Raise `error` with the extra to install if one of the packages that `action` needs is missing."""
+    """Raise `error` with the extra to install if one of the packages that `action` needs is missing.
+
+    `packages` are import names, and `action` begins the message, such as "a training set".
+    """
     if missing := _missing(packages):
         names = " and ".join(missing)
         raise error(f"{action} needs {names}, not installed here; install it with pip install 'helixfold[{extra}]'")
 
 
 def extra_versions() -> dict[str, dict[str, str | None]]:
-    """Return the packages of each extra for users, with the installed versions, or None for missing packages."""
+    """Return, by extra, the installed version of each of its packages by distribution name, or None if missing."""
     return {
         extra: {name: _version(name) for name in packages}
         for extra, packages in {

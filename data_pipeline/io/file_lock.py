@@ -1,4 +1,7 @@
-"""Lock files, which give one process exclusive access to a directory or a file."""
+"""Lock files, which give one process exclusive access to a directory or a file.
+
+`NO_LOCKS` are the error numbers of file systems without locks.
+"""
 
 import errno
 from pathlib import Path
@@ -16,10 +19,10 @@ def acquire_lock(
 ) -> AcquireReturnProxy[BaseFileLock]:
     """Lock a file until the returned context or the process ends; the file is created if it is missing.
 
-    Wait up to `timeout` seconds for the lock (default: without limit). `mode` is set regardless of the umask. With
-    `is_singleton`, a process can acquire its own lock again. Raise `InputError` with `problem` for the directory if the
-    lock is not free in time, and `OSError` if the file cannot be opened, is a link, or is on a file system without
-    locks (`NO_LOCKS`).
+    Wait up to `timeout` seconds for the lock (default, below 0: without limit). `mode` has the permissions of the file,
+    regardless of the umask (default: the system's). With `is_singleton`, a process can acquire its own lock again.
+    Raise `InputError` with `problem` for the directory if the lock is not free in time, and `OSError` if the file
+    cannot be opened, is a link, or is on a file system without locks (`NO_LOCKS`).
 
     Killed processes leave no locks behind, and forked processes do not inherit locks.
     """

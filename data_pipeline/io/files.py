@@ -1,4 +1,7 @@
-"""Write files atomically, and raise `InputError` for files that cannot be read."""
+"""Write files atomically, and raise `InputError` for files that cannot be read.
+
+`LINK_PROBLEM` is the message for a link that leads out of a closed directory.
+"""
 
 import errno
 import hashlib
@@ -14,12 +17,15 @@ from pathlib import Path
 from data_pipeline.io.errors import DiskFullError, InputError, error_reason
 
 # Error numbers of a full disk and an exhausted quota, and the size of the file that is written to detect these.
-_FULL, _PROBED_BYTES = (errno.ENOSPC, errno.EDQUOT), 1 << 20
+_FULL_DISK_ERRORS, _PROBED_BYTES = (errno.ENOSPC, errno.EDQUOT), 1 << 20
 
 
 @contextmanager
 def os_errors_as_input_errors(path: str | os.PathLike[str], problem: str) -> Iterator[None]:
-    """Convert system errors in the context to an `InputError` such as "cannot be listed: Permission denied"."""
+    """Convert an `OSError` or `ValueError` in the context to an `InputError` for `path`.
+
+    Its text is `problem` and the reason, such as "cannot be listed: Permission denied". An `InputError` is unchanged.
+    """
     try:
         yield
     except InputError:
@@ -43,7 +49,10 @@ def require_file(path: str | os.PathLike[str]) -> None:
 
 
 def read_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
-    """Return the content of a regular file of at most `max_bytes`; raise `InputError` for others without reading."""
+    """Return the content of a regular file of at most `max_bytes`; raise `InputError` for others without reading.
+
+    Of a file that grows meanwhile, the first `max_bytes` are returned.
+    """
     require_file(path)
     with os_errors_as_input_errors(path, "cannot be read"), open(path, "rb", opener=_without_waiting) as file:
         if (size := os.fstat(file.fileno()).st_size) > max_bytes:
@@ -56,7 +65,10 @@ def read_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
 
 
 def without_suffix(path: Path, suffixes: Iterable[str]) -> str:
-    """Return a file name without the longest matching suffix; upper and lower case are equal."""
+    """Return a file name without the longest of the lower-case `suffixes` that it has, in upper or lower case.
+
+    A name without one of them is returned unchanged.
+    """
     suffix = max((suffix for suffix in suffixes if path.name.lower().endswith(suffix)), key=len, default="")
     return path.name[: len(path.name) - len(suffix)]
 
@@ -76,12 +88,12 @@ LINK_PROBLEM = "a symbolic link leads out of the output directory; put a directo
 
 
 class MovedDirectoryError(InputError):
-    """Error for a directory that was moved or removed while a run wrote there."""
+    """Error for a directory of `unmoved_directory` that was moved or removed while a run wrote there."""
 
 
 # Directories by absolute path, with device and inode, which do not change when they are moved, and whether they are
 # closed: links in a closed directory must not lead out of it.
-_unmoved: dict[str, tuple[int, int, bool]] = {}
+_watched_directories: dict[str, tuple[int, int, bool]] = {}
 
 
 @contextmanager
@@ -92,19 +104,21 @@ def unmoved_directory(path: Path, *, is_closed: bool = False) -> Iterator[None]:
     """
     status = path.stat()
     entry = (status.st_dev, status.st_ino, is_closed)
-    added = {name: entry for name in (os.path.abspath(path), os.path.realpath(path)) if name not in _unmoved}
-    _unmoved.update(added)
+    added = {
+        name: entry for name in (os.path.abspath(path), os.path.realpath(path)) if name not in _watched_directories
+    }
+    _watched_directories.update(added)
     try:
         yield
     finally:
         for name in added:
-            del _unmoved[name]
+            del _watched_directories[name]
 
 
 def require_unmoved(path: Path) -> None:
     """Raise `InputError` if `path` is in a directory of `unmoved_directory` that has moved, or leaves it by a link."""
     inside = os.path.join(os.path.abspath(path), "")
-    for name, (*identity, is_closed) in _unmoved.items():
+    for name, (*identity, is_closed) in _watched_directories.items():
         if inside.startswith(os.path.join(name, "")):
             try:
                 status = os.stat(name)
@@ -120,9 +134,9 @@ def require_unmoved(path: Path) -> None:
 
 @contextmanager
 def system_errors_naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
-    """Add `path` to system errors in the context that have no file name, or the name of a temporary file.
+    """Set the file name of system errors in the context to `path` if they have none, or the name of `temporary`.
 
-    Raise `DiskFullError` for errors of a full disk.
+    Raise `DiskFullError` for errors of a full disk or an exhausted quota.
     """
     try:
         yield
@@ -133,16 +147,17 @@ def system_errors_naming(path: Path, temporary: Path | None = None) -> Iterator[
             raise
         if error.filename is None or (temporary is not None and os.fspath(error.filename) == os.fspath(temporary)):
             error.filename = str(path)
-        if error.errno in _FULL:
+        if error.errno in _FULL_DISK_ERRORS:
             raise DiskFullError.at(path, error.errno) from error
         raise
 
 
 @contextmanager
 def atomic_write(path: Path, *, sync: bool = True) -> Iterator[Path]:
-    """Yield a temporary file next to `path` that replaces `path` at the end, or is removed after an error.
+    """Yield the path of an empty temporary file that replaces `path` at the end, or is removed after an error.
 
-    Without `sync`, a power failure may leave the file truncated.
+    Both are in the same directory, which is created if it is missing. Without `sync`, a power failure may leave the
+    file truncated. Raise `DiskFullError` if the disk is full, and errors of `unmoved_directory`.
     """
     require_unmoved(path.parent)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
@@ -164,9 +179,9 @@ def atomic_write(path: Path, *, sync: bool = True) -> Iterator[Path]:
 
 
 def remove_partial_files(directories: Iterable[Path], name: str = ".+") -> None:
-    """Remove temporary files of killed runs from these directories, which need not exist.
+    """Remove temporary files of `atomic_write` from these directories, which need not exist.
 
-    `name` is a regular expression for the final names of the files.
+    `name` is a regular expression for the final names of the files. Files that cannot be removed are ignored.
     """
     partial = re.compile(rf"\.({name})\.[0-9a-f]{{8}}\.partial")
     for directory in directories:
@@ -200,5 +215,5 @@ def _fullness(directory: Path) -> int | None:
             for _ in range(2):  # the first write may be partial
                 file.write(bytes(_PROBED_BYTES))
     except OSError as error:
-        return error.errno if error.errno in _FULL else None
+        return error.errno if error.errno in _FULL_DISK_ERRORS else None
     return None

@@ -36,19 +36,19 @@ from data_pipeline.io.errors import (
     UnusableAnswerError,
 )
 
-_CHUNK = 2**16
+_CHUNK_BYTES = 2**16
 _MAX_REDIRECTS = 5
-_REDIRECTS = (301, 302, 303, 307, 308)
+_REDIRECT_STATUSES = (301, 302, 303, 307, 308)
 # Other headers could be credentials.
 _HEADERS_ON_REDIRECT = ("accept", "accept-encoding", "connection", "range", "user-agent")
 _CONNECTION_ERRORS = (urllib3.exceptions.HTTPError, OSError)
-_NO_NETWORK = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL)
+_NO_NETWORK_ERRNOS = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL)
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052
-_PROXY = "the proxy of the environment cannot be used"
-_PROBLEMS: tuple[tuple[type[BaseException], type[Exception], str], ...] = (
-    (urllib3.exceptions.ProxySchemeUnknown, ConnectionFailedError, _PROXY),
+_PROXY_PROBLEM = "the proxy of the environment cannot be used"
+_ERROR_OF_CAUSE: tuple[tuple[type[BaseException], type[Exception], str], ...] = (
+    (urllib3.exceptions.ProxySchemeUnknown, ConnectionFailedError, _PROXY_PROBLEM),
     (urllib3.exceptions.LocationValueError, UnusableAnswerError, "this is not the address of a server"),
-    (urllib3.exceptions.ProxyError, ConnectionFailedError, _PROXY),
+    (urllib3.exceptions.ProxyError, ConnectionFailedError, _PROXY_PROBLEM),
     (ssl.SSLCertVerificationError, UnusableAnswerError, "its certificate cannot be verified"),
     (ssl.SSLError, UnusableAnswerError, "it does not speak TLS (https) as it should"),
     (FileNotFoundError, UnusableAnswerError, "the file of REQUESTS_CA_BUNDLE or CURL_CA_BUNDLE does not exist"),
@@ -74,7 +74,7 @@ def send(
     read_timeout: float = 60.0,
     bytes_per_second: float = 2**17,
 ) -> "Response":
-    """Send a request and return the response; reading more than `max_bytes` of its body is an error.
+    """Send a request and return the response with any status; reading more than `max_bytes` of its body is an error.
 
     The connection must be established within `connect_timeout` seconds, and each byte must follow within `read_timeout`
     seconds. The request may take `timeout` seconds in total, plus one second per `bytes_per_second` bytes sent or
@@ -105,7 +105,7 @@ def send(
             )
         response = Response(raw, exchange, max_bytes)
         location = response.headers.get("location")
-        if not redirects or method != "GET" or response.status not in _REDIRECTS or location is None:
+        if not redirects or method != "GET" or response.status not in _REDIRECT_STATUSES or location is None:
             return response
         response.close()
         previous, target, exchange.is_redirected = target, _redirected(target, location), True
@@ -186,9 +186,9 @@ class _Exchange:
         except _CONNECTION_ERRORS as error:
             self.seconds_left()
             causes = list(_causes(error))
-            if any(isinstance(cause, OSError) and cause.errno in _NO_NETWORK for cause in causes):
+            if any(isinstance(cause, OSError) and cause.errno in _NO_NETWORK_ERRNOS for cause in causes):
                 raise NoNetworkError("no network leads to it") from error
-            for kind, raised, problem in _PROBLEMS:
+            for kind, raised, problem in _ERROR_OF_CAUSE:
                 if any(isinstance(cause, kind) for cause in causes):
                     raise raised(problem) from error
             raise ConnectionFailedError("the connection failed") from error
@@ -197,7 +197,10 @@ class _Exchange:
 
 
 class Response(contextlib.AbstractContextManager["Response"]):
-    """Status, headers and body of a response; the body is streamed, and never decompressed."""
+    """Status, reason, headers and body of a response; the body is streamed, and never decompressed.
+
+    Use it as a context, which closes the connection. Reading raises the errors of `send`.
+    """
 
     def __init__(self, raw: urllib3.BaseHTTPResponse, exchange: _Exchange, max_bytes: int) -> None:
         self._raw, self._exchange, self._left, self._max_bytes = raw, exchange, max_bytes, max_bytes
@@ -212,7 +215,10 @@ class Response(contextlib.AbstractContextManager["Response"]):
 
     @property
     def retry_after(self) -> float | None:
-        """Seconds to wait, from the Retry-After header, which has a number of seconds or a time; None without it."""
+        """Seconds to wait before a retry, from the Retry-After header; None if it is missing or invalid.
+
+        The header has a number of seconds, or a time, which is compared with the Date header.
+        """
         value = self.headers.get("retry-after", "")
         if value.isascii() and value.isdigit():
             return float(value[:9])
@@ -222,8 +228,8 @@ class Response(contextlib.AbstractContextManager["Response"]):
         except (ValueError, TypeError, OverflowError):
             return None
 
-    def read(self, count: int = _CHUNK) -> bytes:
-        """Return between one and `count` bytes, or none at the end."""
+    def read(self, count: int = _CHUNK_BYTES) -> bytes:
+        """Return between one and `count` bytes of the body, or b"" at the end."""
         with self._exchange.translated_errors():
             self._exchange.seconds_left()
             piece = self._raw.read1(count)
@@ -248,6 +254,7 @@ def pause(
 ) -> float:
     """Return the seconds to wait before a retry: random, with a maximum that starts at `first` and doubles each time.
 
+    `retry` counts from 0, and the maximum is at most `longest`.
     The randomness (full jitter) prevents clients that failed together from retrying together.
     """
     return float(uniform(0.0, min(longest, first * 2 ** min(retry, 30))))

@@ -1,4 +1,7 @@
-"""Read untrusted or damaged JSON within limits on size, depth and memory, and store compressed JSON in databases."""
+"""Read untrusted or damaged JSON within limits on size, depth and memory, and convert values to compressed JSON.
+
+`MAX_JSON_BYTES` and `MAX_JSON_VALUES` are the default limits for a file.
+"""
 
 import json
 import zlib
@@ -27,7 +30,10 @@ def read_json(path: Path, advice: str, *, max_bytes: int = MAX_JSON_BYTES, max_v
 
 
 def parse_json(text: str | bytes, *, max_values: int = MAX_JSON_VALUES) -> Any:
-    """Return the value of a JSON text; raise `ValueError` if it is not JSON, too deep, or has too many values."""
+    """Return the value of a JSON text; raise `ValueError` if it is not JSON, too deep, or may have too many values.
+
+    Commas and opening brackets, also in strings, count as values.
+    """
     raw = text.encode(errors="replace") if isinstance(text, str) else text
     # This is an upper limit, because strings may have these characters too.
     if sum(map(raw.count, (b",", b"[", b"{"))) > max_values:
@@ -53,12 +59,12 @@ _MAX_PACKED_BYTES, _MAX_PACKED_VALUES = 2**28, 2**24  # the clusters of a millio
 
 
 def compress_json(values: object) -> bytes:
-    """Return JSON-serializable values as compressed bytes; equal values give equal bytes."""
+    """Return JSON-serializable values as zlib-compressed bytes, with sorted keys; equal values give equal bytes."""
     return zlib.compress(json.dumps(values, sort_keys=True, separators=(",", ":")).encode())
 
 
 def decompress_json(content: bytes) -> Any:
-    """Return the values in bytes of `compress_json`; raise `ValueError` if the bytes are damaged."""
+    """Return the values in bytes of `compress_json`; raise `ValueError` if the bytes are damaged or too large."""
     stream = zlib.decompressobj()
     try:
         text = stream.decompress(content, _MAX_PACKED_BYTES)

@@ -1,4 +1,7 @@
-"""Read untrusted or truncated `.npz` archives with bounded memory and without pickle."""
+"""Read untrusted or truncated `.npz` archives with bounded memory and without pickle.
+
+`MAX_NPZ_BYTES` is the default limit on the unpacked size.
+"""
 
 import io
 import math
@@ -32,8 +35,9 @@ def read_npz(
 ) -> dict[str, np.ndarray]:
     """Return all arrays of an `.npz` file by name, or only the arrays in `names`.
 
-    Sizes are checked before anything is unpacked. `problem` checks the types and shapes of the arrays: it is called
-    with placeholders that take no memory, and returns an error message or None. Raise `InputError` for a file that is
+    Sizes are checked before anything is unpacked. `problem` checks the types and shapes of the returned arrays: it is
+    called with placeholders of zeros that take no memory, and returns an error message or None. Missing `names` are
+    left out. Raise `InputError` for a file that is
     not a valid `.npz`, for an archive that declares more than `max_bytes`, for an array that declares more data than
     its member has, and for the error of `problem`.
     """

@@ -1,4 +1,7 @@
-"""Number of processors that this process may use, which on a shared machine is less than the machine has."""
+"""Number of processors that this process may use, which on a shared machine is less than the machine has.
+
+`MACHINE` is the name of the limit that the machine itself sets.
+"""
 
 import os
 from collections.abc import Iterator
@@ -18,7 +21,10 @@ def available_processors() -> int:
 
 
 def processor_limits() -> Iterator[tuple[str, float]]:
-    """Yield the name and value of each limit on the processors of this process."""
+    """Yield the name of each limit on the processors of this process, and its value as a number of processors.
+
+    The machine comes first, then the CPU affinity, then quotas of control groups, which may be fractions.
+    """
     yield MACHINE, os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         yield "CPU affinity (taskset, SLURM)", len(os.sched_getaffinity(0))
@@ -26,9 +32,10 @@ def processor_limits() -> Iterator[tuple[str, float]]:
 
 
 def control_groups(controller: str) -> Iterator[tuple[Path, int]]:
-    """Yield the directory and version (1 or 2) of each control group that limits `controller` for this process.
+    """Yield the directory and version (1 or 2) of each control group of this process that may limit `controller`.
 
-    The process's own group comes first, then its parents. Systems without control groups yield nothing.
+    `controller` is "cpu" or "memory". The process's own group comes first, then its parents up to the root. Systems
+    without control groups yield nothing.
     """
     try:
         lines = (_PROC / "self" / "cgroup").read_text().splitlines()

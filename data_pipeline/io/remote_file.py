@@ -15,10 +15,10 @@ from data_pipeline.io.addresses import is_http_address
 from data_pipeline.io.errors import ConnectionFailedError, InputError, RequestError, UnusableAnswerError, printable
 from data_pipeline.io.http import Response, pause, send
 
-_BUSY = (408, 429, 500, 502, 503, 504)
+_BUSY_STATUSES = (408, 429, 500, 502, 503, 504)
 # An interrupted download loses at most this many bytes. A connection that delivers fewer counts as a failure.
-_CHUNK = 2**16
-_BYTES_PER_SECOND = 2**12  # slower connections are opened again
+_CHUNK_BYTES = 2**16
+_MIN_BYTES_PER_SECOND = 2**12  # slower connections are opened again
 _MAX_PAUSE = 60.0
 
 
@@ -28,7 +28,12 @@ class DownloadError(InputError):
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """Settings of retries: how long to wait for a server, and how often to retry."""
+    """Settings of retries: how long to wait for a server, and how often to retry.
+
+    `timeout` is the max number of seconds without a byte. `attempts` is the number of consecutive attempts, with less
+    than 64 KiB in total, that end a download. `pause` is the max number of seconds after the first failure, which
+    doubles after each further one.
+    """
 
     timeout: float = 60.0  # seconds without a byte
     attempts: int = 6  # max consecutive attempts that receive less than 64 KiB in total
@@ -48,8 +53,9 @@ class RemoteFile:
     """File at an http or https address, with the methods `read`, `seek` and `tell` that tarfile needs.
 
     After a lost, stalled or very slow connection, reading is resumed at the same position. If the server does not
-    support range requests, the beginning is read again and discarded. Raise `DownloadError` if the file cannot be read,
-    or changes during the download.
+    support range requests, the beginning is read again and discarded. `size` (bytes) and `version` (the server's ETag
+    or date) are None until the first read, and if the server does not send them. Raise `DownloadError` if the file
+    cannot be read, or changes during the download.
     """
 
     # Seek forward within this many bytes by reading, and farther by a new request.
@@ -68,7 +74,7 @@ class RemoteFile:
         self._failures = self._bytes = 0  # since 64 KiB were last received
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection; a later read opens it again."""
         if self._response is not None:
             self._response.close()
             self._response = None
@@ -78,12 +84,15 @@ class RemoteFile:
         return self.position
 
     def seek(self, offset: int) -> int:
-        """Move to a position, counted from the start of the file, and return it."""
+        """Set the position of the next read, counted from the start of the file, and return it."""
         self.position = offset
         return offset
 
     def read(self, count: int) -> bytes:
-        """Read exactly `count` bytes, or fewer at the end of the file."""
+        """Read exactly `count` bytes, or fewer at the end of the file, with retries.
+
+        Raise `DownloadError` after too many failures, and for a `count` above `LARGEST_READ`.
+        """
         if not 0 <= count <= self.LARGEST_READ:
             raise DownloadError(f"{self.url}: the archive is damaged or malicious: a header declares {count:,} bytes")
         pieces: list[bytes] = []
@@ -123,7 +132,7 @@ class RemoteFile:
             raise ConnectionFailedError("the connection was closed early")
         self._at += len(piece)
         self._bytes += len(piece)
-        if self._bytes >= _CHUNK:
+        if self._bytes >= _CHUNK_BYTES:
             self._failures = self._bytes = 0
         return piece
 
@@ -137,9 +146,9 @@ class RemoteFile:
             headers={"Range": f"bytes={start}-"},
             redirects=True,
             read_timeout=self.retry.timeout,
-            bytes_per_second=_BYTES_PER_SECOND,
+            bytes_per_second=_MIN_BYTES_PER_SECOND,
         )
-        if response.status in _BUSY:
+        if response.status in _BUSY_STATUSES:
             raise ConnectionFailedError(f"the server answers {response.status} {response.reason}")
         if response.status not in (200, 206):
             raise DownloadError(f"{self.url}: the server answers {response.status} {printable(response.reason)}")
@@ -164,7 +173,11 @@ def _whole(number: str) -> int | None:
 
 
 def fetch(remote: RemoteFile, start: int, size: int, part: Path, *, progress: bool) -> None:
-    """Append the `size` bytes from `start` of a remote file to `part`, after the bytes of an earlier download."""
+    """Download the `size` bytes from `start` of a remote file to the local file `part`.
+
+    Bytes that `part` already has are not downloaded again; a longer `part` is started again. `progress` shows a
+    progress bar. Raise `DownloadError` if the disk has too little space.
+    """
     with _open_part(part) as file:
         done = os.fstat(file.fileno()).st_size
         if done > size:
@@ -179,7 +192,7 @@ def fetch(remote: RemoteFile, start: int, size: int, part: Path, *, progress: bo
         bar = {"desc": part.stem, "disable": not progress}
         with tqdm.wrapattr(file, "write", total=size, initial=done, **bar) as output:
             while done < size:
-                piece = remote.read(min(_CHUNK, size - done))
+                piece = remote.read(min(_CHUNK_BYTES, size - done))
                 if not piece:
                     raise DownloadError(f"{remote.url}: the file ends within {part.stem}")
                 output.write(piece)

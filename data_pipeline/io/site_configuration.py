@@ -1,4 +1,8 @@
-"""Read the configuration files of an administrator and a user, which set defaults for all commands."""
+"""Read the configuration files of an administrator and a user, which set defaults for all commands.
+
+`SITE_FILE` is the administrator's, and `USER_FILE` the name of the user's. The environment variable `VARIABLE` names
+one more file. `KEYS` are all keys of a file, and `ADDRESSES` the keys whose values are addresses of servers.
+"""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -18,16 +22,18 @@ SITE_FILE = Path("/etc/helixfold.toml")
 USER_FILE: Final = "helixfold.toml"  # in the user's configuration directory
 # Path of one more file. With the null device, no configuration file is read, as in pip.
 VARIABLE: Final = "HELIXFOLD_CONFIG"
-_PATHS: Final = ("weights_directory", "databases", "cache_directory", "search_cache")
+_PATH_KEYS: Final = ("weights_directory", "databases", "cache_directory", "search_cache")
 ADDRESSES: Final = ("msa_server", "uniprot_server", "pdb_sequence_server", "pdb_structure_server", "alphafold_server")
-_NAMES: Final = ("monomer_models", "multimer_models")
+_NAME_LIST_KEYS: Final = ("monomer_models", "multimer_models")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SiteConfiguration:
     """Defaults from the configuration files; None means the built-in default.
 
-    `sources` has the file of each value. Paths are absolute.
+    `sources` has the file of each value, by key. Paths are absolute. `cache_directory` is helixfold's cache, and
+    `search_cache` the directory for search results. `msa_server` searches for alignments, and the other servers are for
+    --fetch-inputs. `monomer_models` and `multimer_models` are the names of the default models.
     """
 
     weights_directory: Path | None = None
@@ -45,7 +51,7 @@ class SiteConfiguration:
     sources: Mapping[str, Path] = field(default_factory=dict)
 
     def problem(self, key: str, text: str) -> InputError:
-        """Return the error for the value of a key, with the file that set it."""
+        """Return the error for the value of a key that a file sets, with this file; `text` follows the key."""
         return InputError.at(self.sources[key], f"{key} {text}")
 
 
@@ -53,7 +59,10 @@ KEYS: Final = tuple(each.name for each in fields(SiteConfiguration) if each.name
 
 
 def configuration_files() -> list[Path]:
-    """Return the paths of the configuration files, whether they exist or not; later files override earlier ones."""
+    """Return the paths of the configuration files, whether they exist or not; later files override earlier ones.
+
+    The list is empty if the environment variable is the null device.
+    """
     named = os.environ.get(VARIABLE, "")
     if named == os.devnull:
         return []
@@ -68,7 +77,10 @@ def configuration_files() -> list[Path]:
 
 
 def site_configuration() -> SiteConfiguration:
-    """Return the configuration, which is cached; raise `InputError` for an invalid file."""
+    """Return the configuration from all files, each of which is read once per process.
+
+    Raise `InputError` for an invalid file, and if the file in the environment variable does not exist.
+    """
     files = configuration_files()
     return _read(tuple(files), files[-1] if files and os.environ.get(VARIABLE) else None)
 
@@ -102,11 +114,11 @@ def _read(files: tuple[Path, ...], named: Path | None) -> SiteConfiguration:
 
 def _value(path: Path, key: str, value: Any) -> Any:
     """Return the validated value of a key."""
-    if key in _PATHS:
+    if key in _PATH_KEYS:
         if isinstance(value, str) and value and "\0" not in value:
             return _absolute(path, key, value)
         expected = "a path in quotes"
-    elif key in _NAMES:
+    elif key in _NAME_LIST_KEYS:
         if isinstance(value, list) and value and all(isinstance(each, str) for each in value):
             return tuple(value)
         expected = 'a list of names of models, such as ["model_1_ptm"]'

@@ -15,14 +15,21 @@ _MAX_DOTS: Final = 20_000
 
 
 def require_keys(path: Path, values: Iterable[str], known: Collection[str], place: str = "") -> None:
-    """Raise `InputError` for keys of a table that are not known; `place` is the table, before what is wrong."""
+    """Raise `InputError` for `path` if `values` has keys that are not in `known`.
+
+    `place` names the table, such as "[templates]: ", and begins the message.
+    """
     if unknown := sorted(set(values) - set(known)):
         choices = f"{', '.join(known)}{did_you_mean(unknown[0], known)}"
         raise InputError.at(path, f"{place}unknown {printable(', '.join(unknown))}; it can hold {choices}")
 
 
 def read_toml(path: Path, kind: str) -> dict[str, Any]:
-    """Return the content of a TOML file; raise `InputError` with the expected `kind` of file if it is not valid."""
+    """Return the content of a TOML file of at most 1 MiB, plain or gzip.
+
+    `kind` is the expected kind of file, such as "TOML profile of databases". Raise `InputError` with it if the file is
+    not valid.
+    """
     content = read_text_bytes(path, _MAX_BYTES)
     if (dots := content.count(b".")) > _MAX_DOTS:
         raise InputError.at(path, f"not a {kind}: it has {dots:,} dots; the limit is {_MAX_DOTS:,}")

@@ -1,6 +1,6 @@
 """The cache directory of the configuration or the user: its location, its content, and how to remove items.
 
-A process without a home directory may have no cache.
+A process without a home directory may have no cache; `NO_CACHE` is the message for this.
 """
 
 import atexit
@@ -34,7 +34,10 @@ def user_cache() -> Path | None:
 
 
 def search_cache() -> Path | None:
-    """Return the configured directory for search results, or the default in the cache; None if there is neither."""
+    """Return the configured directory for results of searches and converted databases, or the default in the cache.
+
+    Return None without a cache. The directory may not exist.
+    """
     if (configured := site_configuration().search_cache) is not None:
         return configured
     own = user_cache()
@@ -43,7 +46,10 @@ def search_cache() -> Path | None:
 
 @dataclass(frozen=True, kw_only=True)
 class CachedItem:
-    """A file or directory in a cache that can be removed separately; `time` is the time of its newest file."""
+    """A file or directory in a cache that can be removed separately.
+
+    `size` is the space on the disk in bytes, and `time` the modification time of its newest file, in seconds.
+    """
 
     path: Path
     size: int
@@ -59,9 +65,10 @@ class CachedItem:
 
 @dataclass(frozen=True, kw_only=True)
 class CacheKind:
-    """The cached items of one purpose: all files and directories in `directory` whose names match `pattern`.
+    """The cached items of one purpose: all files and directories below `directory` that match the glob `pattern`.
 
-    With `has`, a directory counts only if it contains a file of this name.
+    With `has`, an item counts only if it is a directory with a file of this name. `name` identifies the purpose, and
+    `description` is for users. Without a `directory`, there are no items.
     """
 
     name: str
@@ -71,7 +78,7 @@ class CacheKind:
     has: str = ""
 
     def items(self) -> Iterator[CachedItem]:
-        """Yield the items without links, because these lead to files of others."""
+        """Yield the items in the order of their paths, without links, because these lead to files of others."""
         for path in sorted(self.directory.glob(self.pattern)) if self.directory is not None else ():
             if path.is_symlink() or not (path / self.has).exists():
                 continue
@@ -82,7 +89,10 @@ class CacheKind:
 
 
 def cache_kinds(weights: Path | None, searches: Path | None = None) -> tuple[CacheKind, ...]:
-    """Return all kinds of cached items; `weights` and `searches` (None: `search_cache`) are their directories."""
+    """Return all kinds of cached items, of which some are in the directories `weights` and `searches`.
+
+    `searches` None is `search_cache`; `weights` None has no items. The other kinds are in `user_cache`.
+    """
     own, searches, digit = user_cache(), searches or search_cache(), "[0-9a-f]"
 
     def within(directory: Path | None, name: str) -> Path | None:
@@ -125,7 +135,7 @@ def cache_kinds(weights: Path | None, searches: Path | None = None) -> tuple[Cac
 
 
 def can_be_written(directory: Path) -> bool:
-    """Return whether a cache directory is writable, or can be created if it does not exist."""
+    """Return whether a directory is writable or, if it does not exist, the nearest existing directory above it."""
     existing = next(path for path in (directory, *directory.absolute().parents) if os.path.exists(path))
     return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
 

@@ -1,7 +1,8 @@
 """Open untrusted zip archives, such as features and parameters in `.npz` and `.pt` files.
 
 The central directory of an archive is checked before any member is unpacked. A directory of unusual size is an error,
-and is not read.
+and is not read. `DAMAGE` are the types of errors for damaged archives, and `CHUNK_BYTES` is the max size of a single
+read from a member.
 """
 
 import struct
@@ -37,7 +38,12 @@ _ENTRY_BYTES = 512
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveLimits:
-    """Limits on the declared content of an archive; archives beyond a limit are errors."""
+    """Limits on the declared content of an archive; archives beyond a limit are errors.
+
+    `members` is the max number of members, and `unpacked_bytes` their max size. `ratio` is the max unpacked size per
+    byte of the archive, which is ignored up to `harmless_bytes` of unpacked size. If not `compressed`, only
+    uncompressed members are accepted.
+    """
 
     members: int  # max number of members
     unpacked_bytes: int = 4 * 2**30
@@ -48,7 +54,10 @@ class ArchiveLimits:
 
 @contextmanager
 def open_archive(path: Path, limits: ArchiveLimits) -> Iterator[zipfile.ZipFile]:
-    """Open a zip archive for reading; raise `InputError` if it is invalid, damaged or exceeds `limits`."""
+    """Open a zip archive for reading; raise `InputError` if it is invalid, damaged or exceeds `limits`.
+
+    Damage that is found later in the context raises `InputError` too.
+    """
     require_file(path)
     with damage_as_input_error(path), path.open("rb") as file:
         size = path.stat().st_size
