@@ -26,7 +26,7 @@ class AlignmentAugmentation(Config):
 
     @property
     def is_on(self) -> bool:
-        """Return whether any alignment is changed."""
+        """Return whether the settings can change an alignment."""
         return self.alone_fraction > 0 or self.random_depth or self.most_dropped_columns > 0
 
 
@@ -36,7 +36,11 @@ def augmented_alignment(
     settings: AlignmentAugmentation,
     rng: np.random.Generator,
 ) -> tuple[Int8[np.ndarray, "m r"], Int[np.ndarray, "m r"]]:
-    """Return some rows of an alignment, the target first, with some columns dropped, and their deletion counts."""
+    """Return some rows of an alignment, the target first, and their deletion counts.
+
+    In some columns, all rows except the target have gaps and no deletions; no column is removed. An alignment of the
+    target only is returned unchanged.
+    """
     if len(msa) == 1 or not settings.is_on:
         return msa, deletions
     if rng.random() < settings.alone_fraction:

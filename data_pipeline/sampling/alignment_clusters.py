@@ -1,7 +1,8 @@
 """Cluster the rows of an alignment by density, for predictions from each cluster alone.
 
 The procedure is AF_Cluster (Wayment-Steele et al. 2024), with scikit-learn's DBSCAN. If the homologs of a protein have
-different conformations, each cluster may yield one of them.
+different conformations, each cluster may yield one of them. `SCANNED_EPS` are the values of DBSCAN's eps that are
+tried. `NO_CLUSTER` is the label of rows that DBSCAN puts in no cluster, and `LEFT_OUT` of rows that are not clustered.
 """
 
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from data_pipeline.residues import GAP, UNKNOWN
 SCANNED_EPS: Final = tuple(np.arange(3, 20.5, 0.5).tolist())
 _LAST_EPS = 10
 # Fraction of the rows that are clustered for each value of eps.
-_SCANNED_SHARE = 0.25
+_SCANNED_ROW_FRACTION = 0.25
 # The scan does not depend on the seed of predictions, so all seeds use the same clusters.
 _SCAN_SEED = 0
 # Label of rows without a cluster.
@@ -32,7 +33,9 @@ class ClusterSettings:
     """Settings of DBSCAN on rows of an alignment; the defaults are AF_Cluster's.
 
     `eps` is the max distance of neighbours, the square root of twice the number of columns in which they differ; None
-    scans the values in `SCANNED_EPS`. Raise `InputError` for invalid values.
+    scans the values in `SCANNED_EPS`. `min_samples` is the min number of rows within `eps` of a row, including itself,
+    for a core of a cluster. Rows with at least the fraction `max_gaps` of gaps are left out. Raise `InputError` for
+    invalid values.
     """
 
     eps: float | None = None
@@ -54,9 +57,10 @@ class ClusterSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class AlignmentClusters:
-    """The cluster index of each row of an alignment, from 0, or `NO_CLUSTER` or `LEFT_OUT`; and the eps used.
+    """The cluster index (`labels`) of each row of an alignment, from 0, or `NO_CLUSTER` or `LEFT_OUT`.
 
-    `eps` is None without rows to cluster.
+    `eps` is the value of DBSCAN that was used.
+    It is None without rows to cluster.
     """
 
     labels: Int[np.ndarray, "n"]
@@ -91,7 +95,10 @@ def cluster_alignment(msa: Int8[np.ndarray, "n r"], settings: ClusterSettings) -
 
 
 def one_hot_rows(msa: Int8[np.ndarray, "n r"]) -> Float32[np.ndarray, "n c"]:
-    """Return the rows of an alignment as one-hot vectors with 21 numbers per column."""
+    """Return the rows of an alignment as one-hot vectors with 21 numbers per column: 20 residue types and the gap.
+
+    An unknown residue is 21 zeros.
+    """
     kinds = np.array([kind for kind in range(GAP + 1) if kind != UNKNOWN], msa.dtype)
     return (msa[:, :, None] == kinds).astype(np.float32).reshape(len(msa), -1)
 
@@ -99,10 +106,11 @@ def one_hot_rows(msa: Int8[np.ndarray, "n r"]) -> Float32[np.ndarray, "n c"]:
 def scanned_eps(vectors: Float32[np.ndarray, "n c"], min_samples: int) -> float:
     """Return the smallest value in `SCANNED_EPS` with the max number of groups of a random quarter of the rows.
 
+    Rows without a cluster count as one group, and each value has another quarter; the result is the same in each call.
     The scan ends above an eps of 10 when all rows are in one group.
     """
     rng = np.random.default_rng(_SCAN_SEED)
-    quarter = max(1, round(_SCANNED_SHARE * len(vectors)))
+    quarter = max(1, round(_SCANNED_ROW_FRACTION * len(vectors)))
     groups: list[int] = []
     for eps in SCANNED_EPS:
         sampled = rng.choice(len(vectors), quarter, replace=False)

@@ -2,6 +2,7 @@
 
 A variant is a cluster of the rows (AF_Cluster, Wayment-Steele et al. 2024), the alignment with replaced residues in
 some columns (SPEACH_AF, Stein and Mchaourab 2022), or fewer rows per recycling iteration (del Alamo et al. 2022).
+`WHOLE_ALIGNMENT` is the variant that changes nothing.
 """
 
 import hashlib
@@ -20,7 +21,7 @@ from data_pipeline.residue_ranges import Replacement, ResidueRange
 from data_pipeline.residues import GAP, RESTYPES, UNKNOWN
 from data_pipeline.sampling.alignment_clusters import AlignmentClusters, ClusterSettings
 
-_RESIDUE_TYPES: dict[Replacement, int] = {"alanine": RESTYPES.index("A"), "unknown": UNKNOWN}
+_TYPE_OF_REPLACEMENT: dict[Replacement, int] = {"alanine": RESTYPES.index("A"), "unknown": UNKNOWN}
 # Max length of a selection in the name of a variant; longer ones get a digest.
 _MAX_NAME_LENGTH = 40
 
@@ -29,7 +30,9 @@ _MAX_NAME_LENGTH = 40
 class AlignmentVariant:
     """A variant of a target's alignment; with the defaults, the whole alignment.
 
-    `name` is part of file names; `description` identifies the variant of a target in all runs.
+    `name` is part of file names; `description` identifies the variant of a target in all runs. `rows` are row indices
+    with the target first; None: all. `columns` are residues that are replaced by `replacement` in all rows except the
+    target. `max_msa_rows` (cluster centres) and `max_extra_rows` are per recycling iteration; None: as in the preset.
     """
 
     name: str = ""
@@ -41,9 +44,10 @@ class AlignmentVariant:
     max_extra_rows: int | None = None
 
     def of(self, features: TargetFeatures) -> TargetFeatures:
-        """Return a target's features with this variant of the alignment, and everything else unchanged.
+        """Return a target's features with the rows or replaced columns of this variant, and everything else unchanged.
 
-        Raise `InputError` if a masked residue is not in the target.
+        `max_msa_rows` and `max_extra_rows` do not change features. Raise `InputError` if a residue in `columns` is not
+        in the target, and for `rows` of a complex.
         """
         if self.columns:
             mask = column_mask(features, self.columns)
@@ -64,7 +68,12 @@ WHOLE_ALIGNMENT: Final = AlignmentVariant()
 
 @dataclass(frozen=True, kw_only=True)
 class VariantSettings:
-    """The variants of the alignment to predict from, in addition to the whole alignment."""
+    """The variants of the alignment to predict from, in addition to the whole alignment.
+
+    Each item of `columns` is a variant with these columns replaced, and each item of `depths` (numbers of MSA rows and
+    extra rows) a variant with fewer rows. `window` is the size and step, in residues, of a window that slides along the
+    target; each position is a variant. `clusters` are the settings of one variant per cluster.
+    """
 
     clusters: ClusterSettings | None = None
     columns: tuple[tuple[ResidueRange, ...], ...] = ()  # one variant each
@@ -78,7 +87,10 @@ class VariantSettings:
         return self == VariantSettings(replacement=self.replacement)
 
     def without_clusters(self, chain_lengths: Sequence[int], chain_names: Sequence[str]) -> list[AlignmentVariant]:
-        """Return all variants of a target except clusters, with the whole alignment first."""
+        """Return all variants of a target except clusters: the whole alignment, replaced columns, then fewer rows.
+
+        `chain_lengths` are numbers of residues.
+        """
         windows = [] if self.window is None else _windows(chain_lengths, chain_names, *self.window)
         masked = [masked_columns(ranges, self.replacement) for ranges in dict.fromkeys([*self.columns, *windows])]
         return [WHOLE_ALIGNMENT, *masked, *(shallow(*depth) for depth in dict.fromkeys(self.depths))]
@@ -118,7 +130,7 @@ def cluster_variant(settings: ClusterSettings, index: int, rows: Sequence[int] |
 
 
 def cluster_variants(settings: ClusterSettings, clusters: AlignmentClusters) -> Iterator[AlignmentVariant]:
-    """Yield the variant of each cluster, with the target as the first row."""
+    """Yield the variant of each cluster, with the target as its first row; rows without a cluster have no variant."""
     for index in range(clusters.count):
         yield cluster_variant(settings, index, clusters.rows(index).tolist())
 
@@ -172,4 +184,4 @@ def _masked(msa: Int8[np.ndarray, "n r"], columns: Bool[np.ndarray, "r"], kind: 
     # Differs from SPEACH_AF, which also replaces residues of the target, because the target is predicted here.
     replaced = columns & (msa != GAP)
     replaced[0] = False
-    return np.where(replaced, msa.dtype.type(_RESIDUE_TYPES[kind]), msa)
+    return np.where(replaced, msa.dtype.type(_TYPE_OF_REPLACEMENT[kind]), msa)

@@ -17,14 +17,15 @@ from data_pipeline.sampling import msa, templates
 from data_pipeline.sampling.sample import SamplingConfig
 
 # Number of residues with one-hot rows in memory at a time.
-_COLUMNS = 32
+_COLUMNS_AT_ONCE = 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComplexSample(Sample):
     """Input of the model for one recycling iteration of a complex: the fields of `Sample`, and the chain numbers.
 
-    `target_feat` is the one-hot residue type. All template slots are averaged, including empty ones.
+    `target_feat` is the one-hot residue type. Template slots may be empty; the network averages over all of them.
+    Chain numbers and `template_spans_chains` are the same as in `ComplexFeatures`.
     """
 
     target_feat: Float[np.ndarray, "r 21"]
@@ -120,15 +121,16 @@ def summarize_clusters(
 ) -> tuple[Float32[np.ndarray, "s r 23"], Float32[np.ndarray, "s r"]]:
     """Return the residue profile and the mean deletion count of each cluster in each column.
 
-    A row belongs to the centre with which it agrees in the most residues, in equal parts if there are several. As in
-    DeepMind's code, a row counts as often as there are residues, and the centre once.
+    A row belongs to the centre with which it agrees in the most residues, in equal parts if there are several; gaps and
+    masked positions do not count. As in DeepMind's code, a row counts as often as there are columns, and the centre
+    once. The profile has fractions of 23 classes: 20 residue types, unknown, gap and masked.
     """
     r = centres.shape[1]
     weights = np.float32(r) * _cluster_weights(centres, rows)
     members = 1 + weights.sum(axis=1, keepdims=True)
     profile = np.empty((*centres.shape, msa.CLASSES), np.float32)
-    for start in range(0, r, _COLUMNS):
-        columns = slice(start, start + _COLUMNS)
+    for start in range(0, r, _COLUMNS_AT_ONCE):
+        columns = slice(start, start + _COLUMNS_AT_ONCE)
         counts = np.tensordot(weights, _one_hot(rows[:, columns]), 1) + _one_hot(centres[:, columns])
         profile[:, columns] = counts / members[..., None]
     deletions = weights @ row_deletions.astype(np.float32) + centre_deletions
@@ -138,8 +140,8 @@ def summarize_clusters(
 def _cluster_weights(centres: Int8[np.ndarray, "s r"], rows: Int8[np.ndarray, "e r"]) -> Float32[np.ndarray, "s e"]:
     """Return the weight of each row in each cluster; gaps and masked positions never count as agreement."""
     agreement = np.zeros((len(centres), len(rows)), np.float32)
-    for start in range(0, centres.shape[1], _COLUMNS):
-        left, right = (_one_hot(each[:, start : start + _COLUMNS])[..., :GAP] for each in (centres, rows))
+    for start in range(0, centres.shape[1], _COLUMNS_AT_ONCE):
+        left, right = (_one_hot(each[:, start : start + _COLUMNS_AT_ONCE])[..., :GAP] for each in (centres, rows))
         agreement += np.tensordot(left, right, ((1, 2), (1, 2)))
     best = agreement == agreement.max(axis=0, initial=0)
     return best / np.maximum(best.sum(axis=0, dtype=np.float32), 1)

@@ -24,8 +24,8 @@ _CA = ATOM_ORDER["CA"]
 class ComplexTruth(GroundTruth):
     """Labels of the residues of one crop of a complex, and the true atoms of all chains with the same sequence.
 
-    Axis `k` is the copy of the sequence in the whole complex, in the order of `sym_id`. Positions are in Å; the mask is
-    0 for copies that a residue's sequence does not have.
+    Axis `k` is the copy of the residue's own sequence in the whole complex, in the order of `sym_id`, and `r` the
+    residues of the crop. Positions are in Å; the mask is 0 for copies that a residue's sequence does not have.
     """
 
     copies_positions: Float32[np.ndarray, "k r 37 3"]
@@ -40,9 +40,10 @@ def complex_example(  # noqa: PLR0917  # as `training_example`, with the name of
     rng: np.random.Generator,
     num_passes: int,
 ) -> TrainingExample:
-    """Sample a training example of a complex for `num_passes` recycling iterations.
+    """Sample a training example of the complex `name` for `num_passes` recycling iterations.
 
-    With `config.spatial_crop_probability`, the crop is around an interface, if there is one. Equal arguments, with
+    `config.spatial_crop_probability` is the probability of a crop around an interface, if there is one; other crops
+    have a segment of each chain. Equal arguments, with
     generators in the same state, give equal examples. Raise `InputError` if features and labels differ in their number
     of residues, or if the complex has fewer template slots than `config` requires.
     """

@@ -1,4 +1,7 @@
-"""Crop long chains and large complexes for training examples; residues remain in order."""
+"""Crop long chains and large complexes for training examples; residues remain in order.
+
+`INTERFACE_DISTANCE` (Å) is the max distance of C-alpha atoms of two chains at an interface.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +14,7 @@ from data_pipeline.residues import ATOM_ORDER
 
 
 def contiguous_crop(length: int, size: int, *, clamped: bool, rng: np.random.Generator) -> Int[np.ndarray, "c"]:
-    """Return the indices of `size` neighbouring residues, or of the whole chain if it is not longer.
+    """Return the indices of `size` neighbouring residues of a chain of `length` residues, or of all if it has fewer.
 
     If the loss of the example is clamped, all start positions are equally likely. Otherwise, the max start position is
     sampled first, so crops are closer to the start of the chain. AlphaFold 2, Suppl. Sec. 1.2.8.
@@ -54,7 +57,7 @@ def _nearest_residues(
 
 
 def crop_labels(labels: ChainLabels, residues: Int[np.ndarray, "c"]) -> ChainLabels:
-    """Return the labels of these residues only, by indexing the first axis of all arrays."""
+    """Return the labels of the residues with these indices, in this order; values of the whole chain are unchanged."""
     arrays = {name: each[residues] for name, each in vars(labels).items() if isinstance(each, np.ndarray)}
     return replace(labels, **arrays)
 
@@ -105,7 +108,10 @@ def interface_crop(
 def at_interface(
     alpha: Float[np.ndarray, "r 3"], resolved: Bool[np.ndarray, "r"], asym_id: Int[np.ndarray, "r"]
 ) -> Bool[np.ndarray, "r"]:
-    """Return whether each residue has a C-alpha of another chain within 15 Å of its own."""
+    """Return whether each residue has a C-alpha of another chain within 15 Å of its own.
+
+    Both residues must be `resolved`. `alpha` has the positions of C-alpha atoms in Å.
+    """
     is_near = np.zeros(len(alpha), np.bool_)
     for start in range(0, len(alpha), _ROWS):
         rows = slice(start, start + _ROWS)

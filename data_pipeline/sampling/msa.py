@@ -1,7 +1,7 @@
 """Reduce an MSA of any depth to the model's input: masked cluster centres with profiles, and extra rows.
 
 AlphaFold 2, Suppl. Sec. 1.2.6 and 1.2.7. The selection of rows and the masking are random and take a generator; the
-other functions are deterministic.
+other functions are deterministic. `CLASSES` is the number of residue types in a masked MSA, with unknown, gap and mask.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,10 @@ _ROWS_AT_ONCE = 8192
 def replace_with_unknown(
     msa: Int8[np.ndarray, "n r"], aatype: Int[np.ndarray, "r"], fraction: float, rng: np.random.Generator
 ) -> tuple[Int8[np.ndarray, "n r"], Int[np.ndarray, "r"]]:
-    """Replace a random `fraction` of the residues (not gaps) by X, independently in the MSA and the target."""
+    """Return an MSA and residue types of the target with about a `fraction` of the residues replaced by X.
+
+    Residues (not gaps) are chosen independently in the MSA, its first row included, and in `aatype`.
+    """
     hidden = (rng.random(msa.shape, np.float32) < fraction) & (msa != GAP)
     return (
         np.where(hidden, msa.dtype.type(UNKNOWN), msa),
@@ -38,7 +41,11 @@ def msa_profile(msa: Int8[np.ndarray, "n r"]) -> Float32[np.ndarray, "r 22"]:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockDeletion(Config):
-    """Settings of MSA block deletion: number and size of the blocks of rows to remove in training (Suppl. Alg. 1)."""
+    """Settings of MSA block deletion: number and size of the blocks of rows to remove in training (Suppl. Alg. 1).
+
+    A block has the fraction `fraction_per_block` of all rows. With `randomize_blocks`, the number of blocks is uniform
+    from 0 to `blocks`.
+    """
 
     fraction_per_block: Annotated[float, FRACTION] = 0.3  # of all rows
     blocks: Annotated[int, at_least(0)] = 5  # number of blocks
@@ -77,7 +84,10 @@ def sample_rows(
 
 
 def crop_extra_rows(e: int, max_extra: int, rng: np.random.Generator) -> Int[np.ndarray, "rows"]:
-    """Return random indices of at most `max_extra` of the `e` rows that are not cluster centres, for the extra MSA."""
+    """Return random indices, from 0 to `e` - 1, of at most `max_extra` rows in random order, for the extra MSA.
+
+    `e` is the number of rows that are not cluster centres.
+    """
     return rng.permutation(e)[:max_extra]
 
 
@@ -91,7 +101,7 @@ def mask_msa(
     same_prob: float,
     rng: np.random.Generator,
 ) -> tuple[Int8[np.ndarray, "s r"], Bool[np.ndarray, "s r"]]:
-    """Return an MSA with a random `fraction` of its positions replaced, as in BERT, and the mask of these positions.
+    """Return an MSA with about a `fraction` of its positions masked as in BERT, and where these are (gaps included).
 
     A position becomes a uniformly random residue with `uniform_prob`, a sample from the profile of its column with
     `profile_prob`, remains unchanged with `same_prob`, and becomes the mask token otherwise.
@@ -156,7 +166,7 @@ def count_members(
     assignment: Int[np.ndarray, "e"],
     clusters: int,
 ) -> tuple[Integer[np.ndarray, "m r 23"], Int[np.ndarray, "m r"], Int[np.ndarray, "s"]]:
-    """Return the count of each class in each column of each cluster, the summed deletions, and the number of rows.
+    """Return, by cluster, the rows with each class in each column, the summed deletions, and the number of rows.
 
     `assignment` has the cluster of each row; centres are not included. Without any rows, counts and deletions are empty
     (m = 0).
@@ -196,12 +206,12 @@ def cluster_means(
 
 
 def has_deletion(deletions: Integer[np.ndarray, "n r"]) -> Float32[np.ndarray, "n r"]:
-    """Return 1 where a row has residues before a column that the target lacks, else 0."""
+    """Return 1 where a row has a deletion count above 0 (residues before the column that the target lacks), else 0."""
     return (deletions > 0).astype(np.float32)
 
 
 def deletion_value(deletions: Integer[np.ndarray, "n r"] | Float[np.ndarray, "n r"]) -> Float32[np.ndarray, "n r"]:
-    """Map deletion counts d to the range 0..1 as 2 / pi * arctan(d / 3) (AlphaFold 2, Suppl. Table 1)."""
+    """Return deletion counts d mapped to the range 0..1 as 2 / pi * arctan(d / 3) (AlphaFold 2, Suppl. Table 1)."""
     counts = deletions.astype(np.float32)  # counts may have any integer type
     return np.arctan(counts / np.float32(3)) * np.float32(2 / np.pi)
 

@@ -1,4 +1,8 @@
-"""Sample one model input from the features of a target."""
+"""Sample one model input from the features of a target.
+
+`ALIGNMENT_AXES` has the leading axes of each field of a `SampledAlignment`: `r` residues, `s` MSA rows, `e` extra rows.
+`MAX_ROWS` and `MAX_TEMPLATES` are the largest values of settings.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +23,11 @@ class SampledAlignment:
 
     Integer arrays have the smallest possible type. Members of a cluster are its rows without the centre. The member
     arrays have a row for each cluster (m = s), or none if no cluster has members, as in a shallow alignment (m = 0).
+
+    `shown_msa` and `true_msa` are the centres after and before masking, and `deletions` their deletion counts. `hidden`
+    is where the masked-MSA head must predict the residue. `members` is the number of members, `member_counts` the
+    number with each class in each column, and `member_deletions` their summed deletion counts. `extra_present` is the
+    mask of the extra rows.
     """
 
     shown_msa: Int8[np.ndarray, "s r"]  # cluster centres after masking
@@ -33,7 +42,7 @@ class SampledAlignment:
     extra_present: Bool[np.ndarray, "e r"]
 
     def features(self) -> dict[str, np.ndarray]:
-        """Return the fields of `Sample` that depend on the alignment."""
+        """Return the fields of `Sample` that depend on the alignment, by name."""
         profile, deletion_mean = msa.cluster_means(
             self.shown_msa, self.deletions, self.member_counts, self.member_deletions, self.members
         )
@@ -58,7 +67,7 @@ ALIGNMENT_AXES: dict[str, str] = {
 
 
 def smallest(numbers: Integer[np.ndarray, "..."]) -> Integer[np.ndarray, "..."]:
-    """Return non-negative integers in the smallest type that holds their maximum."""
+    """Return non-negative integers in the smallest of uint8, int16, int32 and int64 that holds their maximum."""
     if numbers.dtype == np.uint8:
         return numbers
     maximum = int(numbers.max(initial=0))
@@ -74,8 +83,11 @@ MAX_ROWS, MAX_TEMPLATES = 1_000_000, 1000
 class SamplingConfig(Config):
     """Settings of the input for one recycling iteration: numbers of MSA rows and templates, and masking of the MSA.
 
-    The defaults are AlphaFold 2's, Suppl. Sec. 1.2.7 and Table 5. With templates, the caller must subtract
-    `max_templates` from `max_msa_clusters`.
+    The defaults are AlphaFold 2's, Suppl. Sec. 1.2.7 and Table 5. `max_msa_clusters` does not count template rows: with
+    templates, the caller must subtract `max_templates` from it. `masked_msa_fraction` of the MSA positions are masked.
+    Such a position becomes a random residue with `uniform_prob`, a sample from the profile of its column with
+    `profile_prob`, itself with `same_prob`, and else the mask token. `unknown_fraction` of all residues become X first.
+    With `target_as_extra`, an MSA without extra rows gets the masked target row instead of a row with mask 0.
     """
 
     max_msa_clusters: Annotated[int, at_least(1), at_most(MAX_ROWS)] = 512  # max MSA rows, without template rows
@@ -104,7 +116,10 @@ class SamplingConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class DrawnSample:
-    """Compact input of one recycling iteration, with the alignment as integers; `sample` returns the model's input."""
+    """Compact input of one recycling iteration, with the alignment as integers; `sample` returns the model's input.
+
+    `others` has the fields of `Sample` that do not depend on the alignment.
+    """
 
     alignment: SampledAlignment
     others: Mapping[str, np.ndarray]  # the fields of `Sample` that do not depend on the alignment
@@ -132,7 +147,8 @@ def draw(
     Axes have the sizes of the features, up to the maxima of the config. There is always at least one extra row: if the
     MSA is too shallow, it is the target row or a row with mask 0, depending on `config.target_as_extra`.
 
-    Training passes `crop`, the sorted indices of the residues to use. As in AlphaFold, rows are assigned to clusters by
+    The first `config.max_templates` templates are used. Training passes `crop`, the sorted indices of the residues to
+    use. As in AlphaFold, rows are assigned to clusters by
     the whole chain; everything else is computed for the crop only. Masked positions are replaced by samples from
     `profile` (default: the profile of the features' MSA).
     """

@@ -1,6 +1,6 @@
 """Make the templates of training examples as imperfect as homologs: with noise, cuts, gaps and substitutions.
 
-A chain without known homologs gets a corrupted copy of its own structure as its template.
+A chain without known homologs gets a corrupted copy of its own structure as its template, named `OWN_STRUCTURE`.
 """
 
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ OWN_STRUCTURE = "own structure"  # name of a template that is a corrupted copy o
 _BACKBONE = [ATOM_ORDER[name] for name in ("N", "CA", "C", "O")]
 _GLYCINE = RESTYPES.index("G")
 # Residues that move together, because loops and secondary-structure elements of homologs are displaced as a whole.
-_MIN_SEGMENT, _MAX_SEGMENT = 1, 15
-_MAX_GAP = 12  # residues
+_MIN_SEGMENT_RESIDUES, _MAX_SEGMENT_RESIDUES = 1, 15
+_MAX_GAP_RESIDUES = 12  # residues
 _TURN_PER_ANGSTROM = 0.25  # radians
 # The common core of two proteins that differ in a fraction h of their residues has a root mean square deviation of
 # 0.4 exp(1.87 h) Å (Chothia & Lesk 1986). The spread of its logarithm is our choice.
@@ -67,7 +67,7 @@ class TemplateAugmentation(Config):
 
     @property
     def is_on(self) -> bool:
-        """Return whether any template is changed or removed."""
+        """Return whether the settings can change or remove a template."""
         return self.none_fraction > 0 or self.own_fraction > 0
 
 
@@ -82,8 +82,8 @@ def example_templates(
 ) -> TemplateFeatures:
     """Sample up to `max_templates` of the `max_hits` best templates of a training example, or its own structure.
 
-    Without augmentation, the templates are sampled by `choose_templates`. With augmentation, an example with templates
-    has at least one, if the chain or its own structure provides any.
+    Without augmentation, the templates are sampled by `choose_templates`, which may give none. With augmentation, only
+    `none_fraction` of the examples have none, except where neither the store nor the own structure provides any.
     """
     available, length = len(features.template_aatype), len(features.aatype)
     if not settings.is_on:
@@ -150,7 +150,7 @@ def displacements(length: int, size: float, rng: np.random.Generator) -> Float[n
 
     Neighbouring residues have similar displacements, because normal vectors are averaged over 1 to 15 residues.
     """
-    window = int(rng.integers(_MIN_SEGMENT, _MAX_SEGMENT + 1))
+    window = int(rng.integers(_MIN_SEGMENT_RESIDUES, _MAX_SEGMENT_RESIDUES + 1))
     steps = rng.normal(size=(length + window - 1, 3))
     summed = np.concatenate([np.zeros((1, 3)), steps.cumsum(axis=0)])
     smooth = summed[window:] - summed[:-window]
@@ -166,7 +166,7 @@ def rotations(vectors: Float[np.ndarray, "r 3"]) -> Float[np.ndarray, "r 3 3"]:
 
 
 def substituted(aatype: Int[np.ndarray, "r"], rng: np.random.Generator) -> Int[np.ndarray, "r"]:
-    """Sample another type for each residue, as often as in homologs (BLOSUM62); unknown residues stay unknown."""
+    """Sample another type for each known residue, as often as in homologs (BLOSUM62); unknown residues stay unknown."""
     cumulative = _substitution_probabilities().cumsum(axis=1)
     is_known = aatype != UNKNOWN
     types = aatype.copy()
@@ -198,7 +198,7 @@ def _gaps(length: int, share: float, rng: np.random.Generator) -> Bool[np.ndarra
     gaps = np.zeros(length, np.bool_)
     max_residues = int(share * length)
     while gaps.sum() < max_residues:
-        size = min(int(rng.integers(1, _MAX_GAP + 1)), max_residues - int(gaps.sum()))
+        size = min(int(rng.integers(1, _MAX_GAP_RESIDUES + 1)), max_residues - int(gaps.sum()))
         start = int(rng.integers(length - size + 1))
         gaps[start : start + size] = True
     return gaps

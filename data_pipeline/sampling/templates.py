@@ -9,7 +9,7 @@ from data_pipeline.residues import ATOM_ORDER, RESTYPES
 def choose_templates(
     available: int, max_hits: int, max_templates: int, rng: np.random.Generator
 ) -> Int[np.ndarray, "t"]:
-    """Sample the templates for a training example, and return their indices in random order.
+    """Sample the templates for a training example, and return their indices (0 is the best) in random order.
 
     Select min(Uniform[0, n], `max_templates`) of the n = min(`available`, `max_hits`) best templates. The network
     sometimes gets bad templates or none, so that it cannot rely on copying them. AlphaFold 2, Suppl. Sec. 1.2.3.

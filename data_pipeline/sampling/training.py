@@ -26,7 +26,14 @@ from data_pipeline.sampling.template_augmentation import TemplateAugmentation, e
 
 @dataclass(frozen=True, kw_only=True)
 class ExampleConfig(Config):
-    """Settings of training examples: crop, MSA, templates and clamping. The defaults are for initial training."""
+    """Settings of training examples: crop, MSA, templates and clamping. The defaults are for initial training.
+
+    `crop_size` is in residues. Templates are drawn from the best `max_template_hits`. `unclamped_fraction` of the
+    examples have an unclamped backbone loss. `spatial_crop_probability` is the probability of a crop of the nearest
+    residues in space. Distillation examples have at most `distillation_msa_rows` MSA rows, and only their residues with
+    a pLDDT / 100 of at least `min_confidence` count in the loss. `max_passes` is the max number of recycling
+    iterations. `fixed_shapes` pads batches to `sizes`, for stacking and compiled code.
+    """
 
     crop_size: Annotated[int, at_least(1), at_most(MAX_RESIDUES)] = 256  # residues
     # 128 rows minus four for templates. Differs from AlphaFold: the extra rows are never empty (`target_as_extra`).
@@ -70,7 +77,12 @@ def finetuning() -> ExampleConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingExample:
-    """One crop of one chain: the model's input for each recycling iteration, and the true structure for the loss."""
+    """One crop of a chain or complex: the model's input for each recycling iteration, and the true structure.
+
+    `drawn` has one compact sample per recycling iteration; they differ only in the MSA. `use_clamped_fape` is whether
+    the backbone loss is clamped. `resolution` is in Å, 0 if unknown. With `is_distillation`, the true structure is a
+    prediction.
+    """
 
     name: str
     drawn: tuple[DrawnSample | Sample, ...]  # one sample per recycling iteration; they differ only in the MSA
@@ -81,7 +93,7 @@ class TrainingExample:
 
     @property
     def samples(self) -> tuple[Sample, ...]:
-        """Return the model's input for each recycling iteration."""
+        """The model's input for each recycling iteration, computed from `drawn` at each access."""
         return tuple(each.sample() if isinstance(each, DrawnSample) else each for each in self.drawn)
 
 
@@ -112,7 +124,7 @@ def training_example(
 
 
 def confident(labels: ChainLabels, min_confidence: float) -> ChainLabels:
-    """Return the labels of a predicted structure without atoms of residues below `min_confidence` (0..1).
+    """Return the labels of a predicted structure with the atoms of residues below `min_confidence` (0..1) masked.
 
     Labels of an experimental structure are returned unchanged. AlphaFold 2, Suppl. Sec. 1.3.
     """
@@ -127,7 +139,7 @@ def confident(labels: ChainLabels, min_confidence: float) -> ChainLabels:
 
 
 def require_labels(name: str, residues: int, labels: ChainLabels) -> None:
-    """Raise `InputError` if the labels have another number of residues."""
+    """Raise `InputError` if the labels are not for `residues` residues; `name` is the target's, for the message."""
     if residues != (labelled := len(labels.all_atom_mask)):
         problem = f"{residues} residues and labels for {labelled}; make its features again"
         raise InputError(f"'{printable(name)}' has {problem}")
@@ -146,7 +158,11 @@ def _choose_crop(
 def chosen_rows(
     count: int, config: ExampleConfig, *, distilled: bool, rng: np.random.Generator
 ) -> Int[np.ndarray, "kept"]:
-    """Return the sorted indices of the alignment rows for a training example (AlphaFold 2, Suppl. Alg. 1)."""
+    """Return the sorted indices of the alignment rows for a training example, of `count` rows with the target first.
+
+    Blocks of rows are deleted at random (AlphaFold 2, Suppl. Alg. 1). If `distilled`, at most
+    `config.distillation_msa_rows` random rows remain before this.
+    """
     rows = np.arange(count)
     if distilled:
         # In addition to all other sampling, because the predictions used the whole MSA (Suppl. Sec. 1.3).
