@@ -38,7 +38,7 @@ MODULES = {
 
 
 class OldPaths(MetaPathFinder):
-    """Finder of modules by the old names in a table."""
+    """Finder that imports modules by their old names; `modules` maps old full names to current ones."""
 
     def __init__(self, modules: Mapping[str, str]) -> None:
         self._modules = modules
@@ -46,7 +46,10 @@ class OldPaths(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return how to load a module by its old name; None if this is not one."""
+        """Return a spec that loads the current module for an old name, with a `DeprecationWarning`; else None.
+
+        Submodules of an old name are covered too. `path` and `target` are ignored.
+        """
         for old, new in self._modules.items():
             if fullname == old or fullname.startswith(f"{old}."):
                 now = new + fullname.removeprefix(old)
@@ -69,12 +72,15 @@ class _ModuleNow(Loader):
 
 
 def install(modules: Mapping[str, str]) -> None:
-    """Let Python find the modules in this table, before it looks for files under the old names."""
+    """Let Python import the modules in this table (old name to current name), before its own finders search files."""
     sys.meta_path.insert(0, OldPaths(modules))
 
 
 def moved_names(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a module whose names in this table are in other modules now."""
+    """Return a `__getattr__` for the module named `module`, some of whose attributes are in other modules now.
+
+    `names` maps an attribute to its full current name. Access to one issues a `DeprecationWarning`.
+    """
 
     def get(name: str) -> Any:
         if name not in names:
@@ -87,5 +93,5 @@ def moved_names(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
 
 
 def warn(old: str, new: str) -> None:
-    """Warn whoever imports an old name."""
+    """Issue a `DeprecationWarning` that `old` is `new` now, located two calls above this function."""
     warnings.warn(f"{old} is {new} now; the old name works until version 0.5", DeprecationWarning, stacklevel=3)

@@ -1,4 +1,4 @@
-"""C-beta atoms of residues that have none, where alanine has it."""
+"""Add a C-beta atom, where alanine has it, to residues without one."""
 
 import numpy as np
 from jaxtyping import Float
@@ -14,12 +14,15 @@ _IDEAL_BETA = np.array(next(position for name, _, *position in IDEAL_ATOMS["ALA"
 def with_ideal_betas(
     positions: Float[np.ndarray, "r 37 3"], mask: Float[np.ndarray, "r 37"]
 ) -> tuple[Float[np.ndarray, "r 37 3"], Float[np.ndarray, "r 37"]]:
-    """Return atoms and their mask with a C-beta, where alanine has it, for residues that have only the backbone."""
+    """Return copies of atoms (Å) and their mask, with an ideal C-beta in residues that have N, CA and C but no C-beta.
+
+    Glycines get one too; other residues are unchanged.
+    """
     alpha = positions[:, _CA].astype(np.float64)
-    along = _unit(positions[:, _C] - alpha)
-    towards = positions[:, _N] - alpha
-    towards = _unit(towards - (towards * along).sum(-1, keepdims=True) * along)
-    axes = np.stack([along, towards, np.cross(along, towards)], axis=1)
+    towards_c = _unit(positions[:, _C] - alpha)
+    towards_n = positions[:, _N] - alpha
+    towards_n = _unit(towards_n - (towards_n * towards_c).sum(-1, keepdims=True) * towards_c)
+    axes = np.stack([towards_c, towards_n, np.cross(towards_c, towards_n)], axis=1)
     beta = alpha + np.einsum("a, r a c -> r c", _IDEAL_BETA, axes)
     missing = (mask[:, _CB] == 0) & (mask[:, [_N, _CA, _C]] > 0).all(-1)
     positions, mask = positions.copy(), mask.copy()

@@ -35,7 +35,13 @@ from data_pipeline.templates.result import TemplateResult
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """One protein to predict, with the user's alignments and templates."""
+    """One protein to predict, with the user's alignments and templates.
+
+    `alignments` are files with the target in the first row, and `templates` are mmCIF or PDB files or directories.
+    `latest_template` limits the release dates of templates in addition to the plan. `as_protein` accepts a sequence
+    that looks like DNA, RNA or three-letter codes. `description` is the FASTA header after the name. `fragment` has the
+    residue numbers of the sequence in a longer chain, such as 1-100,150-200, or "" for a whole chain.
+    """
 
     name: str
     sequence: str
@@ -51,7 +57,7 @@ class Target:
         return min((each for each in (self.latest_template, latest) if each is not None), default=None)
 
     def dated(self, plan: SearchPlan) -> SearchPlan:
-        """Return the plan with the target's template date as an additional limit."""
+        """Return the plan with the target's template date as an additional limit on user and searched templates."""
         user, step = plan.user_templates, plan.templates
         user = replace(user, latest_release=self.template_date(user.latest_release))
         if step is not None:
@@ -62,7 +68,11 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedTarget:
-    """Features of a target, with the sizes of its alignments and the used and rejected templates."""
+    """Features of a target, with the sizes of its alignments and the used and rejected templates.
+
+    `alignment_rows` counts the rows of each file, before merging and without the target. `notes` has a sentence for
+    each template file of the user without a usable template.
+    """
 
     features: Features
     alignment_rows: dict[str, int]  # rows by alignment file, before merging and without the target
@@ -72,14 +82,17 @@ class PreparedTarget:
 
 @dataclass(frozen=True, kw_only=True)
 class Homologs:
-    """Alignments of a target by file, with the user's first, and its templates, from files and searches."""
+    """Alignments and templates of a target, from the user's files and from searches.
+
+    `alignments` has the user's first, by path, then the search results, by file name; row 0 of each is the target.
+    """
 
     alignments: dict[str, Alignment]
     templates: TemplateResult | None  # None: neither user templates nor a template search
 
     @property
     def alignment_rows(self) -> dict[str, int]:
-        """Number of rows by alignment file, without the target."""
+        """Number of rows by alignment file, without the target, including duplicates."""
         return {source: len(alignment.names) - 1 for source, alignment in self.alignments.items()}
 
     @property
@@ -106,7 +119,10 @@ def prepare(target: Target, plan: SearchPlan | None = None, results: Path | None
 
 
 def template_notes(paths: Sequence[Path], homologs: Iterable[Homologs], *, warn: bool) -> tuple[str, ...]:
-    """Return a sentence for each template file without a usable template; with `warn`, also issue warnings."""
+    """Return a sentence for each of the user's template files that has no usable template for any chain.
+
+    `homologs` has one entry per distinct chain. With `warn`, each sentence is also issued as a Python warning.
+    """
     results = [each.templates for each in homologs if each.templates is not None]
     notes = unused_files(paths, results)
     for note in notes if warn else ():
@@ -115,7 +131,7 @@ def template_notes(paths: Sequence[Path], homologs: Iterable[Homologs], *, warn:
 
 
 def find_homologs(target: Target, plan: SearchPlan | None = None, results: Path | None = None) -> Homologs:
-    """Read the alignments of a target and run its searches.
+    """Read the alignments of a target and run the searches of `plan`, which are none if it is None.
 
     Templates are the user's if there are any, else the hits of the template search (AlphaFold 2, Suppl. Sec. 1.2.2 and
     1.2.3). Search results are stored in the directory `results` and reused. Raise `InputError` for invalid input,
@@ -146,9 +162,10 @@ def find_homologs(target: Target, plan: SearchPlan | None = None, results: Path 
 
 
 def search_homologs(sequence: str, step: AlignmentStep, directory: Path) -> tuple[bytes, Alignment]:
-    """Return the result of a search in the format of the tool, and the parsed alignment.
+    """Search for homologs of a sequence; return the result in the format of the tool, and the parsed alignment.
 
-    The result is stored in the directory and reused. Raise `SearchError` if the tool fails.
+    The result is stored in the directory, and reused if the tool, its settings and the sequence are the same. Raise
+    `SearchError` if the tool fails.
     """
     return ResultFiles(directory=directory).find_or_search(
         step.result_file,
@@ -162,6 +179,7 @@ def search_homologs(sequence: str, step: AlignmentStep, directory: Path) -> tupl
 def search_ahead(targets: Sequence[Target], plan: SearchPlan, results: Callable[[Target], Path]) -> None:
     """Run the searches with tools that support many targets at once, and store the results in `results(target)`.
 
+    Only targets without a stored result are searched, and template searches are not run.
     A database of 100 GB is then read once for sixteen or more targets instead of once per target. Errors of a search
     are ignored, because `prepare` repeats the search for each target and raises them.
     """

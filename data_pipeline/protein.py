@@ -10,7 +10,12 @@ from data_pipeline.residues import ATOM_ORDER
 
 @dataclass(frozen=True, kw_only=True)
 class Protein:
-    """Residues in chain order with their atoms in the 37-atom layout (`residues.ATOM_TYPES`)."""
+    """Residues in chain order with their atoms in the 37-atom layout (`residues.ATOM_TYPES`).
+
+    `aatype` is 0..20, with 20 unknown, and positions are in Å. `residue_index` has the residue numbers of PDB files,
+    and `chain_index` counts chains from 0. `b_factors` are pLDDT (0..100) for predictions. `cyclic_chains` has the
+    index of each chain whose last residue is bonded to its first one.
+    """
 
     aatype: Int[np.ndarray, "r"]  # 0..20, 20 unknown
     atom_positions: Float[np.ndarray, "r 37 3"]  # Angstrom
@@ -29,7 +34,10 @@ class Protein:
 
 @dataclass(frozen=True, kw_only=True)
 class Hydrogens:
-    """Hydrogen atoms of a protein, in the order of its residues; the 37-atom layout does not contain them."""
+    """Hydrogen atoms of a protein, in the order of its residues; the 37-atom layout does not contain them.
+
+    `residue` is the index of each atom's residue in the protein's arrays.
+    """
 
     residue: Int[np.ndarray, "h"]  # index into the protein's arrays
     names: tuple[str, ...]  # PDB names, such as "HA", "HB2", "HD11"

@@ -1,5 +1,6 @@
 """Parse options with residues of a target, sliding windows, and depths of its alignment.
 
+`Replacement` is the residue type that replaces residues in masked columns of an alignment.
 This module only has fast imports.
 """
 
@@ -55,8 +56,9 @@ def fragment_numbers(text: str) -> tuple[int, ...]:
 
 
 def read_window(text: str) -> tuple[int, int]:
-    """Parse the size and step of a window in residues, such as 10:5; without a step, windows do not overlap.
+    """Parse the size and step of a window in residues, such as 10:5; without a step, it is the size.
 
+    The step is at most the size, so windows leave no residue out.
     Raise `ValueError` for other text.
     """
     parts = re.fullmatch(r"([0-9]{1,6})(?::([0-9]{1,6}))?", text)
@@ -69,7 +71,10 @@ def read_window(text: str) -> tuple[int, int]:
 
 
 def read_depth(text: str) -> tuple[int, int]:
-    """Parse a number of rows and of extra rows, such as 16:32; raise `ValueError` for other text."""
+    """Parse the numbers of MSA rows and of extra MSA rows, both at least 1, such as 16:32.
+
+    Raise `ValueError` for other text.
+    """
     parts = re.fullmatch(r"([0-9]{1,6}):([0-9]{1,6})", text)
     rows, extra = (0, 0) if parts is None else (int(parts[1]), int(parts[2]))
     if not (rows and extra):

@@ -1,6 +1,13 @@
 """Residue types, atom names, and the tables that relate them.
 
 Orders and names are AlphaFold's, so that its parameters and features can be used unchanged. All arrays are read-only.
+
+Residue types are indices: 0..19 for `RESTYPES`, then `UNKNOWN`, `GAP` and, in sampled MSAs, `MASKED`. Tables have a row
+for each of types 0..20. `THREE_LETTER` are their names, and `AMBIGUOUS_LETTERS` are letters other than the twenty.
+The 37-atom layout has a slot for each of `ATOM_TYPES`; `ATOM14_NAMES` has the atoms of each type in the 14-atom layout.
+Masks are 1 where a residue type has the atom or the chi angle; `CHI_PI_PERIODIC` is 1 for angles that are symmetric
+under 180 degrees, and `CHI_ATOM_INDICES` has the four atoms of each chi angle in the 37-atom layout.
+`RIGID_GROUP_DEFAULT_FRAME` has the 4 x 4 transform of each rigid group relative to its parent, with torsions of 0.
 """
 
 from typing import Final
@@ -110,7 +117,7 @@ def _default_frames() -> np.ndarray:
     ATOM14_RIGID_GROUP_POSITIONS,  # Å, in the frame of the atom's rigid group
 ) = _atom_layouts()
 
-# Indices into ATOM_TYPES, or 0 if the residue lacks the angle.
+# The atoms are indices into ATOM_TYPES, or 0 if the residue lacks the angle.
 CHI_ANGLES_MASK, CHI_PI_PERIODIC, CHI_ATOM_INDICES = _chi_angles()
 
 # Frames are 0 for angles that a residue lacks; groups 0 and 1 are the identity.

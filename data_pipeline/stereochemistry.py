@@ -1,7 +1,9 @@
 """Standard bond lengths, bond angles and atom radii for checks of the geometry of structures.
 
 Bonds and angles within residues are from Engh & Huber (Acta Cryst. A47, 1991; Int. Tables for Crystallography F, 2001),
-van der Waals radii from Bondi (J. Phys. Chem. 68, 1964); AlphaFold 2, Suppl. Sec. 1.9.11.
+van der Waals radii from Bondi (J. Phys. Chem. 68, 1964); AlphaFold 2, Suppl. Sec. 1.9.11. `C_N_LENGTH` (Å) and the
+cosines `CA_C_N_COSINE` and `C_N_CA_COSINE` are for the peptide bond between residues. `VAN_DER_WAALS_RADIUS` (Å) is in
+the order of `residues.ATOM_TYPES`.
 """
 
 from functools import cache
@@ -14,7 +16,7 @@ from data_pipeline.residues import ATOM14_NAMES, ATOM_TYPES, THREE_LETTER, UNKNO
 
 
 class MeanAndDeviation(NamedTuple):
-    """Mean and standard deviation of a length (Å) or of the cosine of an angle."""
+    """Mean and standard deviation of a length (Å), of the cosine of an angle, or of an angle in degrees."""
 
     mean: float
     deviation: float
@@ -103,11 +105,12 @@ VAL  N-CA-CB 111.5 2.2  C-CA-CB 111.4 1.9  CA-CB-CG1 110.9 1.5  CA-CB-CG2 110.9 
 def distance_bounds(
     tolerance_factor: float, overlap_tolerance: float
 ) -> tuple[Float[np.ndarray, "21 14 14"], Float[np.ndarray, "21 14 14"]]:
-    """Return the least and the greatest allowed distance (Angstrom) between any two atoms of each residue type.
+    """Return the min and the max allowed distances (Å) between any two atoms of each residue type, in atom14 order.
 
     Atoms bonded to each other or to a common third atom may deviate from the mean by `tolerance_factor` standard
-    deviations. The van der Waals spheres of other atoms may overlap by `overlap_tolerance` (Angstrom), and their
-    distance has no upper limit. Entries are 0 where the residue type lacks one of the atoms.
+    deviations. The van der Waals spheres of other atoms may overlap by `overlap_tolerance` (Å), and their max
+    distance is infinite. Entries are 0 for an atom with itself and where the residue type lacks one of the atoms. The
+    arrays are cached and read-only.
     """
     minimum, maximum = np.zeros((21, 14, 14), np.float32), np.zeros((21, 14, 14), np.float32)
     for restype, names in enumerate(ATOM14_NAMES):

@@ -18,6 +18,10 @@ class Chain:
 
     Atoms are in the 37-atom layout (`residues.ATOM_TYPES`). The alternative position with the highest occupancy is
     used; MSE is read as MET (selenium as SD), and arginine's NH1 is the nitrogen closer to CD.
+
+    `name` is the author's chain ID, and `residue_names` are the three-letter names in the file. `residue_numbers` and
+    `insertion_codes` are the author's; unobserved residues have their position in the sequence. `is_cyclic` is whether
+    the last residue is bonded to the first.
     """
 
     name: str  # the author's chain id ("A"), as in template databases and AlphaFold
@@ -35,7 +39,11 @@ class Chain:
 
 @dataclass(frozen=True, kw_only=True)
 class Structure:
-    """Protein chains of the first model in a structure file."""
+    """Protein chains of the first model in a structure file.
+
+    `name` is the entry ID in lower case, or the stem of the file name. `release_date` and `resolution` (Å) are None if
+    unknown, and `method` is the experimental method in lower case. `skipped` has the reason for each chain left out.
+    """
 
     name: str  # entry id in lower case ("1abc"), else the stem of the file name
     release_date: date | None  # first revision; None: unknown
@@ -46,9 +54,9 @@ class Structure:
 
 
 def protein_from_chains(chains: Sequence[Chain]) -> Protein:
-    """Join chains into one protein, with the chain names A, B and so on.
+    """Join chains into one protein, whose chain indices follow their order; the names of the chains are lost.
 
-    A chain keeps the author's residue numbers if they increase; otherwise its residues are numbered from 1.
+    A chain keeps the author's residue numbers if each is larger than the one before; otherwise they count from 1.
     """
     numbers = [
         chain.residue_numbers if (np.diff(chain.residue_numbers) > 0).all() else np.arange(1, len(chain.aatype) + 1)
@@ -66,7 +74,10 @@ def protein_from_chains(chains: Sequence[Chain]) -> Protein:
 
 
 def chains_of_protein(protein: Protein, names: Sequence[str] = ()) -> tuple[Chain, ...]:
-    """Return the chains of a protein, named by `names` in the order of its `chain_index`, or A, B and so on."""
+    """Return the chains of a protein, named by `names` in the order of its `chain_index`, or A, B and so on.
+
+    Residues without atoms count as unobserved, and insertion codes are blank.
+    """
     names = names or default_chain_ids(int(protein.chain_index.max()) + 1)
     chains = []
     for index, name in enumerate(names):
