@@ -1,7 +1,8 @@
 """Adapter files: changes of one model's parameters by fine-tuning, with a card that describes the training.
 
 An adapter is a safetensors file. It has the two matrices of each weight that LoRA changes, or new values of whole
-parameters, such as the parameters of the heads. It fits only the parameters that it was trained on.
+parameters, such as the parameters of the heads. It fits only the parameters that it was trained on. `FORMAT` and
+`VERSION` identify the kind of file in its metadata. `Kind` is whether it changes weights by LoRA, or the heads.
 """
 
 import json
@@ -48,7 +49,7 @@ class AdapterCard:
 
     @classmethod
     def from_json(cls, text: str) -> "AdapterCard":
-        """Read a card. Raise ValueError, KeyError, TypeError or `ConfigError` if it is damaged."""
+        """Read a card from JSON text. Raise ValueError, KeyError, TypeError or `ConfigError` if it is damaged."""
         values = parse_json(text)
         low_rank = values["low_rank"]
         return cls(
@@ -63,7 +64,7 @@ class AdapterCard:
 
 @dataclass(frozen=True, kw_only=True)
 class Adapter:
-    """An adapter read from a file."""
+    """An adapter read from a file; `sha256` is the digest of its tensors."""
 
     path: Path
     card: AdapterCard
@@ -71,7 +72,10 @@ class Adapter:
     sha256: str  # of its tensors
 
     def changed(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the new values of the parameters that the adapter changes; `state` has all original parameters."""
+        """Return the new values of the parameters that the adapter changes, by name, with a weight of 1.
+
+        `state` has all original parameters, and is not changed. Raise `InputError` if they do not fit.
+        """
         try:
             return changed_parameters(state, self.tensors, self.card.low_rank)
         except (KeyError, RuntimeError) as error:
@@ -90,7 +94,10 @@ class WeightedAdapter:
 
 
 def parse_adapters(words: Sequence[str]) -> tuple[WeightedAdapter, ...]:
-    """Parse command-line arguments of the form FILE or FILE=WEIGHT, or several of these separated by commas."""
+    """Parse command-line arguments of the form FILE or FILE=WEIGHT, or several of these separated by commas.
+
+    The default weight is 1. Raise `InputError` for a weight that is not a number from -1000 to 1000.
+    """
     adapters = []
     for word in filter(None, (part.strip() for argument in words for part in argument.split(","))):
         name, equals, text = word.rpartition("=")
@@ -132,8 +139,8 @@ def changed_parameters(
 ) -> dict[str, Tensor]:
     """Return the new values of the parameters that an adapter changes, by names in the state dict.
 
-    `low_rank` has the settings of LoRA; without it `tensors` are the new values. Raise KeyError or RuntimeError if they
-    do not fit the parameters.
+    `state` has all original parameters, and `tensors` are the adapter's. `low_rank` has the settings of LoRA; without
+    it `tensors` are the new values. Raise KeyError or RuntimeError if they do not fit the parameters.
     """
     if low_rank is None:
         for name, tensor in tensors.items():
@@ -156,7 +163,7 @@ def changed_parameters(
 def with_adapters(
     state: Mapping[str, Tensor], adapters: Sequence[WeightedAdapter], source: Path
 ) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Return parameters with adapters added, and a note on each adapter for the output files.
+    """Read adapters, and return parameters with them added, and a note on each adapter for the output files.
 
     `state` has the parameters of the file `source`. The changes of each adapter are multiplied by its weight and
     summed. Raise `InputError` if an adapter was trained on other parameters.

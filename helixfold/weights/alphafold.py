@@ -1,4 +1,7 @@
-"""Conversion between our state dict and the arrays of DeepMind's parameter files, `params_model_*.npz`."""
+"""Conversion between our state dict and the arrays of DeepMind's parameter files, `params_model_*.npz`.
+
+`SCOPE` is the first part of the names of DeepMind's arrays.
+"""
 
 from collections.abc import Mapping
 
@@ -38,6 +41,9 @@ def to_state_dict(arrays: Mapping[str, np.ndarray], config: ModelConfig) -> dict
 
 
 def from_state_dict(state: Mapping[str, Tensor], config: ModelConfig) -> dict[str, np.ndarray]:
-    """Convert our state dict to DeepMind's arrays, the exact inverse of `to_state_dict`."""
+    """Convert our state dict to DeepMind's float32 arrays, sorted by name, the exact inverse of `to_state_dict`.
+
+    Raise `InputError` if names are missing or unknown.
+    """
     arrays = to_theirs(rows(config), {name: tensor.detach().cpu() for name, tensor in state.items()})
     return {name: arrays[name].float().numpy() for name in sorted(arrays)}

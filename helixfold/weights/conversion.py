@@ -1,4 +1,8 @@
-"""Convert parameters between our state dict and the arrays of other programs, exactly and in both directions."""
+"""Convert parameters between our state dict and the arrays of other programs, exactly and in both directions.
+
+`Shapes` are shapes of arrays by name. `LISTED` is the number of names of each kind that an error lists. `IDENTITY`
+keeps the axes, and `TRANSPOSE` is for the matrix of a linear map: theirs is [in, out], ours [out, in].
+"""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,9 +22,9 @@ LISTED = 5
 
 @dataclass(frozen=True)
 class Axes:
-    """Axis order of one array in another program and in ours, in einops notation.
+    """Axis order of one array in another program (`theirs`) and in ours, in einops notation.
 
-    `sizes` has the sizes of axes that einops cannot infer.
+    `sizes` has the sizes of axes that einops cannot infer when it converts ours to theirs.
     """
 
     theirs: str
@@ -28,11 +32,11 @@ class Axes:
     sizes: tuple[tuple[str, int], ...] = ()
 
     def to_ours(self, array: Tensor) -> Tensor:
-        """Rearrange the other program's array to our axis order."""
+        """Return the other program's array in our axis order."""
         return rearrange(array, f"{self.theirs} -> {self.ours}")
 
     def to_theirs(self, tensor: Tensor) -> Tensor:
-        """Rearrange our tensor to the other program's axis order."""
+        """Return our tensor in the other program's axis order."""
         return rearrange(tensor, f"{self.ours} -> {self.theirs}", **dict(self.sizes))
 
 
@@ -41,12 +45,12 @@ TRANSPOSE = Axes("i o", "o i")
 
 
 def to_heads(heads: int) -> Axes:
-    """Return the axes of a projection to heads: theirs [c, h, d], ours [h d, c]."""
+    """Return the axes of the weight of a projection from c channels to heads: theirs [c, h, d], ours [h d, c]."""
     return Axes("c h d", "(h d) c", (("h", heads),))
 
 
 def from_heads(heads: int) -> Axes:
-    """Return the axes of a projection from heads (or from the two factors of an outer product).
+    """Return the axes of the weight of a projection from heads (or from the two factors of an outer product).
 
     Theirs is [h, d, c], ours [c, h d].
     """
@@ -90,7 +94,7 @@ class ParameterMapping:
         return moved if self.stacked else [array[0] for array in moved]
 
     def their_shape(self, ours: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of each array in `theirs`, from the shape of each tensor in `ours`."""
+        """Return the shape that every array in `theirs` has, from the shape that every tensor in `ours` has."""
         joined = (self.parts * ours[0], *ours[1:])
         blank = torch.empty(()).expand(joined)  # one element, however large the shape
         part = tuple(self.axes.to_theirs(blank.chunk(len(self.theirs))[0]).shape)
@@ -100,9 +104,9 @@ class ParameterMapping:
 def to_ours(
     rows: Collection[ParameterMapping], arrays: Mapping[str, Tensor] | Mapping[str, np.ndarray]
 ) -> dict[str, Tensor]:
-    """Convert the arrays of another program to our state dict, looking up each array once.
+    """Convert the arrays of another program, by name, to our state dict, looking up each array once.
 
-    Raise `InputError` if names are missing or unknown.
+    `rows` has the mapping of each array. Raise `InputError` if names are missing or unknown.
     """
     require_names((name for row in rows for name in row.theirs), arrays)
     return {
@@ -125,7 +129,10 @@ def to_theirs(rows: Collection[ParameterMapping], state: Mapping[str, Tensor]) -
 
 
 def their_shapes(rows: Collection[ParameterMapping], ours: Shapes) -> dict[str, tuple[int, ...]]:
-    """Return the names and shapes of another program's arrays from ours, without allocating them."""
+    """Return the shapes of another program's arrays by name, from the shapes of ours, without allocating them.
+
+    Raise `InputError` if names are missing or unknown.
+    """
     require_names((name for row in rows for name in row.ours), ours)
     return {name: row.their_shape(ours[row.ours[0]]) for row in rows for name in row.theirs}
 
@@ -136,14 +143,17 @@ def shapes_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
 
 
 def require_names(expected: Iterable[str], actual: Iterable[str]) -> None:
-    """Raise `InputError` if names are missing or unknown."""
+    """Raise `InputError` unless `actual` has the same names as `expected`; the message lists the first ones."""
     problem = differences(dict.fromkeys(expected, ()), dict.fromkeys(actual, ()))
     if problem:
         raise InputError(f"the parameters do not fit: {problem}")
 
 
 def differences(expected: Shapes, actual: Shapes) -> str:
-    """Describe which arrays are missing, unknown or have another shape; return "" if all are equal."""
+    """Return text that lists which arrays are missing, unknown or have another shape; "" if all are equal.
+
+    Only names and shapes are compared, and only the first names of each kind are listed.
+    """
     missing, unknown = expected.keys() - actual.keys(), actual.keys() - expected.keys()
     misshapen = [
         f"{name} {list(actual[name])} instead of {list(shape)}"

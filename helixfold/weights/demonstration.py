@@ -1,4 +1,8 @@
-"""The demonstration model in the package: its file, its measured accuracy, and the note on its results."""
+"""The demonstration model in the package: its file, its measured accuracy, and the note on its results.
+
+`NAME` is the name of its preset, `WEIGHTS` its parameter file, `FACTS` the file with its accuracy, both in `DIRECTORY`.
+`MARK` is the first word of the note.
+"""
 
 import json
 from functools import cache
@@ -16,7 +20,7 @@ MARK = "DEMONSTRATION"  # first word of its note
 
 @cache
 def facts() -> dict[str, Any]:
-    """Read the measured accuracy and training data of the model; its model card explains them."""
+    """Return the measured accuracy and the training data of the model, from the file `FACTS`; cached."""
     return dict(json.loads(FACTS.read_text(encoding="utf-8")))
 
 
@@ -53,12 +57,15 @@ def _interval(score: dict[str, float]) -> str:
 
 
 def is_packaged(path: Path) -> bool:
-    """Return whether a file has the packaged parameters, whatever its name."""
+    """Return whether the tensors in a file have the checksum of the packaged ones, whatever its name."""
     return file_format(path) == "safetensors" and read_header(path).sha256 == read_header(WEIGHTS).sha256
 
 
 def ancestor(path: Path) -> str | None:
-    """Return the name of the packaged model if a file has its parameters or ones trained from them, else None."""
+    """Return the name of the packaged model if a file has its parameters, or parameters trained from them; else None.
+
+    Only files in helixfold's format record this.
+    """
     if file_format(path) != "safetensors":
         return None
     return NAME if is_packaged(path) else read_header(path).descends_from

@@ -4,6 +4,10 @@ The main archive (5.3 GB) has the monomer models of the first release (July 2021
 AlphaFold-Multimer. The first two releases of AlphaFold-Multimer have archives of their own. All are tar files. Only the
 requested members (373 MB each) are fetched if the server supports range requests, as DeepMind's does. An interrupted
 download is resumed. Parameters: (c) DeepMind, CC BY 4.0.
+
+`ARCHIVE_URL` is the address of the main archive, and `EARLIER_ARCHIVES` are others by the ending of the model's name.
+`PUBLISHED_SHA256` has the checksums of parameter files by name. `MAX_MEMBERS` and `MAX_MEMBER_BYTES` are limits of an
+archive.
 """
 
 import itertools
@@ -56,11 +60,13 @@ def download_parameters(
     retry: RetryPolicy = DEFAULT_RETRY,
     progress: bool = True,
 ) -> list[Path]:
-    """Download the parameters of presets unless they are in the cache directory, and return the paths of all.
+    """Download the parameters of presets unless `directory` has them, and return the path of each.
 
-    Each file is checked against its checksum in `sha256` (by file name) or the checksum recorded at its first download,
-    and array by array against the preset. `url` is the address of another archive with all these models. Raise
-    `DownloadError` if a file cannot be fetched.
+    The default directory is `parameters_directory`. Each file is checked against its checksum in `sha256` (by file
+    name) or the checksum recorded at its first download; a file with another checksum is downloaded again. A new file
+    is also checked array by array against the preset. `url` is the address of another archive with all these models.
+    `progress` shows a progress bar. Raise `DownloadError` if a file cannot be fetched, and `InputError` if it does not
+    fit.
     """
     if url is not None:
         require_address(url)
@@ -89,7 +95,7 @@ def download_parameters(
 
 
 def archive_of(name: str) -> str:
-    """Return the address of the archive that has a model's published parameters."""
+    """Return the address of the archive that has the published parameters of the preset `name`."""
     return next((url for end, url in EARLIER_ARCHIVES.items() if name.endswith(end)), ARCHIVE_URL)
 
 

@@ -1,4 +1,8 @@
-"""Inspect, convert, merge and download parameter files: the commands `helixfold weights`."""
+"""Inspect, convert, merge and download parameter files: the commands `helixfold weights`.
+
+`WRITABLE_SUFFIXES` are the suffixes of files that can be written. `UNPUBLISHED` is text for a downloaded file without a
+published checksum.
+"""
 
 import math
 import re
@@ -25,18 +29,18 @@ from helixfold.weights.openfold import write_pt
 WRITABLE_SUFFIXES = (".npz", ".pt", ".safetensors")
 # Printed instead of a published checksum.
 UNPUBLISHED = "no published checksum; every array was checked, and the checksum was recorded in sha256.json"
-_FORMATS = {"npz": "DeepMind's .npz", "pt": "OpenFold's .pt", "safetensors": "helixfold's .safetensors"}
-_BLOCK = re.compile(r"(?<=\.blocks\.)\d+(?=\.)")
+_FORMAT_NAMES = {"npz": "DeepMind's .npz", "pt": "OpenFold's .pt", "safetensors": "helixfold's .safetensors"}
+_BLOCK_INDEX = re.compile(r"(?<=\.blocks\.)\d+(?=\.)")
 
 
 def inspect(path: Path, *, arrays: bool = False) -> None:
-    """Print the format, size and provenance of a parameter file, and the presets that it fits.
+    """Print the format, number of parameters and provenance of a parameter file, and the presets that it fits.
 
-    With `arrays`, also list the arrays; the blocks of a stack share a line.
+    With `arrays`, also list the names and shapes of the arrays; the blocks of a stack share a line.
     """
     form, shapes = read_shapes(path)
     fitting = matching_presets(shapes, form)
-    print(f"format: {_FORMATS[form]}")
+    print(f"format: {_FORMAT_NAMES[form]}")
     print(f"parameters: {sum(math.prod(shape) for shape in shapes.values()):,}, in {len(shapes):,} arrays")
     print(f"fits presets: {', '.join(fitting) if fitting else 'none'}")
     print(f"provenance: {_provenance(path)}")
@@ -44,7 +48,7 @@ def inspect(path: Path, *, arrays: bool = False) -> None:
         print("(--arrays lists the arrays)")
         return
     print("arrays:")
-    lines = Counter((_BLOCK.sub("*", name), shape) for name, shape in shapes.items())
+    lines = Counter((_BLOCK_INDEX.sub("*", name), shape) for name, shape in shapes.items())
     for (name, shape), count in sorted(lines.items()):
         print(f"  {name} {list(shape)}{f' x {count}' if count > 1 else ''}")
 
@@ -71,7 +75,7 @@ def convert(
 
     `preset` is the name of the model. It is not needed if the file has it, as files of `helixfold train` have, or if
     the file's name contains it. In "bfloat16", which only .safetensors supports, numbers have eight bits of precision
-    and the file has half the size.
+    and the file has half the size. A summary is printed. Raise `InputError` if `target` exists, unless `overwrite`.
     """
     if dtype != "float32" and target.suffix.lower() in (".npz", ".pt"):
         raise InputError(f"{target}: only .safetensors can be written in {dtype}; leave --dtype out")
@@ -91,9 +95,10 @@ def merge(
     *,
     overwrite: bool = False,
 ) -> None:
-    """Add adapters to the parameters of a file, and write the result in the format of `target`'s suffix.
+    """Add adapters to the parameters of the file `source`, and write the result in the format of `target`'s suffix.
 
-    `preset` is as for `convert`. Raise `InputError` if an adapter was trained on other parameters.
+    `preset` and `overwrite` are as for `convert`. The notes on the adapters and a summary are printed. Raise
+    `InputError` if an adapter was trained on other parameters.
     """
     if not adapters:
         raise InputError("no adapters to add; pass them with --adapter FILE")
@@ -148,9 +153,9 @@ def _write(
 
 
 def preset_of_file(path: Path, name: str | None) -> presets.Preset:
-    """Return the preset of a parameter file: by `name`, or by the file's metadata, name or shapes.
+    """Return the preset called `name`, or if this is None, the preset by the file's metadata, its name or its shapes.
 
-    Raise `InputError` if none of these determines it.
+    A note is printed if the shapes determine it. Raise `InputError` if none of these does.
     """
     settings = trained_preset(path) if name is None else None
     return settings or presets.preset(name or named_preset(path) or fitting_preset(path, "--model"))
@@ -158,7 +163,10 @@ def preset_of_file(path: Path, name: str | None) -> presets.Preset:
 
 @optional_output()
 def download(models: Sequence[str], *, directory: Path | None = None, url: str | None = None) -> None:
-    """Download DeepMind's published parameters of models, unless they exist, and print the paths."""
+    """Download DeepMind's published parameters of models, unless they exist, and print the paths and the license.
+
+    `directory` and `url` (of another archive) are as for `download_parameters`.
+    """
     for path in download_parameters(models, directory=directory, url=url):
         checksum = "checksum equal to published copies" if path.name in PUBLISHED_SHA256 else UNPUBLISHED
         print_summary(f"{path} ({checksum})")

@@ -1,4 +1,8 @@
-"""Load models for prediction by name, from a file or directory of weights."""
+"""Load models for prediction by name, from a file or directory of weights.
+
+`DEFAULTS` are the models of each method that are used if neither an option nor a configuration file names others.
+`UNTRAINED_PRESETS` have random parameters if no weights are passed. `SUFFIXES` are of parameter files in a directory.
+"""
 
 import hashlib
 import json
@@ -37,7 +41,10 @@ SUFFIXES = (".npz", ".safetensors", ".pt")
 
 @dataclass(frozen=True, kw_only=True)
 class ReadyModel:
-    """Network with its parameters, and the notes that its results must have."""
+    """Network with its parameters, and the notes that its results must have.
+
+    `digest` is the SHA-256 of the parameters and the preset, whatever file they are from.
+    """
 
     preset: Preset
     network: AlphaFold
@@ -64,7 +71,7 @@ def find_models(
     Without names, the metadata or name of a file determines the model. From a directory, all models of the method are
     loaded, or all other models if it has none of these. Without `weights`, models come from the directory of `helixfold
     weights download`. If it is empty and no names are passed, the demonstration model is loaded. The models `tiny` and
-    `tiny_multimer` have random parameters.
+    `tiny_multimer` have random parameters from `seed`, unless they have a file.
 
     A configuration file may name other default models. It may forbid the demonstration model and random parameters,
     except in benchmarks (`is_measured`). The changes of `adapters` are added to the parameters of every model. Raise
@@ -81,7 +88,8 @@ def find_parameters(
 ) -> list[tuple[Preset, Path | None]]:
     """Return the models that `find_models` loads, each with its parameter file, or None for random parameters.
 
-    Only the models in `UNTRAINED_PRESETS` have random parameters, and only if no file has their parameters. In
+    Parameters are not loaded. Only the models in `UNTRAINED_PRESETS` have random parameters, and only without `weights`
+    and if the directory of `helixfold weights download` does not have them. In
     benchmarks (`is_measured`), a configuration file cannot forbid these, nor the demonstration model. Raise
     `InputError` as `find_models`.
     """
@@ -157,7 +165,10 @@ def _require_permission(reason: str) -> None:
 
 
 def trained_preset(weights: Path) -> Preset | None:
-    """Return the preset in the metadata of a parameter file; None if the file has none."""
+    """Return the preset in the metadata of a parameter file; None if it has none, or is a directory or missing.
+
+    Raise `InputError` if the metadata does not describe a model.
+    """
     if not os.path.isfile(weights) or file_format(weights) != "safetensors":
         return None
     header = read_header(weights)
@@ -238,7 +249,7 @@ def _in_directory(directory: Path | None, name: str) -> Path | None:
 
 
 def fitting_preset(path: Path, option: str) -> str:
-    """Return the preset that the arrays of a file fit, and print a note.
+    """Return the name of the only preset that the arrays of a file fit, and print a note with it.
 
     Raise `InputError` if none fits, or if several do; the message then names `option`, which selects one.
     """
@@ -254,6 +265,9 @@ def fitting_preset(path: Path, option: str) -> str:
 
 
 def named_preset(path: Path) -> str | None:
-    """Return the preset in the name of a parameter file, such as `params_model_1_ptm.npz`, or None."""
+    """Return the name of the preset in the name of a parameter file, such as `params_model_1_ptm.npz`, or None.
+
+    The file is not read.
+    """
     name = path.name.removesuffix(path.suffix).removeprefix("params_")
     return name if name in PRESETS else None

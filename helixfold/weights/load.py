@@ -1,4 +1,4 @@
-"""Load parameters from files in DeepMind's, OpenFold's and helixfold's formats."""
+"""Load parameters from files in DeepMind's (npz), OpenFold's (pt) and helixfold's (safetensors) formats."""
 
 import os
 import zipfile
@@ -24,7 +24,7 @@ from helixfold.weights.npz import open_npz
 from helixfold.weights.openfold import read_pt
 
 Format = Literal["npz", "pt", "safetensors"]
-_SUFFIXES: dict[str, Format] = {
+_FORMAT_OF_SUFFIX: dict[str, Format] = {
     ".npz": "npz",
     ".pt": "pt",
     ".pth": "pt",
@@ -33,7 +33,7 @@ _SUFFIXES: dict[str, Format] = {
 }
 # Settings that affect the training or input of a model, but not the meaning of its parameters.
 _FREE_SETTINGS = ("dropout", "msa_dropout", "pair_dropout", "max_templates")
-_ROWS: dict[Format, Callable[[ModelConfig], tuple[ParameterMapping, ...]]] = {
+_MAPPINGS_OF_FORMAT: dict[Format, Callable[[ModelConfig], tuple[ParameterMapping, ...]]] = {
     "npz": alphafold.rows,
     "pt": openfold.rows,
 }
@@ -80,9 +80,12 @@ def read_shapes(path: str | os.PathLike[str]) -> tuple[Format, Shapes]:
 
 
 def file_format(path: Path) -> Format:
-    """Return the format of a parameter file, from its suffix or its content."""
+    """Return the format of a parameter file, from its suffix, or from its content if the suffix is unknown.
+
+    Raise `InputError` if it is not a parameter file.
+    """
     require_file(path)
-    form = _SUFFIXES.get(path.suffix.lower())
+    form = _FORMAT_OF_SUFFIX.get(path.suffix.lower())
     if form is not None:
         return form
     with damage_as_input_error(path), path.open("rb") as file:
@@ -92,7 +95,7 @@ def file_format(path: Path) -> Format:
         if start[:4] == b"PK\x03\x04":
             with zipfile.ZipFile(file) as archive:
                 return "npz" if all(name.endswith(".npy") for name in archive.namelist()) else "pt"
-    raise InputError.at(path, f"is not a parameter file; expected one of {', '.join(_SUFFIXES)}")
+    raise InputError.at(path, f"is not a parameter file; expected one of {', '.join(_FORMAT_OF_SUFFIX)}")
 
 
 @cache
@@ -104,7 +107,7 @@ def model_shapes(config: ModelConfig) -> Shapes:
 
 @cache
 def file_shapes(config: ModelConfig, form: Format) -> Shapes:
-    """Return the shapes of a model's parameters in a file format, by name."""
+    """Return the shapes of a model's parameters in a file format, by the names that they have in such files."""
     return _in_file(model_shapes(config), config, form)
 
 
@@ -123,11 +126,11 @@ def _preset_shapes(config: ModelConfig, form: Format) -> Shapes:
 
 
 def _in_file(shapes: Shapes, config: ModelConfig, form: Format) -> Shapes:
-    return their_shapes(_ROWS[form](config), shapes) if form in _ROWS else shapes
+    return their_shapes(_MAPPINGS_OF_FORMAT[form](config), shapes) if form in _MAPPINGS_OF_FORMAT else shapes
 
 
 def matching_presets(shapes: Shapes, form: Format) -> tuple[str, ...]:
-    """Return the presets whose models have exactly these names and shapes."""
+    """Return the names of the presets whose models have exactly these names and shapes of arrays in a file format."""
     return tuple(name for name, preset in PRESETS.items() if _preset_shapes(preset().model, form) == shapes)
 
 
@@ -136,7 +139,8 @@ def require_shapes(
 ) -> None:
     """Raise `InputError` with the differences and the matching presets if names or shapes differ from the model's.
 
-    `model_state` has the shapes of the model's state dict if the caller has them.
+    `shapes` are of the arrays in the file `path`, and `config` are the settings of the model. `model_state` has the
+    shapes of the model's state dict if the caller has them.
     """
     expected = file_shapes(config, form) if model_state is None else _in_file(model_state, config, form)
     problem = differences(expected, shapes)

@@ -1,7 +1,8 @@
 """Low-rank adaptation (LoRA): effective weights from the original weight and two small matrices.
 
 LoRA: Hu et al. 2021, arXiv 2106.09685. Rank-stabilised scale: Kalajdzievski 2023, arXiv 2312.03732. DoRA: Liu et al.
-2024, arXiv 2402.09353.
+2024, arXiv 2402.09353. `LORA_A`, `LORA_B` and `MAGNITUDE` are the last parts of the names of the tensors of an adapted
+weight. `ATTENTION` is the pattern of the default linear maps, and `MAX_RANK` the max rank.
 """
 
 import math
@@ -62,7 +63,7 @@ class LowRankConfig(Config):
 
 
 def is_map(name: str, shape: tuple[int, ...]) -> bool:
-    """Return whether a parameter is the weight of a linear map."""
+    """Return whether a parameter is the weight of a linear map: its name ends in .weight, and it has two axes."""
     return name.endswith(".weight") and len(shape) == 2
 
 
@@ -86,5 +87,5 @@ def effective_weight(
 
 
 def row_lengths(weight: Float[Tensor, "o i"]) -> Float[Tensor, " o"]:
-    """Return the length of each row of a weight, the initial magnitudes of DoRA."""
+    """Return the Euclidean length of each row of a weight, the initial magnitudes of DoRA."""
     return torch.linalg.vector_norm(weight, dim=1)

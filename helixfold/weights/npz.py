@@ -1,4 +1,7 @@
-"""Read and write `.npz` files of floating-point arrays, without pickle and with checked headers."""
+"""Read and write `.npz` files of floating-point arrays, without pickle and with checked headers.
+
+`LIMITS`, `MAX_AXES` and `MAX_HEADER_BYTES` are limits of a parameter file, an array and its header.
+"""
 
 import math
 import os
@@ -24,12 +27,15 @@ _HEADER = re.compile(
     r"\{\s*'descr':\s*'(?P<descr>[^']{1,16})',\s*'fortran_order':\s*(?:True|False),"
     r"\s*'shape':\s*\((?P<shape>[\d,\s]*)\),?\s*\}\s*"
 )
-_FLOAT = re.compile(r"[<>=|]?f[248]")
+_FLOAT_TYPE = re.compile(r"[<>=|]?f[248]")
 
 
 @contextmanager
 def open_npz(path: str | os.PathLike[str], limits: ArchiveLimits = LIMITS) -> Iterator["NpzArrays"]:
-    """Open an `.npz` file. Raise `InputError` if it is not an intact archive of finite floating-point arrays."""
+    """Open an `.npz` file and check the headers of its arrays.
+
+    Raise `InputError` if it is not an intact archive of floating-point arrays, also when an array is looked up later.
+    """
     with open_archive(Path(path), limits) as archive:
         yield NpzArrays(Path(path), archive)
 
@@ -37,7 +43,8 @@ def open_npz(path: str | os.PathLike[str], limits: ArchiveLimits = LIMITS) -> It
 class NpzArrays(Mapping[str, np.ndarray]):
     """Arrays of an open `.npz` file. An array is read when it is looked up; `shapes` are read from the headers.
 
-    Arrays are converted to float32 in C order and native byte order.
+    Arrays are converted to float32 in C order and native byte order. Looking up an array with infinite or NaN values
+    raises `InputError`; see `values_of` for such arrays.
     """
 
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
@@ -58,7 +65,7 @@ class NpzArrays(Mapping[str, np.ndarray]):
         return values
 
     def values_of(self, name: str) -> np.ndarray:
-        """Return an array whose values may be infinite or NaN."""
+        """Return an array as float32; values may be infinite or NaN, and too large ones become infinite."""
         with damage_as_input_error(self.path), self._archive.open(self._members[name]) as stream:
             values = np.lib.format.read_array(stream, allow_pickle=False)
         with np.errstate(over="ignore"):  # numbers that are too large become infinite
@@ -82,7 +89,7 @@ class NpzArrays(Mapping[str, np.ndarray]):
             header = _HEADER.fullmatch(stream.read(length).decode("latin1"))
         if header is None:
             raise InputError.at(self.path, f"'{name}' is not a plain array of numbers")
-        if not _FLOAT.fullmatch(header["descr"]):
+        if not _FLOAT_TYPE.fullmatch(header["descr"]):
             kind = "Python objects, which are never read" if "O" in header["descr"] else printable(header["descr"])
             raise InputError.at(self.path, f"'{name}' holds {kind}; parameters are floating-point numbers")
         shape = tuple(int(size) for size in header["shape"].replace(",", " ").split())
@@ -96,6 +103,6 @@ class NpzArrays(Mapping[str, np.ndarray]):
 
 
 def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays with `numpy.savez`, atomically."""
+    """Write arrays by name as an uncompressed `.npz`, atomically."""
     with atomic_write(Path(path)) as temporary, temporary.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]

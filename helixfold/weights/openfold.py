@@ -1,4 +1,7 @@
-"""Conversion between our state dict and OpenFold's checkpoints (`.pt`)."""
+"""Conversion between our state dict and OpenFold's checkpoints (`.pt`).
+
+`LIMITS` are limits of a checkpoint's archive, and `MAX_NAMES_BYTES` limits its pickled names.
+"""
 
 import os
 import pickle
@@ -24,7 +27,7 @@ LIMITS = ArchiveLimits(members=100_000, unpacked_bytes=32 * 2**30, compressed=Fa
 # Maximum bytes of pickled names, which are slow to read; a training checkpoint has two million.
 MAX_NAMES_BYTES = 2**23
 # Prefixes that DeepSpeed's and Lightning's wrappers add.
-_WRAPPERS = re.compile(r"^(?:module\.|model\.)+")
+_WRAPPER_PREFIXES = re.compile(r"^(?:module\.|model\.)+")
 # Names of modules in OpenFold 1 and their current names.
 _OLD_NAMES = (
     (re.compile(r"^template_angle_embedder\."), "template_embedder.template_single_embedder."),
@@ -39,9 +42,9 @@ _OLD_NAMES = (
     ),
     (re.compile(r"\.ipa\.(linear_q_points|linear_kv_points)\.(weight|bias)$"), r".ipa.\1.linear.\2"),
 )
-_RESTRAINTS = "xl_embedder.linear.weight"  # only AlphaLink has it
+_RESTRAINT_WEIGHT = "xl_embedder.linear.weight"  # only AlphaLink has it
 # Errors that torch.load raises on damaged or hostile files.
-_DAMAGE = (
+_DAMAGE_ERRORS = (
     pickle.UnpicklingError,
     RuntimeError,
     ValueError,
@@ -81,15 +84,16 @@ def to_state_dict(tensors: Mapping[str, Tensor], config: ModelConfig) -> dict[st
 
 
 def from_state_dict(state: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
-    """Convert our state dict to OpenFold's, the exact inverse of `to_state_dict`."""
+    """Convert our state dict to OpenFold's, the exact inverse of `to_state_dict`. Raise `InputError` as there."""
     return to_theirs(rows(config), {name: tensor.detach().cpu() for name, tensor in state.items()})
 
 
 def read_pt(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """Read the model's tensors from an OpenFold checkpoint, memory-mapped and under current names.
 
-    The moving average is preferred, as in OpenFold, and prefixes of wrappers are removed. Raise `InputError` if the
-    file has anything except tensors and plain containers.
+    The moving average is preferred, as in OpenFold, and prefixes of wrappers are removed. Template modules of
+    AlphaLink's checkpoints are left out. Raise `InputError` if the file is damaged or has anything except
+    floating-point tensors.
     """
     path = Path(path)
     with open_archive(path, LIMITS) as archive:
@@ -100,7 +104,7 @@ def read_pt(path: str | os.PathLike[str]) -> dict[str, Tensor]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the error below describes the problem
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except _DAMAGE as error:
+    except _DAMAGE_ERRORS as error:
         reason = printable(str(error).split("\n", 1)[0])
         raise InputError.at(
             path, f"is not a checkpoint of tensors only ({reason}); save only the model's state dict"
@@ -115,7 +119,7 @@ def read_pt(path: str | os.PathLike[str]) -> dict[str, Tensor]:
         if name in tensors:
             raise InputError.at(path, f"has '{printable(name)}' twice")
         tensors[name] = tensor
-    if _RESTRAINTS in tensors:
+    if _RESTRAINT_WEIGHT in tensors:
         # AlphaLink's checkpoints have template modules, which its networks never run.
         return {name: tensor for name, tensor in tensors.items() if not name.startswith("template_embedder.")}
     return tensors
@@ -129,7 +133,7 @@ def write_pt(path: str | os.PathLike[str], tensors: Mapping[str, Tensor]) -> Non
 
 def current_name(name: str) -> str:
     """Return the current name of a parameter from its name in OpenFold 1 or with the prefixes of wrappers."""
-    name = _WRAPPERS.sub("", name)
+    name = _WRAPPER_PREFIXES.sub("", name)
     for old, new in _OLD_NAMES:
         name = old.sub(new, name)
     return name

@@ -18,7 +18,8 @@ class ParameterNames:
     """Names of one parameter, or of the same parameter in each of `blocks` blocks.
 
     `axes` converts DeepMind's array. If one program has several arrays for one array of another, these are concatenated
-    in the order of the names here; some are in reverse order in OpenFold.
+    in the order of the names here; with `reversed_in_openfold`, ours are in reverse order in OpenFold. `blocks` None is
+    for a parameter outside of stacks.
     """
 
     ours: tuple[str, ...]
@@ -37,7 +38,7 @@ class ModulePath(NamedTuple):
     openfold: str
 
     def child(self, ours: str, alphafold: str, openfold: str) -> "ModulePath":
-        """Return the path of a submodule; an empty name means the module itself."""
+        """Return the path of a submodule with these names in the programs; "" means the module itself there."""
         return ModulePath(
             ".".join(filter(None, (self.ours, ours))),
             "/".join(filter(None, (self.alphafold, alphafold))),
@@ -45,7 +46,7 @@ class ModulePath(NamedTuple):
         )
 
     def parameter(self, ours: str, leaf: str, openfold: str, axes: Axes = IDENTITY) -> ParameterNames:
-        """Return the names of a parameter of this module."""
+        """Return the names of a parameter of this module; `leaf` is the last part of DeepMind's name."""
         return self.joined(ours, [(leaf, openfold)], axes)
 
     def joined(self, ours: str, parts: Iterable[tuple[str, str]], axes: Axes) -> ParameterNames:
@@ -60,7 +61,7 @@ class ModulePath(NamedTuple):
 
 
 def stacked(rows: Iterable[ParameterNames], blocks: int) -> Iterator[ParameterNames]:
-    """Yield the parameters of one block as parameters of a stack of blocks."""
+    """Yield the parameters of one block as parameters of a stack of `blocks` blocks."""
     return (replace(row, blocks=blocks) for row in rows)
 
 
@@ -336,7 +337,11 @@ def _multimer_point_attention(attention: ModulePath, heads: int) -> list[Paramet
 
 
 class MethodNames(NamedTuple):
-    """Names and modules in which AlphaFold 2 and AlphaFold-Multimer differ."""
+    """Names and modules in which AlphaFold 2 and AlphaFold-Multimer differ.
+
+    `relative_position` and `backbone_update` are DeepMind's names of modules; the other fields are functions that
+    return the names of a module's parameters.
+    """
 
     relative_position: str  # DeepMind's name
     backbone_update: str
@@ -344,7 +349,7 @@ class MethodNames(NamedTuple):
     point_attention: Callable[[ModulePath, int], list[ParameterNames]]
 
 
-_METHODS: dict[Method, MethodNames] = {
+_NAMES_OF_METHOD: dict[Method, MethodNames] = {
     "monomer": MethodNames("pair_activiations", "affine_update", _monomer_templates, _monomer_point_attention),
     "multimer": MethodNames(
         "~_relative_encoding/position_activations",
@@ -356,8 +361,8 @@ _METHODS: dict[Method, MethodNames] = {
 
 
 def table(config: ModelConfig) -> tuple[ParameterNames, ...]:
-    """Return the names of all parameters of a model with these settings."""
-    root, method = ModulePath("", "", ""), _METHODS[config.method]
+    """Return the names of all parameters of a model with these settings; the blocks of a stack share an entry."""
+    root, method = ModulePath("", "", ""), _NAMES_OF_METHOD[config.method]
     rows = [*_embedders(root, method), *_structure_module(root, config, method), *_heads(root, config)]
     if config.template:
         rows += method.templates(root, config.template, config.triangle_projections)

@@ -1,4 +1,7 @@
-"""Safetensors files of parameters: written atomically with a checksum that is compared on reading."""
+"""Safetensors files of parameters: written atomically with a checksum that is compared on reading.
+
+`MAX_HEADER_BYTES` limits the header of a file.
+"""
 
 import hashlib
 import json
@@ -28,10 +31,10 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 
 @contextmanager
 def open_tensors(path: Path, form: str, version: str, problem: str) -> Iterator[safe_open]:
-    """Open a safetensors file whose metadata has this format name and version.
+    """Open a safetensors file whose metadata has the format name `form` and this `version`.
 
-    Raise `InputError` if the file is missing, has another format (with the message `problem`) or version, or is
-    damaged.
+    The checksum is not compared; see `read_tensors`. Raise `InputError` if the file is missing, has another format
+    (with the message `problem`) or version, or is damaged.
     """
     require_file(path)
     try:
@@ -67,7 +70,7 @@ def damaged(path: Path, error: Exception) -> InputError:
 
 
 def sort_metadata(path: Path) -> None:
-    """Sort the metadata of a safetensors file, because the library writes them in a varying order."""
+    """Sort the metadata of a safetensors file in place, because the library writes them in a varying order."""
     with path.open("r+b") as file:
         length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(length))
@@ -78,7 +81,10 @@ def sort_metadata(path: Path) -> None:
 
 
 def digest_of(tensors: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 of the names, dtypes, shapes and values of tensors in CPU memory."""
+    """Return the SHA-256 of the names, dtypes, shapes and values of tensors, in hexadecimal, whatever their order.
+
+    They must be in CPU memory.
+    """
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name]

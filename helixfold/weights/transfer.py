@@ -2,7 +2,8 @@
 
 A network for complexes can start from the parameters of a monomer or of another release, where names and shapes match.
 A single chain without templates is then folded as by the monomer, except that the outer product mean comes first and
-the queries of point attention have no bias, as in AlphaFold-Multimer.
+the queries of point attention have no bias, as in AlphaFold-Multimer. `EXTENDED` maps weights with more inputs than in
+a monomer to the number of missing inputs. `CONVERTED` are parameters of a monomer whose values get other names.
 """
 
 import fnmatch
@@ -27,24 +28,24 @@ from helixfold.weights.checkpoint import load_checkpoint, read_header
 from helixfold.weights.load import file_shapes, load_weights, matching_presets, model_shapes, read_shapes
 
 # Settings that must be equal: otherwise tensors of equal shapes differ in meaning, or most shapes differ.
-_ALIKE = (
+_EQUAL_SETTINGS = (
     *("c_z", "c_s", "evoformer.c_m", "evoformer.msa_heads", "evoformer.pair_heads", "evoformer.c_outer"),
     *("extra_msa.c_m", "extra_msa.msa_heads", "extra_msa.pair_heads", "extra_msa.c_outer", "template.pair_heads"),
     *("structure.c", "structure.heads", "structure.c_scalar", "structure.query_points", "structure.value_points"),
 )
 # New maps whose output is added to trained activations start with zeros, so that they change nothing at first.
-_ZEROS = ("template_embedder.out.weight", "template_embedder.out.bias")
+_ZERO_PARAMETERS = ("template_embedder.out.weight", "template_embedder.out.bias")
 _MAX_LISTED = 5  # parameters in an error
-_BLOCK = re.compile(r"(?<=\.blocks\.)\d+(?=\.)")
+_BLOCK_INDEX = re.compile(r"(?<=\.blocks\.)\d+(?=\.)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class InitialWeights:
     """Initial parameters of a network by name; parameters that are not in `state` start with random values.
 
-    The other fields are names of parameters: `converted` to another layout or unit; `extended` by inputs that the file
-    does not have, with weights of 0; `new`; `reshaped`, which are new because they have another shape in the file; and
-    `unused` parameters of the file.
+    `taken` is the number of values in `state` from the file. The other fields are names of parameters: `converted` to
+    another layout or unit; `extended` by inputs that the file does not have, with weights of 0; `new`; `reshaped`,
+    which are new because they have another shape in the file; and `unused` parameters of the file.
     """
 
     state: dict[str, Tensor]
@@ -56,27 +57,28 @@ class InitialWeights:
     unused: tuple[str, ...] = ()
 
     def listing(self) -> dict[str, list[str]]:
-        """Return all names by kind: "new", "reshaped", "unused", "extended" and "converted".
+        """Return all names of parameters by kind: "new", "reshaped", "unused", "extended" and "converted".
 
-        The blocks of a stack share an entry, and so do the parameters of a block that takes no values from the file.
+        The blocks of a stack share an entry, with `*` for the index. In a stack of which `state` has some blocks, the
+        parameters of the other blocks share an entry for each block.
         """
         kinds = ("new", "reshaped", "unused", "extended", "converted")
         blocks = {_block_of(name) for name in self.state}
-        stacks = {_BLOCK.sub("*", f"{block}.") for block in blocks}
+        stacks = {_BLOCK_INDEX.sub("*", f"{block}.") for block in blocks}
 
         def shortened(name: str) -> str:
             block = _block_of(name)
-            is_block_of_its_own = block not in blocks and _BLOCK.sub("*", f"{block}.") in stacks
-            return f"{block}.*" if is_block_of_its_own else _BLOCK.sub("*", name)
+            is_block_of_its_own = block not in blocks and _BLOCK_INDEX.sub("*", f"{block}.") in stacks
+            return f"{block}.*" if is_block_of_its_own else _BLOCK_INDEX.sub("*", name)
 
         return {kind: list(dict.fromkeys(map(shortened, getattr(self, kind)))) for kind in kinds}
 
     def description(self, source: str) -> str:
-        """Return one sentence on the parameters that come from the file named `source`, and on the others."""
+        """Return text for "training ...": "starts from N parameters of SOURCE", and the listed names of each kind."""
         names = self.listing()
-        zeros = [name for name in names["new"] if name in _ZEROS]
+        zeros = [name for name in names["new"] if name in _ZERO_PARAMETERS]
         groups = {
-            "new, with random values": [name for name in names["new"] if name not in _ZEROS],
+            "new, with random values": [name for name in names["new"] if name not in _ZERO_PARAMETERS],
             "new, with zeros": zeros,
             "new, because they have another shape there": names["reshaped"],
             "left out, without a counterpart here": names["unused"],
@@ -89,12 +91,12 @@ class InitialWeights:
 
 def _block_of(name: str) -> str:
     """Return the name of the block that a parameter belongs to, or ""."""
-    match = _BLOCK.search(name)
+    match = _BLOCK_INDEX.search(name)
     return "" if match is None else name[: match.end()]
 
 
 def initial_weights(path: Path, config: ModelConfig, new: Sequence[str] = ()) -> InitialWeights:
-    """Return initial parameters of a network from a file, which may lack some of them.
+    """Return initial parameters of a network with the settings `config` from a file, which may lack some of them.
 
     `new` has shell-style patterns for the names of parameters that the file lacks or has in another shape, for a
     changed network. With them, parameters of the file that the network does not have are ignored.
@@ -179,7 +181,8 @@ def _transfer(state: dict[str, Tensor], source: ModelConfig, config: ModelConfig
     }
     extended = tuple(name for name in EXTENDED if name in used and used[name] is not state.get(name))
     return InitialWeights(
-        state=used | {name: torch.zeros(shapes[name]) for name in _ZEROS if name in shapes and name not in used},
+        state=used
+        | {name: torch.zeros(shapes[name]) for name in _ZERO_PARAMETERS if name in shapes and name not in used},
         taken=sum(tensor.numel() for tensor in used.values())
         - sum(EXTENDED[name] * len(used[name]) for name in extended),
         converted=tuple(name for name in used if used[name] is not state.get(name) and name not in extended),
@@ -239,7 +242,7 @@ def _differences(source: ModelConfig, config: ModelConfig) -> str:
     theirs, ours = source.flat(), config.flat()
     return "; ".join(
         f"{name} is {theirs[name]} there and {ours[name]} here"
-        for name in _ALIKE
+        for name in _EQUAL_SETTINGS
         if name in theirs and name in ours and theirs[name] != ours[name]
     )
 
@@ -247,11 +250,11 @@ def _differences(source: ModelConfig, config: ModelConfig) -> str:
 _ATTENTION = "structure_module.attention"
 _TEMPLATES = "template_embedder"
 _TEMPLATE_PAIR = f"{_TEMPLATES}.pair"
-_POSITION, _TORSIONS = "input_embedder.relative_position.weight", f"{_TEMPLATES}.angles.linear_1.weight"
+_POSITION_WEIGHT, _TORSION_WEIGHT = "input_embedder.relative_position.weight", f"{_TEMPLATES}.angles.linear_1.weight"
 # Linear maps of which a monomer has only some of the inputs, and the number of missing inputs.
 EXTENDED = {
-    _POSITION: SEPARATIONS + 1 + CHAIN_DIFFERENCES - (2 * MAX_SEPARATION + 1),
-    _TORSIONS: ANGLE_CHANNELS - TEMPLATE_TYPES,
+    _POSITION_WEIGHT: SEPARATIONS + 1 + CHAIN_DIFFERENCES - (2 * MAX_SEPARATION + 1),
+    _TORSION_WEIGHT: ANGLE_CHANNELS - TEMPLATE_TYPES,
 }
 # Parameters of a monomer whose values go to parameters with other names in the network for complexes.
 CONVERTED = tuple(
@@ -264,14 +267,15 @@ CONVERTED = tuple(
 def multimer_parameters(state: dict[str, Tensor], monomer: ModelConfig, multimer: ModelConfig) -> dict[str, Tensor]:
     """Convert a monomer's parameters to the names, layout and units of a network for complexes.
 
-    Weights of inputs that a monomer does not have (`EXTENDED`), such as "in another chain", are 0. Other parameters are
-    returned unchanged.
+    `monomer` and `multimer` are the settings of the two networks. Weights of inputs that a monomer does not have
+    (`EXTENDED`), such as "in another chain", are 0. Other parameters are returned unchanged, also if the network for
+    complexes does not have them.
     """
     result = {name: tensor for name, tensor in state.items() if not name.startswith(_ATTENTION)}
     for name in ("target", "left", "right"):
         # Without the first channel, which marks chain breaks.
         result[f"input_embedder.{name}.weight"] = state[f"input_embedder.{name}.weight"][:, 1:]
-    result[_POSITION] = pad(state[_POSITION], (0, EXTENDED[_POSITION]))
+    result[_POSITION_WEIGHT] = pad(state[_POSITION_WEIGHT], (0, EXTENDED[_POSITION_WEIGHT]))
     letters = multimer.heads.masked_msa_letters
     for kind in ("weight", "bias"):
         result[f"heads.masked_msa.linear.{kind}"] = state[f"heads.masked_msa.linear.{kind}"][:letters]
@@ -326,7 +330,7 @@ def _templates(state: dict[str, Tensor]) -> dict[str, Tensor]:
         if name != "directions"
     }
     result[f"{_TEMPLATE_PAIR}.distances.bias"] = state[f"{_TEMPLATE_PAIR}.linear.bias"]
-    result[_TORSIONS] = pad(state[_TORSIONS][:, :TEMPLATE_TYPES], (0, EXTENDED[_TORSIONS]))
+    result[_TORSION_WEIGHT] = pad(state[_TORSION_WEIGHT][:, :TEMPLATE_TYPES], (0, EXTENDED[_TORSION_WEIGHT]))
     return result
 
 

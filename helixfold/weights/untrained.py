@@ -7,9 +7,10 @@ from helixfold.model.config import ModelConfig
 
 
 def untrained_model(config: ModelConfig, seed: int) -> AlphaFold:
-    """Return a network with random parameters, which depend only on the seed.
+    """Return a network in evaluation mode with random weights, which depend only on the settings and the seed.
 
-    Matrices that are zero at the start of training are random too, because with zeros all residues stay at the origin.
+    Weights that are zero at the start of training are random too, because with zeros all residues stay at the origin.
+    Parameters with one axis, such as biases, keep the values of a new network.
     """
     model = AlphaFold(config)
     generator = torch.Generator().manual_seed(seed)
