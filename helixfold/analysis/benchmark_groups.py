@@ -1,4 +1,8 @@
-"""Mean scores of a benchmark over all targets, by number of chains, target length and MSA depth."""
+"""Mean scores of a benchmark over all targets, by number of chains, target length and MSA depth.
+
+`BENCHMARK_MEASURES` are the names of scores of a chain that are averaged, and `COMPLEX_MEASURES` of a complex. A
+`Grouping` is the property by which targets are divided into classes.
+"""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +16,7 @@ BENCHMARK_MEASURES = ("tm_score", "lddt", "lddt_ca", "gdt_ts", "gdt_ha")
 # Measures of complexes: interfaces, and all chains superposed together.
 COMPLEX_MEASURES = ("dockq", "interface_lddt", "tm_score")
 # Upper limits of the classes of chains, residues and MSA rows; the last class has no limit.
-_CHAINS, _LENGTHS, _DEPTHS = (1, 2, 3), (100, 200, 400), (1, 30, 100, 1000)
+_CHAIN_LIMITS, _LENGTH_LIMITS, _DEPTH_LIMITS = (1, 2, 3), (100, 200, 400), (1, 30, 100, 1000)
 
 Grouping = Literal["all", "chains", "residues", "alignment rows"]
 
@@ -30,8 +34,9 @@ class TargetSize:
 class Group:
     """Mean scores of the targets of one class, with intervals.
 
-    `means` are over the most similar chains of prediction and reference, `complex_means` over complexes, if there are
-    any.
+    `by` is the property and `label` the class, such as "101 to 200". `targets` is the number of targets, and
+    `structures` of references, which are more if a target has several domains. `means` by measure are over the most
+    similar chains of prediction and reference, `complex_means` over complexes, if there are any.
     """
 
     by: Grouping
@@ -43,17 +48,17 @@ class Group:
 
 
 def grouped(results: Sequence[Evaluated], sizes: Mapping[str, TargetSize]) -> list[Group]:
-    """Return the means over all targets, then by length and MSA depth, and with complexes by number of chains.
+    """Return the means over all targets, then by number of chains if any target is a complex, by length and MSA depth.
 
-    Classes without targets are omitted. `sizes` has the size of each target. Only the best-ranked prediction of each
-    target counts.
+    Classes without targets are omitted. `sizes` has the size of each target by name. Only the best-ranked prediction of
+    each target counts, against each of its references.
     """
     best = first_ranks(results)
     groups = [_group("all", "all", best)] if best else []
     if any(size.chains > 1 for size in sizes.values()):
-        groups += _classes("chains", best, {name: size.chains for name, size in sizes.items()}, _CHAINS)
-    groups += _classes("residues", best, {name: size.residues for name, size in sizes.items()}, _LENGTHS)
-    groups += _classes("alignment rows", best, {name: size.rows for name, size in sizes.items()}, _DEPTHS)
+        groups += _classes("chains", best, {name: size.chains for name, size in sizes.items()}, _CHAIN_LIMITS)
+    groups += _classes("residues", best, {name: size.residues for name, size in sizes.items()}, _LENGTH_LIMITS)
+    groups += _classes("alignment rows", best, {name: size.rows for name, size in sizes.items()}, _DEPTH_LIMITS)
     return groups
 
 

@@ -15,7 +15,8 @@ class TmScores:
 
     `by_chain[a, b]` is the expected TM-score of chain b if the complex is aligned on the best residue of chain a,
     without regard to other chains: the pTM of each chain on the diagonal, the ipTM of two chains in one direction
-    elsewhere. These are AlphaFold 3's pTM by chain and ipTM by pair of chains (Abramson et al. 2024).
+    elsewhere. These are AlphaFold 3's pTM by chain and ipTM by pair of chains (Abramson et al. 2024). Chains are
+    numbered from 0. `ptm` and `iptm` are of the whole complex.
     """
 
     ptm: float
@@ -29,7 +30,10 @@ class TmScores:
         return float(complex_ranking_confidence(ptm, iptm))
 
     def pair_iptm(self, first: int, second: int) -> float:
-        """Return the ipTM of two chains, the maximum of both directions; equal to `iptm` in a complex of two chains."""
+        """Return the ipTM of two chains (indices from 0), the maximum of both directions.
+
+        It is equal to `iptm` in a complex of two chains.
+        """
         return float(max(self.by_chain[first, second], self.by_chain[second, first]))
 
 

@@ -19,7 +19,12 @@ from helixfold.analysis.scores import compared
 
 @dataclass(frozen=True, kw_only=True)
 class Comparisons:
-    """Results of comparing predictions with references, and the reasons of failures."""
+    """Results of comparing predictions with references, and the reasons of failures.
+
+    `count` is the number of predictions, and `results` has one entry for each pair of prediction and reference that
+    could be compared. `failures` has reasons by target or file name. `unused` has the names of references without a
+    prediction.
+    """
 
     count: int  # predictions
     results: list[Evaluated]
@@ -28,9 +33,10 @@ class Comparisons:
 
 
 def compare_files(files: Sequence[StructureFile], references: Path) -> Comparisons:
-    """Compare each prediction with its reference.
+    """Compare each prediction with its references in the file or directory `references`, by name or else by sequence.
 
-    Raise `InputError` if there are no references. Files that cannot be compared are in `Comparisons.failures`.
+    A progress bar is shown. Raise `InputError` if there are no references. Files that cannot be compared are in
+    `Comparisons.failures`.
     """
     all_references = find_references(references)
     results: list[Evaluated] = []
@@ -58,9 +64,10 @@ def compare_files(files: Sequence[StructureFile], references: Path) -> Compariso
 
 
 def compare(file: StructureFile, predicted: Structure, match: Match, reference: Structure) -> Evaluated:
-    """Return the scores of a prediction, read from `file`, against the reference that it is matched with.
+    """Return the scores of a prediction against the reference that it is matched with; both have been read before.
 
-    Raise `ComparisonError` if they cannot be compared.
+    `file` is the prediction's file. Without a chain in `match`, complexes are compared too. Raise `ComparisonError` if
+    they cannot be compared.
     """
     scores, residues = compared(best_pairing(predicted.chains, reference.chains, match.chain))
     return Evaluated(

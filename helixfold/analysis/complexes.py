@@ -3,7 +3,8 @@
 Predicted chains are first assigned to reference chains. Chains of equal sequence are interchangeable, so the assignment
 with the largest sum of DockQ over the interfaces of the reference is used. All assignments are tried if they are few.
 Otherwise each predicted chain is superposed on each similar chain, the nearest chains are assigned to each other (Kuhn
-1955), and the best of these assignments is improved by exchanging chains as long as the sum grows.
+1955), and the best of these assignments is improved by exchanging chains as long as the sum grows. An `Assignment` maps
+indices of reference chains to indices of predicted chains.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,11 +28,11 @@ _CA = ATOM_ORDER["CA"]
 # Maximum number of assignments for an exhaustive search: seven equal chains.
 _MAX_ASSIGNMENTS = 5040
 # Sums of DockQ that differ by less than this count as equal.
-_TIE = 1e-9
+_EQUAL_SUM_TOLERANCE = 1e-9
 # Maximum difference of the identity of two chains to the identity of the most similar ones.
-_LESS_IDENTITY = 0.1
+_MAX_IDENTITY_DIFFERENCE = 0.1
 # Angstrom, cost of assigning chains of different proteins.
-_FAR = 1e6
+_FAR_COST = 1e6
 
 # Index of the predicted chain for each index of a reference chain.
 Assignment = Mapping[int, int]
@@ -41,7 +42,7 @@ class ChainMapping:
     """Best assignment of predicted chains to the chains of a reference.
 
     `pairings` are by the index of the reference chain, in order; chains without a counterpart are omitted. `interfaces`
-    has the quality of each interface of the reference, by the indices of its chains.
+    has the quality of each interface of two assigned reference chains in contact, by their indices.
     """
 
     pairings: dict[int, Pairing]
@@ -68,7 +69,9 @@ class ChainMapping:
 
     def _best_of(self, assignments: Sequence[Assignment]) -> Assignment:
         totals = [self._total(each) for each in assignments]
-        best = [each for each, total in zip(assignments, totals, strict=True) if total > max(totals) - _TIE]
+        best = [
+            each for each, total in zip(assignments, totals, strict=True) if total > max(totals) - _EQUAL_SUM_TOLERANCE
+        ]
         return min(best, key=lambda each: (-len(each), self._rmsd(each))) if len(best) > 1 else best[0]
 
     def _only_similar(self, assignment: Assignment) -> Assignment:
@@ -84,7 +87,7 @@ class ChainMapping:
                 if (one, best[other]) in self._similar and (other, best[one]) in self._similar
             ]
             totals = [self._total(each) for each in swaps]
-            if not swaps or max(totals) <= total + _TIE:
+            if not swaps or max(totals) <= total + _EQUAL_SUM_TOLERANCE:
                 return best
             total = max(totals)
             best = swaps[totals.index(total)]
@@ -119,7 +122,7 @@ def _superposed(pairings: Mapping[tuple[int, int], Pairing]) -> list[Assignment]
         # Expanded mean of |R x + t - y|^2.
         squared = squares + move.shift @ move.shift + 2 * (x @ move.rotation.T - y) @ move.shift
         squared -= 2 * np.einsum("n a b, a b -> n", products, move.rotation)
-        costs = np.full(keys.max(0) + 1, _FAR)
+        costs = np.full(keys.max(0) + 1, _FAR_COST)
         costs[keys[:, 0], keys[:, 1]] = np.sqrt(np.maximum(squared, 0))
         rows, columns = linear_sum_assignment(costs)
         assignment = dict(zip(rows.tolist(), columns.tolist(), strict=True))
@@ -165,7 +168,7 @@ def _similar_chains(predicted: Sequence[Chain], reference: Sequence[Chain]) -> d
     return {
         key: pairing
         for key, pairing in similar.items()
-        if all(pairing.identity >= best[side][key[side]] - _LESS_IDENTITY for side in range(2))
+        if all(pairing.identity >= best[side][key[side]] - _MAX_IDENTITY_DIFFERENCE for side in range(2))
     }
 
 
@@ -202,7 +205,11 @@ def _common(pairing: Pairing) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True, kw_only=True)
 class InterfaceComparison:
-    """Quality of one interface of the reference in the prediction; see `DockQ`."""
+    """Quality of one interface of the reference in the prediction; see `DockQ`.
+
+    Chains are names, `irms` and `lrms` are in Å. `lddt` is over distances between heavy atoms of the two chains, 0 to
+    1.
+    """
 
     reference_chains: tuple[str, str]
     predicted_chains: tuple[str, str]
@@ -217,7 +224,14 @@ class InterfaceComparison:
 
 @dataclass(frozen=True, kw_only=True)
 class ComplexComparison:
-    """Scores of a predicted complex over the reference chains that it has."""
+    """Scores of a predicted complex over the reference chains that it has.
+
+    `chains` are pairs of names in the reference and in the prediction, and `reference_chains` is the number of all
+    protein chains of the reference. `residues` counts residues with C-alpha in reference chains with a predicted chain,
+    and `compared` those with C-alpha in the prediction too. `dockq` is the mean over the interfaces, and
+    `interface_lddt` is over all distances between chains; None without any. `tm_score` is of all chains under one
+    superposition, normalised by `residues`, and `rmsd` (Å) of C-alpha atoms.
+    """
 
     chains: tuple[tuple[str, str], ...]  # names in the reference and in the prediction
     reference_chains: int  # all protein chains of the reference
@@ -273,8 +287,9 @@ def compare_complexes(predicted: Sequence[Chain], reference: Sequence[Chain]) ->
 
 
 def superposition_on(predicted: Sequence[Chain], reference: Sequence[Chain]) -> Superposition:
-    """Return the rotation and shift with the least RMSD of C-alpha atoms, over all chains that both structures have.
+    """Return the motion that puts the prediction on the reference with the min RMSD of C-alpha atoms.
 
+    All chains that both structures have count; with fewer than two, the most similar chains count.
     Raise `ComparisonError` if fewer than three residues can be paired.
     """
     common = map(_common, _pairings(predicted, reference))
@@ -283,9 +298,10 @@ def superposition_on(predicted: Sequence[Chain], reference: Sequence[Chain]) -> 
 
 
 def alpha_carbons(predicted: Sequence[Chain], reference: Sequence[Chain]) -> Float[np.ndarray, "2 r 3"]:
-    """Return the C-alpha atoms (Angstrom) of all predicted residues, and of the reference's residues paired with them.
+    """Return the C-alpha atoms (Å) of all predicted residues, and of the reference's residues paired with them.
 
-    Both are NaN for residues that one of the structures lacks. Raise `ComparisonError` as `superposition_on` does.
+    Axis `r` is the residues of all predicted chains in order. Both are NaN for residues that one of the structures
+    lacks. Raise `ComparisonError` as `superposition_on` does.
     """
     first = np.cumsum([0, *(len(chain.aatype) for chain in predicted)])
     found = np.full((2, first[-1], 3), np.nan)
@@ -302,8 +318,9 @@ def _pairings(predicted: Sequence[Chain], reference: Sequence[Chain]) -> list[Pa
 
 
 def scores_against(predicted: Sequence[Chain], reference: Sequence[Chain]) -> Scores | ComplexComparison:
-    """Return the scores of a complex if both have two or more chains in common, else of the most similar chains.
+    """Return the scores of a complex if the structures have two or more chains in common, else of the best chains.
 
+    The best chains are the most similar ones, which may be of homologous proteins.
     Raise `ComparisonError` if fewer than three residues can be paired.
     """
     of_complex = compare_complexes(predicted, reference)

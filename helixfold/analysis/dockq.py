@@ -16,7 +16,7 @@ from helixfold.analysis.metrics import rmsd, superposition
 from helixfold.analysis.residues import Pairing
 
 # Angstrom, maximum distances of heavy atoms of residues in contact, and at the interface.
-_CONTACT, _INTERFACE = 5.0, 10.0
+_CONTACT_DISTANCE, _INTERFACE_DISTANCE = 5.0, 10.0
 # Angstrom, RMSD that counts half.
 _IRMS_SCALE, _LRMS_SCALE = 1.5, 8.5
 _BACKBONE = [ATOM_ORDER[name] for name in ("N", "CA", "C", "O")]
@@ -28,8 +28,10 @@ CapriClass = Literal["incorrect", "acceptable", "medium", "high"]
 class DockQ:
     """Quality of a predicted interface.
 
-    RMSDs are of backbone atoms (N, CA, C, O). They are infinite if the prediction lacks all residues of an interface or
-    of a chain.
+    `native_contacts` is the number of pairs of residues with heavy atoms less than 5 Å apart in the reference, and
+    `fnat` the fraction of these in the prediction. `irms` (Å) is the RMSD of the residues within 10 Å of the other
+    chain after superposition, `lrms` (Å) of the shorter chain after superposing the longer one. RMSDs are of backbone
+    atoms (N, CA, C, O). They are infinite if the prediction lacks all residues of an interface or of a chain.
     """
 
     native_contacts: int  # pairs of residues with heavy atoms less than 5 Angstrom apart in the reference
@@ -39,7 +41,7 @@ class DockQ:
 
     @property
     def dockq(self) -> float:
-        """DockQ, from 0 to 1."""
+        """DockQ, from 0 to 1: the mean of `fnat` and of the two RMSDs scaled to 0 to 1, where 1 is an RMSD of 0."""
         parts = self.fnat, 1 / (1 + (self.irms / _IRMS_SCALE) ** 2), 1 / (1 + (self.lrms / _LRMS_SCALE) ** 2)
         return sum(parts) / 3
 
@@ -57,7 +59,11 @@ class DockQ:
 
 @dataclass(frozen=True, kw_only=True)
 class NativeInterface:
-    """Pairs of residues of two reference chains with heavy atoms less than 10 Angstrom apart."""
+    """Pairs of residues of two reference chains with heavy atoms less than 10 Å apart.
+
+    `first` and `second` are the indices of the residues in their chains, and `distance` (Å) is the min distance of
+    their heavy atoms.
+    """
 
     first: Int[np.ndarray, " n"]  # index of the residue in the first chain
     second: Int[np.ndarray, " n"]
@@ -66,18 +72,18 @@ class NativeInterface:
     @property
     def contact(self) -> Bool[np.ndarray, " n"]:
         """Mask of the pairs in contact, less than 5 Angstrom apart."""
-        return self.distance < _CONTACT
+        return self.distance < _CONTACT_DISTANCE
 
 
 def native_interface(first: Chain, second: Chain) -> NativeInterface:
-    """Return the pairs of residues at the interface of two chains, which may be empty."""
+    """Return the pairs of residues with heavy atoms less than 10 Å apart of two chains, of which there may be none."""
     points, residues = zip(*(_heavy_atoms(chain) for chain in (first, second)), strict=True)
-    near = cKDTree(points[0]).sparse_distance_matrix(cKDTree(points[1]), _INTERFACE, output_type="coo_matrix")
+    near = cKDTree(points[0]).sparse_distance_matrix(cKDTree(points[1]), _INTERFACE_DISTANCE, output_type="coo_matrix")
     pairs = residues[0][near.row] * len(second.aatype) + residues[1][near.col]
     order = np.lexsort([near.data, pairs])
     unique, first_index = np.unique(pairs[order], return_index=True)
     distance = near.data[order][first_index]
-    inside = distance < _INTERFACE
+    inside = distance < _INTERFACE_DISTANCE
     return NativeInterface(
         first=unique[inside] // len(second.aatype),
         second=unique[inside] % len(second.aatype),
@@ -135,7 +141,7 @@ def _in_contact(
         has = pairing.predicted.atom_mask[place] > 0
         points.append(np.where(has[..., None], pairing.predicted.atom_positions[place].astype(np.float64), np.nan))
     squared = np.square(points[0][:, :, None] - points[1][:, None]).sum(-1)
-    return np.asarray((squared < _CONTACT**2).any((1, 2)))
+    return np.asarray((squared < _CONTACT_DISTANCE**2).any((1, 2)))
 
 
 def _backbone(

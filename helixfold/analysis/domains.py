@@ -2,7 +2,8 @@
 
 Clustering residues by PAE is an idea of Tristan Croll (2021), whose program finds communities in a graph. Here residues
 and groups of them are joined as long as the mean error between two groups is low (average linkage). This has one
-parameter, is deterministic, and corresponds to the blocks in a picture of the PAE.
+parameter, is deterministic, and corresponds to the blocks in a picture of the PAE. `JOINED_BELOW` is the mean error (Å)
+below which two groups are joined.
 """
 
 import itertools
@@ -14,18 +15,18 @@ from jaxtyping import Bool, Float, Int
 # Angstrom: groups are joined as long as the mean error between them, in both directions, is below this.
 JOINED_BELOW = 8.0
 # pLDDT and residues: a long stretch with "very low" pLDDT (AlphaFold DB) is disordered, not a badly placed loop.
-_FLEXIBLE_PLDDT, _FLEXIBLE_RUN = 50.0, 10
+_FLEXIBLE_PLDDT, _FLEXIBLE_RESIDUES = 50.0, 10
 # Residues: minimum size of a domain, maximum gap that is filled between two parts of a domain, and minimum length of a
 # stretch that belongs to a domain.
-_MIN_DOMAIN, _MAX_GAP, _MIN_STRETCH = 20, 9, 4
+_MIN_DOMAIN_RESIDUES, _MAX_GAP_RESIDUES, _MIN_STRETCH_RESIDUES = 20, 9, 4
 # Longer chains are clustered in blocks of neighbouring residues, because the work grows with the square.
 _MAX_POINTS = 2000
-_NONE = -1
+_NO_DOMAIN = -1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Domain:
-    """A domain: indices of residues that are confidently placed relative to each other."""
+    """A domain: ascending indices (from 0) of residues that are confidently placed relative to each other."""
 
     residues: Int[np.ndarray, " n"]
 
@@ -39,17 +40,17 @@ class Domain:
 def find_domains(pae: Float[np.ndarray, "r r"], plddt: Float[np.ndarray, " r"]) -> tuple[Domain, ...]:
     """Return the domains of a chain in the order of their first residues; the tuple may be empty.
 
-    `pae` is in Angstrom, `plddt` from 0 to 100. A domain has at least 20 residues. A residue belongs to no domain if it
-    is in a stretch of at least 10 residues with pLDDT below 50, or if its error relative to every domain is 8 Angstrom
-    or more.
+    `pae` is in Å, `plddt` from 0 to 100. A domain has at least 20 residues. Groups of residues are joined to one domain
+    as long as their mean error is below 8 Å. Stretches of less than 4 residues, and stretches of at least 10 residues
+    with pLDDT below 50, belong to no domain. Gaps of up to 9 residues between two parts of a domain are filled.
     """
     rigid = np.flatnonzero(~_flexible(plddt))
-    labels = np.full(len(plddt), _NONE)
-    if len(rigid) >= _MIN_DOMAIN:
+    labels = np.full(len(plddt), _NO_DOMAIN)
+    if len(rigid) >= _MIN_DOMAIN_RESIDUES:
         labels[rigid] = _clusters(pae, rigid)
     labels = _with_gaps_filled(_without_specks(_without_small(labels)))
     labels = _without_small(labels)
-    domains = [np.flatnonzero(labels == label) for label in np.unique(labels) if label != _NONE]
+    domains = [np.flatnonzero(labels == label) for label in np.unique(labels) if label != _NO_DOMAIN]
     return tuple(Domain(residues=residues) for residues in sorted(domains, key=lambda residues: int(residues[0])))
 
 
@@ -67,7 +68,7 @@ def mean_error(pae: Float[np.ndarray, "r r"], aligned: Domain, scored: Domain) -
 def _flexible(plddt: Float[np.ndarray, " r"]) -> Bool[np.ndarray, " r"]:
     flexible = plddt < _FLEXIBLE_PLDDT
     for low, start, stop in _stretches(flexible):
-        if low and stop - start < _FLEXIBLE_RUN:
+        if low and stop - start < _FLEXIBLE_RESIDUES:
             flexible[start:stop] = False
     return flexible
 
@@ -125,14 +126,14 @@ def _average_linkage(distances: Float[np.ndarray, "n n"], below: float) -> Int[n
 
 def _without_small(labels: Int[np.ndarray, " r"]) -> Int[np.ndarray, " r"]:
     names, counts = np.unique(labels, return_counts=True)
-    return np.where(np.isin(labels, names[counts < _MIN_DOMAIN]), _NONE, labels)
+    return np.where(np.isin(labels, names[counts < _MIN_DOMAIN_RESIDUES]), _NO_DOMAIN, labels)
 
 
 def _without_specks(labels: Int[np.ndarray, " r"]) -> Int[np.ndarray, " r"]:
     cleaned = labels.copy()
     for _, start, stop in _stretches(labels):
-        if stop - start < _MIN_STRETCH:
-            cleaned[start:stop] = _NONE
+        if stop - start < _MIN_STRETCH_RESIDUES:
+            cleaned[start:stop] = _NO_DOMAIN
     return cleaned
 
 
@@ -141,7 +142,7 @@ def _with_gaps_filled(labels: Int[np.ndarray, " r"]) -> Int[np.ndarray, " r"]:
     filled = labels.copy()
     runs = _stretches(labels)
     for (before, *_), (own, start, stop), (after, *_) in zip(runs, runs[1:], runs[2:], strict=False):
-        if own == _NONE and before == after and stop - start <= _MAX_GAP:
+        if own == _NO_DOMAIN and before == after and stop - start <= _MAX_GAP_RESIDUES:
             filled[start:stop] = before
     return filled
 

@@ -1,6 +1,7 @@
 """Compare many structures of one protein: TM-scores of all pairs, conformations and fluctuations.
 
-All structures have the same residues; points are C-alpha atoms, in Angstrom.
+All structures have the same residues; points are C-alpha atoms, in Å. `SAME_CONFORMATION` is the mean TM-score from
+which structures count as one conformation.
 """
 
 from dataclasses import dataclass
@@ -14,9 +15,9 @@ from helixfold.analysis.metrics import best_rotation, superposition, tm_scale
 # Structures have the same conformation if the mean TM-score between them is at least this.
 SAME_CONFORMATION: Final = 0.8
 # Refinements of each superposition.
-_ROUNDS = 8
+_REFINEMENTS = 8
 # Updates of the mean structure, on which all structures are superposed.
-_MEANS = 5
+_MEAN_UPDATES = 5
 _BATCH_ELEMENTS = 2**20  # coordinates of residues at a time: 8 MiB
 
 
@@ -49,12 +50,15 @@ def pair_scores(
 def scores_to(
     points: Float[np.ndarray, "n r 3"], reference: Float[np.ndarray, "r 3"], length: int | None = None
 ) -> PairScores:
-    """Return the scores of structures against one reference; `length` is as in `pair_scores`."""
+    """Return the scores of n structures, each against the same reference; `length` is as in `pair_scores`."""
     return pair_scores(points, np.broadcast_to(reference, points.shape), length)
 
 
 def tm_map(points: Float[np.ndarray, "n r 3"]) -> Float64[np.ndarray, "n n"]:
-    """Return the TM-scores of all pairs of structures (see `pair_scores`)."""
+    """Return the symmetric matrix of the TM-scores of all pairs of structures, with 1 on the diagonal.
+
+    See `pair_scores`.
+    """
     first, second = np.triu_indices(len(points), 1)
     scores = np.eye(len(points))
     step = max(1, _BATCH_ELEMENTS // (3 * points.shape[1]))
@@ -98,7 +102,7 @@ def nearest(
 
 
 def medoid(tm_scores: Float64[np.ndarray, "n n"]) -> int:
-    """Return the index of the structure that is most similar to all others."""
+    """Return the index of the structure with the largest sum of TM-scores to all structures."""
     return int(tm_scores.sum(1).argmax())
 
 
@@ -108,7 +112,7 @@ def fluctuations(points: Float[np.ndarray, "n r 3"]) -> Float64[np.ndarray, " r"
     All structures are superposed on their mean, which is updated several times.
     """
     mean = points[0].astype(np.float64)
-    for _ in range(_MEANS):
+    for _ in range(_MEAN_UPDATES):
         total = np.zeros_like(mean)
         for each in points:
             total += superposition(each.astype(np.float64), mean).apply(each.astype(np.float64))
@@ -132,7 +136,7 @@ def _scores(
     for index, fragment in enumerate(_fragments(residues)):
         weights = np.zeros(x.shape[:2])
         weights[:, fragment] = 1
-        for turn in range(_ROUNDS):
+        for turn in range(_REFINEMENTS):
             squared = _squared_distances(x, y, weights)
             if index == turn == 0:
                 rmsd = np.sqrt(squared.mean(1))

@@ -1,4 +1,7 @@
-"""Results of comparing predictions with references, and their summary."""
+"""Results of comparing predictions with references, and their summary.
+
+`MEASURES` are the names of the scores of a chain that are summarized.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,12 +14,17 @@ from helixfold.analysis.scores import ResidueScores, Scores
 MEASURES = ("lddt", "lddt_ca", "tm_score", "gdt_ts", "gdt_ha", "rmsd", "plddt")
 _DIGITS = 4
 # Minimum number of values for a correlation.
-_MIN_CORRELATED = 3
+_MIN_CORRELATED_VALUES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated:
-    """Result of comparing a prediction with a reference: their most similar chains, and their complexes."""
+    """Result of comparing a prediction with a reference: their most similar chains, and their complexes.
+
+    `target` and `reference` are names, and `rank` counts a target's predictions from 0, the best. `by_sequence` is
+    whether the reference was matched by its sequence, not by its name. `complex` is None unless both have at least two
+    chains of the same proteins.
+    """
 
     target: str
     rank: int  # among the target's predictions, 0 is the best
@@ -29,7 +37,11 @@ class Evaluated:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """Summary of an evaluation, over the best-ranked prediction of each target."""
+    """Summary of an evaluation, over the best-ranked prediction of each target.
+
+    `count` is the number of pairs of such a prediction and a reference. `means` and `medians` are by measure. Pearson
+    correlations are of pLDDT with lDDT-CA: of the means of targets, and of residues; None if they are not defined.
+    """
 
     count: int  # pairs of prediction and reference
     means: dict[str, float]
@@ -39,7 +51,10 @@ class Summary:
 
 
 def summary_of(results: Sequence[Evaluated]) -> Summary:
-    """Return means and medians of the best-ranked predictions' scores, and the correlation of pLDDT with lDDT-CA."""
+    """Return means and medians of the best-ranked predictions' scores, and the correlation of pLDDT with lDDT-CA.
+
+    Numbers are rounded to four digits after the point.
+    """
     best = first_ranks(results)
     values = {
         name: np.array([value for each in best if (value := getattr(each.scores, name)) is not None])
@@ -74,6 +89,6 @@ def first_ranks(results: Sequence[Evaluated]) -> list[Evaluated]:
 def _pearson(one: np.ndarray, other: np.ndarray) -> float | None:
     both = np.isfinite(one) & np.isfinite(other)
     one, other = one[both], other[both]
-    if len(one) < _MIN_CORRELATED or one.std() == 0 or other.std() == 0:
+    if len(one) < _MIN_CORRELATED_VALUES or one.std() == 0 or other.std() == 0:
         return None
     return round(float(np.corrcoef(one, other)[0, 1]), _DIGITS)

@@ -2,7 +2,8 @@
 
 Scores of interfaces from predicted aligned error (PAE) and pLDDT are ipSAE, LIS, pDockQ and pDockQ2. Their functions
 take arrays of two chains of n and m residues. PAE is in Angstrom, of the second chain's residues if the complex is
-aligned on residues of the first; pLDDT is from 0 to 100.
+aligned on residues of the first; pLDDT is from 0 to 100. `CONTACT` (Å) is the max distance of C-beta atoms in contact,
+and `CLASH` (Å) the distance below which atoms of two chains overlap.
 """
 
 import math
@@ -27,7 +28,7 @@ _CA, _CB, _GLYCINE = ATOM_ORDER["CA"], ATOM_ORDER["CB"], RESTYPES.index("G")
 
 @dataclass(frozen=True, kw_only=True)
 class DirectedScores:
-    """Scores (0 to 1) of the residues of one chain if the complex is aligned on residues of another chain."""
+    """Scores (0 to 1) of the residues of the chain `scored` if the complex is aligned on residues of `aligned`."""
 
     aligned: str
     scored: str
@@ -38,7 +39,12 @@ class DirectedScores:
 
 @dataclass(frozen=True, kw_only=True)
 class InterfaceScores:
-    """Scores of the interface of two chains; scores that need missing PAE or aligned-error logits are None."""
+    """Scores of the interface of two chains; scores that need missing PAE or aligned-error logits are None.
+
+    `contacts` counts pairs of residues, and `residues` the residues with contacts in each chain. `plddt` (0 to 100) is
+    the mean over residues with contacts, and `pae` (Å) over the contacts in both directions; None without contacts.
+    `iptm` is from 0 to 1, and `pdockq` from 0 to 0.74.
+    """
 
     chains: tuple[str, str]
     contacts: int  # pairs of residues
@@ -65,7 +71,7 @@ class InterfaceScores:
         return sum(each.lis for each in self.directions) / 2 if self.directions else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the scores as plain values for JSON."""
+        """Return the scores as plain values for JSON, with the scores of both directions."""
         return {
             "chains": list(self.chains),
             "contacts": self.contacts,
@@ -83,7 +89,11 @@ class InterfaceScores:
 
 @dataclass(frozen=True, kw_only=True)
 class ChainScores:
-    """Scores of one chain of a complex."""
+    """Scores of one chain of a complex.
+
+    `residues` is its number of residues, `plddt` (0 to 100) their mean, and `ptm` is from 0 to 1, or None without
+    aligned-error logits.
+    """
 
     name: str
     residues: int
@@ -93,7 +103,10 @@ class ChainScores:
 
 @dataclass(frozen=True, kw_only=True)
 class ComplexScores:
-    """Scores of a predicted complex. pTM, ipTM and ranking confidence are None without aligned-error logits."""
+    """Scores of a predicted complex. pTM, ipTM and ranking confidence are None without aligned-error logits.
+
+    The ranking confidence is 0.8 ipTM + 0.2 pTM. `interfaces` has all pairs of chains, also without contacts.
+    """
 
     ptm: float | None  # 0 to 1
     iptm: float | None  # 0 to 1
@@ -122,8 +135,9 @@ def complex_scores(
 ) -> ComplexScores:
     """Return the scores of a predicted complex.
 
-    `plddt` is from 0 to 100; `pae` is in Angstrom, of residue j if aligned on residue i. Raise ValueError if the shapes
-    of the arrays are inconsistent, or if there are fewer than two chains.
+    `chain_names` are in the order of the protein's chain indices. `plddt` is from 0 to 100; `pae` is in Å, of residue j
+    if aligned on residue i. `tm` has the scores from aligned-error logits. Raise ValueError if the arrays are
+    inconsistent, if names are equal, or if there are fewer than two chains.
     """
     _check(protein, chain_names, plddt, pae, tm)
     places = [np.flatnonzero(protein.chain_index == index) for index in range(len(chain_names))]
@@ -237,7 +251,7 @@ def _check(
 # Angstrom, maximum PAE of pairs that count in ipSAE and in LIS, as in their publications.
 _IPSAE_CUTOFF, _LIS_CUTOFF = 10.0, 12.0
 # Minimum number of residues in the scale of ipSAE.
-_MIN_RESIDUES = 27
+_MIN_IPSAE_RESIDUES = 27
 # Angstrom, scale of errors in pDockQ2.
 _PDOCKQ2_SCALE = 10.0
 
@@ -251,7 +265,7 @@ def ipsae(pae: Float[np.ndarray, "n m"]) -> float:
     errors = pae.astype(np.float64)
     counted = errors < _IPSAE_CUTOFF
     residues = counted.sum(1)
-    scale = 1.24 * np.cbrt(np.maximum(residues, _MIN_RESIDUES) - 15) - 1.8
+    scale = 1.24 * np.cbrt(np.maximum(residues, _MIN_IPSAE_RESIDUES) - 15) - 1.8
     terms = counted / (1 + (errors / scale[:, None]) ** 2)
     return float((terms.sum(1) / np.maximum(residues, 1)).max(initial=0))
 
@@ -295,7 +309,7 @@ def residues_in_contact(contact: Bool[np.ndarray, "n m"]) -> tuple[Int[np.ndarra
 def chain_clashes(
     positions: Float[np.ndarray, "n 3"], chain_index: Int[np.ndarray, " n"], closer_than: float = CLASH
 ) -> dict[tuple[int, int], int]:
-    """Count the pairs of atoms of two chains that are closer than `closer_than` Angstrom, by the chains' indices.
+    """Return the number of pairs of atoms of two chains that are up to `closer_than` Å apart, by the chains' indices.
 
     `positions` has heavy atoms and `chain_index` the chain of each. Pairs of chains without clashes are omitted.
     """

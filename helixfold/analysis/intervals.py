@@ -1,7 +1,8 @@
 """Means over targets with bootstrap confidence intervals.
 
 Intervals are the middle 95 % of the values of resamples of the targets (percentile bootstrap, Efron 1979). Values of
-one target, such as of its domains, are resampled together, because they are not independent.
+one target, such as of its domains, are resampled together, because they are not independent. `RESAMPLES` is the number
+of resamples, and `SEED` the seed of their random choice.
 """
 
 from collections.abc import Hashable, Sequence
@@ -11,8 +12,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 RESAMPLES, SEED = 10_000, 0
-_SHARE = 0.95
-_AT_A_TIME = 500  # resamples
+_INTERVAL_FRACTION = 0.95
+_RESAMPLES_AT_ONCE = 500  # resamples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +25,7 @@ class Estimate:
     high: float
 
     def to_dict(self, name: str = "mean") -> dict[str, float]:
-        """Return the rounded numbers; `name` is the key of the value."""
+        """Return the numbers by name, rounded to four digits after the point; `name` is the key of the value."""
         numbers = {key: round(value, 4) for key, value in asdict(self).items()}
         return {name: numbers.pop("value"), **numbers}
 
@@ -45,12 +46,15 @@ def mean(values: Sequence[float], targets: Sequence[Hashable] | None = None) -> 
 
 
 def resamples(count: int) -> list[Int[np.ndarray, "draws n"]]:
-    """Return indices of resamples of `count` targets, always the same, to compare methods on equal samples."""
+    """Return the indices of targets in all resamples of `count` targets, always the same for a `count`.
+
+    Each array has 500 resamples. Equal resamples allow to compare methods.
+    """
     rng = np.random.default_rng([SEED, count])
-    return [rng.integers(count, size=(_AT_A_TIME, count)) for _ in range(RESAMPLES // _AT_A_TIME)]
+    return [rng.integers(count, size=(_RESAMPLES_AT_ONCE, count)) for _ in range(RESAMPLES // _RESAMPLES_AT_ONCE)]
 
 
 def estimate(value: float, draws: Float[np.ndarray, " n"]) -> Estimate:
-    """Return a value with the middle 95 % of its resamples as interval."""
-    low, high = np.quantile(draws, [(1 - _SHARE) / 2, (1 + _SHARE) / 2])
+    """Return a value with the middle 95 % of `draws`, its values in resamples, as its interval."""
+    low, high = np.quantile(draws, [(1 - _INTERVAL_FRACTION) / 2, (1 + _INTERVAL_FRACTION) / 2])
     return Estimate(value=value, low=float(low), high=float(high))

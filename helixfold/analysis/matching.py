@@ -19,7 +19,10 @@ _MAX_LISTED = 5
 
 @dataclass(frozen=True, kw_only=True)
 class StructureFile:
-    """A structure file to compare, with the name of its target and its rank among the target's predictions, from 0."""
+    """A structure file to compare, with the name of its target and its rank among the target's predictions, from 0.
+
+    For a reference, the name is the file name without its suffix.
+    """
 
     name: str
     path: Path
@@ -28,7 +31,11 @@ class StructureFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Match:
-    """A reference for a prediction."""
+    """A reference for a prediction.
+
+    `chain` is the chain of the reference that the prediction's name contains, if any. `by_sequence` is whether the
+    sequence, not the name, determined the reference.
+    """
 
     reference: StructureFile
     chain: str | None = None  # the chain of the reference that the prediction's name contains, if any
@@ -38,7 +45,7 @@ class Match:
 def find_references(path: Path) -> list[StructureFile]:
     """Return all structure files of a directory sorted by name, or the file `path`.
 
-    Raise `InputError` if there are no structure files, or if two have the same name.
+    Raise `InputError` if there are no structure files, or if two have the same name without suffix, ignoring case.
     """
     files = structure_files(path)
     if not files:
@@ -54,9 +61,9 @@ def find_references(path: Path) -> list[StructureFile]:
 
 
 def structure_files(path: Path) -> list[StructureFile]:
-    """Return the structure files of a directory sorted by name, or the file `path`.
+    """Return the structure files of a directory sorted by name, which may be none, or the file `path`.
 
-    Raise `InputError` if `path` does not exist.
+    Subdirectories are not searched. Raise `InputError` if `path` does not exist.
     """
     if not path.is_dir():
         return [_named_file(path)]
@@ -88,7 +95,7 @@ def by_name(prediction: str, references: Sequence[StructureFile]) -> list[Match]
 
 
 def by_sequence(prediction: Structure, references: Sequence[tuple[StructureFile, Structure]]) -> list[Match]:
-    """Return the reference with nearly the same sequence as the prediction.
+    """Return one match, with the reference whose sequence is most similar to the prediction's.
 
     At least half of the reference's residues must be in the prediction, and 90 % of these must be equal. Raise
     `ComparisonError` if no reference fits, or if several fit equally well.

@@ -14,9 +14,9 @@ from data_pipeline.io.extras import require
 _GDT_LIMITS = (0.5, 1.0, 2.0, 4.0, 8.0)  # Angstrom; GDT-HA uses the first four, GDT-TS the last four
 # Constants of the TM-score program: minimum fragment length, number of rounds, and offsets of the radius within which
 # pairs are superposed from the search radius, in the first round and in further rounds.
-_MIN_FRAGMENT, _ROUNDS = 4, 20
-_FIRST_RADIUS, _FURTHER_RADIUS = -1.0, 1.0
-_SEARCH_RADIUS = (4.5, 8.0)
+_MIN_FRAGMENT, _MAX_REFINEMENTS = 4, 20
+_FIRST_RADIUS_OFFSET, _FURTHER_RADIUS_OFFSET = -1.0, 1.0
+_SEARCH_RADIUS_BOUNDS = (4.5, 8.0)
 _BATCH_ELEMENTS = 2**21  # distances at a time: 16 MiB
 
 
@@ -49,8 +49,9 @@ def residue_lddt(
     of: Bool[np.ndarray, " n"] | None = None,
     to: Bool[np.ndarray, " n"] | None = None,
 ) -> tuple[Float[np.ndarray, " residues"], float]:
-    """Return the lDDT of each residue by index, NaN without distances, and the lDDT of all.
+    """Return the lDDT of each residue up to the largest index, NaN without distances, and the lDDT of all distances.
 
+    The latter is 0 without distances.
     Distances are from the atoms in the mask `of` to the atoms in the mask `to`; None means all atoms. See `lddt`.
     """
     by_residue, whole = (
@@ -85,7 +86,7 @@ def _lddt(predicted: np.ndarray, true: np.ndarray, residue: np.ndarray, **option
 
 @dataclass(frozen=True, kw_only=True)
 class Superposition:
-    """A rotation followed by a translation that superposes points on others."""
+    """A rotation followed by a translation (`shift`, in Å) that superposes points on others."""
 
     rotation: Float64[np.ndarray, "3 3"]
     shift: Float64[np.ndarray, " 3"]  # Angstrom
@@ -124,7 +125,7 @@ def distance_difference(
 
 
 def rmsd(predicted: Float[np.ndarray, "n 3"], true: Float[np.ndarray, "n 3"]) -> float:
-    """Return the root mean square distance in Angstrom after optimal superposition."""
+    """Return the root mean square distance of points, in Å, after the superposition that minimizes it."""
     fitted = superposition(predicted, true).apply(predicted.astype(np.float64))
     return float(np.sqrt(np.square(fitted - true).sum(-1).mean()))
 
@@ -134,8 +135,8 @@ def superposed_scores(
 ) -> Superposed:
     """Return TM-score (Zhang & Skolnick 2004), GDT and RMSD of the n C-alpha atoms that both structures have.
 
-    `length` is the number of residues of the true structure if the prediction lacks some, which then count as wrong.
-
+    `length` is the number of residues of the true structure if the prediction lacks some, which then count as wrong,
+    except in the RMSD.
     As in the TM-score program, the search starts from every fragment of six lengths, and each superposition is refined
     on the pairs that it brings together. TM-score and each count of GDT are the best over all superpositions. If a
     predicted position is not finite, the scores are 0 and the RMSD is NaN.
@@ -156,7 +157,10 @@ def superposed_scores(
 
 
 def tm_scale(length: int) -> float:
-    """Return the distance scale of the TM-score in Angstrom, at which a residue counts half."""
+    """Return the distance scale of the TM-score in Å, at which a residue counts half, for `length` residues.
+
+    It is at least 0.5 Å.
+    """
     return float(max(0.5, 1.24 * np.cbrt(length - 15) - 1.8))
 
 
@@ -173,7 +177,7 @@ class _Search:
         # Points are centred, so that the differences below do not lose precision.
         self._x, self._y = (points - points.mean(0, dtype=np.float64) for points in (predicted, true))
         self._scale = scale
-        self._radius = float(np.clip(scale, *_SEARCH_RADIUS))
+        self._radius = float(np.clip(scale, *_SEARCH_RADIUS_BOUNDS))
         # For each pair: terms of the covariance, which is a sum over pairs, and terms of the squared distance.
         self._products = np.einsum("n a, n b -> n a b", self._y, self._x).reshape(-1, 9)
         self._squares = np.square(self._x).sum(1) + np.square(self._y).sum(1)
@@ -191,10 +195,10 @@ class _Search:
 
     def _refine(self, mask: Bool[np.ndarray, "f n"]) -> None:
         squared = self._scored(mask)
-        mask = self._near(squared, self._radius + _FIRST_RADIUS)
-        for _ in range(_ROUNDS):
+        mask = self._near(squared, self._radius + _FIRST_RADIUS_OFFSET)
+        for _ in range(_MAX_REFINEMENTS):
             squared = self._scored(mask)
-            further = self._near(squared, self._radius + _FURTHER_RADIUS)
+            further = self._near(squared, self._radius + _FURTHER_RADIUS_OFFSET)
             # Continue only superpositions whose pairs have changed.
             mask = further[(further != mask).any(1)]
             if not len(mask):

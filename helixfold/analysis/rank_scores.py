@@ -39,8 +39,9 @@ def with_interval(
     predicted: Sequence[float],
     true: Sequence[float] | Sequence[bool],
 ) -> Estimate | None:
-    """Return a score of predictions with its 95 % interval over resamples; None if it is not defined.
+    """Return `score(predicted, true)` with its 95 % interval over resamples of the pairs; None if it is not finite.
 
+    `score` must also take arrays of several resamples, with the pairs on the last axis.
     Resamples for which it is not defined, such as without a positive label, do not count.
     """
     x, y = np.asarray(predicted, np.float64), np.asarray(true)
@@ -54,7 +55,10 @@ def with_interval(
 def roc(
     scores: Float[np.ndarray, " n"], labels: Bool[np.ndarray, " n"]
 ) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, " k"]]:
-    """Return the ROC curve: false and true positive rates (0 to 1) at each threshold."""
+    """Return the ROC curve: the false and the true positive rates (0 to 1) at thresholds from high to low.
+
+    The curve starts with 0 and 0; equal scores share a threshold.
+    """
     order = np.argsort(-scores, kind="stable")
     last = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)  # of equal scores
     true = np.cumsum(labels[order])[last]

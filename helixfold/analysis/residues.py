@@ -1,4 +1,8 @@
-"""Pair the residues of a prediction and an experimental structure by sequence, whatever their numbers."""
+"""Pair the residues of a prediction and an experimental structure by sequence, whatever their numbers.
+
+`MIN_RESIDUES` is the min number of residues to compare. Two chains are the same protein if the fraction `MIN_EQUAL` of
+the shorter one is equal.
+"""
 
 from dataclasses import dataclass
 
@@ -22,7 +26,10 @@ class ComparisonError(InputError):
 
 @dataclass(frozen=True, kw_only=True)
 class Pairing:
-    """A predicted chain paired with a reference chain, residue by residue."""
+    """A predicted chain paired with a reference chain, residue by residue.
+
+    `place` has the index in the prediction of each reference residue, or -1.
+    """
 
     predicted: Chain
     reference: Chain
@@ -35,6 +42,7 @@ class Pairing:
 
     @property
     def observed(self) -> Bool[np.ndarray, " r"]:
+        """Mask of reference residues with a C-alpha atom."""
         return np.asarray(self.reference.atom_mask[:, _CA] > 0)
 
     @property
@@ -45,13 +53,15 @@ class Pairing:
 
     @property
     def identity(self) -> float:
+        """Fraction (0 to 1) of the compared residues that have the same type; 0 if none is compared."""
         return self.equal / max(1, int(self.both.sum()))
 
 
 def paired(predicted: Chain, reference: Chain) -> Pairing:
-    """Pair the residues of two chains by aligning their sequences.
+    """Return the pairing of the residues of two chains by aligning their sequences.
 
-    Residue numbers determine the place of a gap if several are possible.
+    The pairing by residue numbers, which may be shifted, is used if it has at least as many equal residues and as high
+    an identity. It decides where a gap is if several places are possible.
     """
     place = query_columns(predicted.sequence, reference.sequence)
     by_sequence = Pairing(predicted=predicted, reference=reference, place=place)

@@ -22,7 +22,10 @@ _POSSIBLE = (ATOM37_MASK > 0) | (np.arange(len(ATOM37_MASK)) == UNKNOWN)[:, None
 class Scores:
     """Scores of a chain over the experimentally observed residues, from 0 to 1 except RMSD and pLDDT.
 
-    A residue or atom that is missing in the prediction counts as wrong, except in the RMSD of common residues.
+    A residue or atom that is missing in the prediction counts as wrong, except in the RMSD (Å) of common residues.
+    `residues` counts residues with C-alpha in the reference, and `compared` those with C-alpha in the prediction too.
+    `identity` is the fraction of the compared residues with the same type. `lddt` is of all heavy atoms. `plddt` (0 to
+    100) is the mean over the compared residues, or None if the prediction's B-factors are not pLDDT.
     """
 
     predicted_chain: str
@@ -48,7 +51,11 @@ class Scores:
 
 @dataclass(frozen=True, kw_only=True)
 class ResidueScores:
-    """Scores of each reference residue with a C-alpha atom; NaN for residues without distances."""
+    """Scores of each reference residue with a C-alpha atom; NaN for residues without distances.
+
+    `number` and `letters` are the residue numbers and one-letter codes in the reference. `present` is whether the
+    prediction has its C-alpha; otherwise `predicted_number` is 0 and `plddt` is NaN.
+    """
 
     number: Int[np.ndarray, " n"]  # the residue number in the reference
     letters: str  # one-letter codes in the reference
@@ -115,7 +122,10 @@ def plddt_of(pairing: Pairing) -> Float[np.ndarray, " r"] | None:
 
 @dataclass(frozen=True, kw_only=True)
 class HeavyAtoms:
-    """Heavy atoms of a reference chain that both residue types have, and their predicted positions."""
+    """Heavy atoms of a reference chain that both residue types have, and their predicted positions, in Å.
+
+    `predicted` is NaN if the prediction lacks the atom. `residue` is the index of its residue in the reference chain.
+    """
 
     predicted: Float[np.ndarray, "n 3"]  # Angstrom, NaN if the prediction lacks the atom
     true: Float[np.ndarray, "n 3"]  # Angstrom
@@ -123,7 +133,7 @@ class HeavyAtoms:
 
 
 def heavy_atoms(pairing: Pairing) -> HeavyAtoms:
-    """Return the heavy atoms for lDDT.
+    """Return the heavy atoms of a pairing for lDDT, in the order of the reference's residues.
 
     Atoms of planar groups whose rotation by half a turn only exchanges names (Asp, Glu, Phe, Tyr) get the names that
     fit better.

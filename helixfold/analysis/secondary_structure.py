@@ -1,4 +1,7 @@
-"""Assign secondary structure by hydrogen bonds of the backbone, as DSSP does (Kabsch & Sander 1983)."""
+"""Assign secondary structure by hydrogen bonds of the backbone, as DSSP does (Kabsch & Sander 1983).
+
+`HELIX`, `STRAND` and `LOOP` are its letters.
+"""
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -9,19 +12,22 @@ from data_pipeline.residues import RESTYPES
 HELIX, STRAND, LOOP = "H", "E", "-"
 # kcal/mol: the charges of N-H and C=O times Coulomb's constant, and the largest energy of a hydrogen bond.
 _CHARGES, _BOND_ENERGY = 0.084 * 332, -0.5
-_CLOSEST = 0.5  # Angstrom; closer atoms count as bonded
-_PEPTIDE_BOND = 2.5  # Angstrom, the longest
+_MIN_DISTANCE = 0.5  # Angstrom; closer atoms count as bonded
+_MAX_PEPTIDE_BOND = 2.5  # Angstrom, the longest
 _PROLINE = RESTYPES.index("P")
 # Residues by which two bridges of a ladder may be apart on one strand and on the other; more than 1 is a bulge.
-_STEP, _BULGE = 2, 5
+_MAX_SHORT_STEP, _MAX_LONG_STEP = 2, 5
 
 
 def secondary_structure(protein: Protein) -> str:
-    """Return a letter for each residue: H (helices of any kind, DSSP's H, G and I), E (strands), or a dash."""
+    """Return a letter for each residue: H (helices of any kind, DSSP's H, G and I), E (strands), or a dash.
+
+    Single bridges and residues without a complete backbone are a dash.
+    """
     n, ca, c, o = (protein.positions_of(name).astype(np.float64) for name in ("N", "CA", "C", "O"))
     has_backbone = np.isfinite(np.concatenate([n, ca, c, o], -1)).all(-1)
     follows = np.zeros(len(n), bool)  # is bonded to the residue before
-    follows[1:] = (np.linalg.norm(n[1:] - c[:-1], axis=-1) < _PEPTIDE_BOND) & has_backbone[1:] & has_backbone[:-1]
+    follows[1:] = (np.linalg.norm(n[1:] - c[:-1], axis=-1) < _MAX_PEPTIDE_BOND) & has_backbone[1:] & has_backbone[:-1]
     follows[1:] &= protein.chain_index[1:] == protein.chain_index[:-1]
     segment = np.cumsum(~follows)
     bonds = _hydrogen_bonds(n, c, o, follows & (protein.aatype != _PROLINE), has_backbone)
@@ -51,7 +57,7 @@ def _hydrogen_bonds(
 
     def inverse(acceptor: np.ndarray, donor: np.ndarray) -> np.ndarray:
         distances = np.linalg.norm(acceptor[:, None] - donor, axis=-1)
-        return np.asarray(1 / np.maximum(distances, _CLOSEST))
+        return np.asarray(1 / np.maximum(distances, _MIN_DISTANCE))
 
     energy = _CHARGES * (inverse(o, n) + inverse(c, hydrogen) - inverse(o, hydrogen) - inverse(c, n))
     apart = np.subtract.outer(np.arange(len(n)), np.arange(len(n)))
@@ -89,8 +95,8 @@ def _strands(bonds: Bool[np.ndarray, "r r"], segment: Int[np.ndarray, "r"]) -> B
         pairs = np.argwhere(bridges & allowed & (np.tri(size, dtype=bool).T))
         steps = pairs[None] - pairs[:, None]
         along, across = steps[..., 0], direction * steps[..., 1]
-        is_next = (along > 0) & (across > 0) & (np.minimum(along, across) <= _STEP)
-        is_next &= np.maximum(along, across) <= _BULGE
+        is_next = (along > 0) & (across > 0) & (np.minimum(along, across) <= _MAX_SHORT_STEP)
+        is_next &= np.maximum(along, across) <= _MAX_LONG_STEP
         for first, second in np.argwhere(is_next):
             for start, end in zip(pairs[first], pairs[second], strict=True):
                 if segment[start] == segment[end]:
