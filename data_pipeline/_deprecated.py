@@ -52,9 +52,9 @@ class OldPaths(MetaPathFinder):
         """
         for old, new in self._modules.items():
             if fullname == old or fullname.startswith(f"{old}."):
-                now = new + fullname.removeprefix(old)
-                warn(fullname, now)
-                return ModuleSpec(fullname, _ModuleNow(now))
+                new_name = new + fullname.removeprefix(old)
+                warn(fullname, new_name)
+                return ModuleSpec(fullname, _ModuleNow(new_name))
         return None
 
 
@@ -86,8 +86,8 @@ def moved_names(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
         if name not in names:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         warn(f"{module}.{name}", names[name])
-        now, _, attribute = names[name].rpartition(".")
-        return getattr(import_module(now), attribute)
+        new_module, _, attribute = names[name].rpartition(".")
+        return getattr(import_module(new_module), attribute)
 
     return get
 

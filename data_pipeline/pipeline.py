@@ -147,17 +147,17 @@ def find_homologs(target: Target, plan: SearchPlan | None = None, results: Path 
     if results is None and (plan.alignments or plan.templates is not None):
         raise ValueError("searches need a directory for their results")
     rows: dict[str, Alignment] = {str(path): read_alignment(path, target.sequence) for path in target.alignments}
-    searched: list[tuple[AlignmentStep, bytes]] = []
+    search_results: list[tuple[AlignmentStep, bytes]] = []
     if results is not None:
         for step in plan.alignments:
             content, rows[step.result_file] = search_homologs(target.sequence, step, results)
-            searched.append((step, content))
+            search_results.append((step, content))
     templates: TemplateResult | None = None
     plan = target.dated(plan)
     if target.templates:
         templates = templates_from_files(target.sequence, target.templates, plan.user_templates)
     elif plan.templates is not None and results is not None:
-        templates = _templates(target.sequence, plan.templates, searched, rows, ResultFiles(directory=results))
+        templates = _templates(target.sequence, plan.templates, search_results, rows, ResultFiles(directory=results))
     return Homologs(alignments=rows, templates=templates)
 
 
@@ -221,13 +221,13 @@ def _is_missing(file: str, identity: str, target: Target, directory: Path) -> bo
 def _templates(
     sequence: str,
     step: TemplateStep,
-    searched: Sequence[tuple[AlignmentStep, bytes]],
+    search_results: Sequence[tuple[AlignmentStep, bytes]],
     rows: dict[str, Alignment],
     files: ResultFiles,
 ) -> TemplateResult:
     """Search for templates with the first alignment, which is from UniRef90 in AlphaFold's plan."""
-    if searched:
-        first, content = searched[0]
+    if search_results:
+        first, content = search_results[0]
         query = _template_query(content, first.tool.file_format, step.tool.input_format, first.max_rows)
     else:
         alignment = next(iter(rows.values()), single_sequence(sequence))

@@ -1,7 +1,8 @@
 """Idealised residues: the position of each heavy atom in its rigid group (Å), and the atoms of side-chain torsions.
 
-`PSI_GROUP` and `CHI1_GROUP` are indices of rigid groups. `CHI_CHAINS` has, by residue, the atoms along the rotatable
-bonds from N, and `PI_PERIODIC_CHI` the number (from 1) of the chi angle that is symmetric under 180 degrees.
+`IDEAL_ATOMS` has name, rigid group and position in it of each heavy atom, by residue, in the order of the 14-atom
+layout. `PSI_GROUP` and `CHI1_GROUP` are indices of rigid groups. `CHI_CHAINS` has, by residue, the atoms along the
+rotatable bonds from N, and `PI_PERIODIC_CHI` the number (from 1) of the chi angle that is symmetric under 180 degrees.
 
 AlphaFold 2, Suppl. Sec. 1.8.4 and Table 2.
 """

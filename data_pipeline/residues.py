@@ -4,10 +4,15 @@ Orders and names are AlphaFold's, so that its parameters and features can be use
 
 Residue types are indices: 0..19 for `RESTYPES`, then `UNKNOWN`, `GAP` and, in sampled MSAs, `MASKED`. Tables have a row
 for each of types 0..20. `THREE_LETTER` are their names, and `AMBIGUOUS_LETTERS` are letters other than the twenty.
-The 37-atom layout has a slot for each of `ATOM_TYPES`; `ATOM14_NAMES` has the atoms of each type in the 14-atom layout.
-Masks are 1 where a residue type has the atom or the chi angle; `CHI_PI_PERIODIC` is 1 for angles that are symmetric
-under 180 degrees, and `CHI_ATOM_INDICES` has the four atoms of each chi angle in the 37-atom layout.
-`RIGID_GROUP_DEFAULT_FRAME` has the 4 x 4 transform of each rigid group relative to its parent, with torsions of 0.
+`HHBLITS_TO_OUR_AATYPE` has the residue type of each number in HHblits's order.
+
+The 37-atom layout has a slot for each of `ATOM_TYPES`, and `ATOM_ORDER` has the slot of each atom name. `ATOM14_NAMES`
+has the atoms of each type in the 14-atom layout. `ATOM14_TO_ATOM37` has the slot in the 37-atom layout of each atom in
+the 14-atom layout, and `ATOM37_TO_ATOM14` the inverse; both are 0 without an atom. `ATOM14_TO_RIGID_GROUP` has the
+rigid group of each atom, and `ATOM14_RIGID_GROUP_POSITIONS` its position (Å) there. Masks are 1 where a residue type
+has the atom or the chi angle. `CHI_PI_PERIODIC` is 1 for angles that are symmetric under 180 degrees, and
+`CHI_ATOM_INDICES` has the four atoms of each chi angle in the 37-atom layout. `RIGID_GROUP_DEFAULT_FRAME` has the 4 x 4
+transform of each rigid group relative to its parent, with torsions of 0.
 """
 
 from typing import Final

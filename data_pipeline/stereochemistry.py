@@ -2,8 +2,8 @@
 
 Bonds and angles within residues are from Engh & Huber (Acta Cryst. A47, 1991; Int. Tables for Crystallography F, 2001),
 van der Waals radii from Bondi (J. Phys. Chem. 68, 1964); AlphaFold 2, Suppl. Sec. 1.9.11. `C_N_LENGTH` (Å) and the
-cosines `CA_C_N_COSINE` and `C_N_CA_COSINE` are for the peptide bond between residues. `VAN_DER_WAALS_RADIUS` (Å) is in
-the order of `residues.ATOM_TYPES`.
+cosines `CA_C_N_COSINE` and `C_N_CA_COSINE` are for the peptide bond between residues, which is longer before proline.
+`VAN_DER_WAALS_RADIUS` (Å) is in the order of `residues.ATOM_TYPES`.
 """
 
 from functools import cache
@@ -121,9 +121,9 @@ def distance_bounds(
                     minimum[restype, first, second] = _RADIUS[one[0]] + _RADIUS[other[0]] - overlap_tolerance
                     maximum[restype, first, second] = np.inf
         for (one, other), norm in _distances(THREE_LETTER[restype]).items():
-            off = tolerance_factor * norm.deviation
+            margin = tolerance_factor * norm.deviation
             for pair in ((slots[one], slots[other]), (slots[other], slots[one])):
-                minimum[restype, *pair], maximum[restype, *pair] = norm.mean - off, norm.mean + off
+                minimum[restype, *pair], maximum[restype, *pair] = norm.mean - margin, norm.mean + margin
     for table in (minimum, maximum):
         table.flags.writeable = False
     return minimum, maximum

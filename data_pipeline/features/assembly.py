@@ -189,14 +189,14 @@ def paired_rows(chains: Sequence[Chain]) -> list[PairedRows]:
     For the latter, a chain without rows for pairing only has itself.
     Raise `InputError` if only some of the chains have rows paired by a search, or different numbers of them.
     """
-    before = [chain.pairing for chain in chains if isinstance(chain.pairing, PairedRows)]
-    if before:
-        if len(before) < len(chains):
+    search_pairs = [chain.pairing for chain in chains if isinstance(chain.pairing, PairedRows)]
+    if search_pairs:
+        if len(search_pairs) < len(chains):
             raise InputError("only some chains have rows paired by a search; pass such rows for all chains or for none")
-        if len(counts := {len(rows.msa): None for rows in before}) > 1:
+        if len(counts := {len(rows.msa): None for rows in search_pairs}) > 1:
             numbers = " and ".join(f"{count:,}" for count in counts)
             raise InputError(f"chains have {numbers} paired rows; pass the same number of rows for all chains")
-        return before
+        return search_pairs
     pairing = [
         chain.pairing if isinstance(chain.pairing, PairingRows) else _only_itself(chain.features) for chain in chains
     ]
@@ -243,9 +243,9 @@ def _template_slots(
     arrays = features.template_aatype, features.template_all_atom_positions, features.template_all_atom_masks
     padded = []
     for array in arrays:
-        room = np.zeros((slots, *array.shape[1:]), array.dtype)
-        room[: len(array)] = array[:slots]
-        padded.append(room)
+        padded_array = np.zeros((slots, *array.shape[1:]), array.dtype)
+        padded_array[: len(array)] = array[:slots]
+        padded.append(padded_array)
     return padded[0], padded[1], padded[2]
 
 

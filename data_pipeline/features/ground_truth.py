@@ -1,7 +1,8 @@
 """Ground truth for the losses: the observed atoms of a chain in both atom layouts, with alternative atom names.
 
 The losses compute frames and torsion angles from these atoms on the device. Atoms that a rotation of a planar group by
-180 degrees exchanges are ambiguous: `ATOM14_ALTERNATIVE` has the slot of the other name of each atom.
+180 degrees exchanges are ambiguous: `ATOM14_IS_AMBIGUOUS` is 1 for these. `ATOM14_ALTERNATIVE` has the slot of the
+other name of each atom, or its own slot if it is not ambiguous.
 """
 
 from dataclasses import dataclass

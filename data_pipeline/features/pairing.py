@@ -69,10 +69,10 @@ class PairingRows:
 
     def select(self, rows: Int[np.ndarray, "p"]) -> PairedRows:
         """Return the rows with these indices; index -1 is a row of gaps."""
-        gaps, none = np.full_like(self.msa[:1], GAP), np.zeros_like(self.deletion_matrix[:1])
+        gaps, no_deletions = np.full_like(self.msa[:1], GAP), np.zeros_like(self.deletion_matrix[:1])
         return PairedRows(
             msa=np.concatenate([self.msa, gaps])[rows],
-            deletion_matrix=np.concatenate([self.deletion_matrix, none])[rows],
+            deletion_matrix=np.concatenate([self.deletion_matrix, no_deletions])[rows],
         )
 
 
@@ -81,7 +81,7 @@ def pair_rows(chains: Sequence[PairingRows]) -> Int[np.ndarray, "p c"]:
 
     Rows of a species that occurs in at least two chains are paired in the order of their similarity to the chain, up to
     the number of rows in the chain with the fewest. Species with more than 600 rows for a chain are left out. Pair 0 is
-    the chains themselves. Pairs of all chains come next, and pairs of fewer chains later; pairs of equally many chains
+    the chains themselves. Pairs of all chains come next, and pairs of fewer chains later. Pairs of equally many chains
     are sorted by the absolute product of their row indices, so by their places in the alignments.
     """
     rows_by_species = [_by_species(chain) for chain in chains]
@@ -92,16 +92,16 @@ def pair_rows(chains: Sequence[PairingRows]) -> Int[np.ndarray, "p c"]:
         counts = [len(rows) for rows in own_rows if rows is not None]
         if len(counts) < 2 or max(counts) > _MAX_ROWS:
             continue
-        none = np.full(min(counts), -1)
+        no_rows = np.full(min(counts), -1)
         by_count[len(counts)] += [
-            *np.stack([none if rows is None else rows[: min(counts)] for rows in own_rows], axis=1)
+            *np.stack([no_rows if rows is None else rows[: min(counts)] for rows in own_rows], axis=1)
         ]
     ordered = []
     for count in sorted(by_count, reverse=True):
         rows = np.stack(by_count[count])
         # Products of many large indices overflow integers.
-        places = np.abs(rows.astype(np.float64).prod(axis=1))
-        ordered.append(rows[np.argsort(places, kind="stable")])
+        index_products = np.abs(rows.astype(np.float64).prod(axis=1))
+        ordered.append(rows[np.argsort(index_products, kind="stable")])
     return np.concatenate(ordered)
 
 

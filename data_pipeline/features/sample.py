@@ -16,8 +16,10 @@ class Sample:
 
     Axes: `r` residues, `s` MSA rows (cluster centres), `e` extra MSA rows, `t` templates, which may be 0. Residue types
     in `true_msa` (before BERT masking) and `extra_msa` are 0..20, 21 for gaps and 22 for masked residues. `bert_mask`
-    is 1 where the masked-MSA head must predict the residue. `template_pseudo_beta` (Å) is C-beta, or C-alpha for
-    glycine.
+    is 1 where the masked-MSA head must predict the residue. `target_feat` and `msa_feat` are the network's input
+    channels of the target and of the MSA rows. Other masks are 1 where there is a residue, row or template.
+    `extra_deletion_value` is the deletion count mapped to 0..1. Template positions are in Å, and
+    `template_pseudo_beta` is C-beta, or C-alpha for glycine.
     """
 
     aatype: Int[np.ndarray, "r"]

@@ -9,7 +9,8 @@ for exactly one process, and all times come from the file server.
 
 Each process also renews its own clock file until it closes its claims. When no process is left, the claims are no
 longer needed, and the directory can be removed. `DIRECTORY` is its name in the output directory. A claim is renewed
-every `RENEWAL` seconds. `Answer` is the result of `take`, and `Work` the result of `work_on`.
+every `RENEWAL` seconds. `State` is the state of a claim, of which all but "held" are ends. `Answer` is the result of
+`take`, and `Work` the result of `work_on`.
 """
 
 import hashlib
@@ -110,9 +111,9 @@ class ClaimFiles:
         """
         with suppress(OSError):
             (self.directory / f"clock-{self._own}").unlink(missing_ok=True)
-            left = [*self.directory.glob("clock-*"), *self.directory.glob("draft-*")]
+            clock_files = [*self.directory.glob("clock-*"), *self.directory.glob("draft-*")]
             latest = max((path.stat().st_mtime for path in self.directory.iterdir()), default=0.0)
-            for path in left:
+            for path in clock_files:
                 if latest - path.stat().st_mtime > expiry:
                     path.unlink(missing_ok=True)
 

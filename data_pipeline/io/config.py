@@ -1,7 +1,8 @@
 """Base class of settings: frozen, validated dataclasses that are stored with the results made from them.
 
 Constants that begin with `MAX` are bounds of settings that occur in several places. `RestraintKind` is whether distance
-restraints are contacts (a max distance with its probability) or distributions of a distance.
+restraints are contacts (a max distance with its probability) or distributions of a distance. `POSITIVE` excludes
+infinity, `ABOVE_ZERO` does not; `FRACTION` is from 0 to 1, and `BELOW_ONE` from 0 to below 1.
 """
 
 import dataclasses
@@ -40,14 +41,17 @@ class Bound:
 
 
 def at_least(minimum: float) -> Bound:
+    """Return a bound that allows `minimum` and larger values."""
     return Bound(f"be at least {minimum}", lambda value: value >= minimum)
 
 
 def at_most(maximum: float) -> Bound:
+    """Return a bound that allows `maximum` and smaller values."""
     return Bound(f"be at most {maximum:,}", lambda value: value <= maximum)
 
 
 def between(minimum: float, maximum: float) -> Bound:
+    """Return a bound that allows values from `minimum` to `maximum`, both included."""
     return Bound(f"be between {minimum} and {maximum}", lambda value: minimum <= value <= maximum)
 
 

@@ -83,20 +83,20 @@ def send(
     raise `RequestTimeoutError`, `UnusableAnswerError` or `ConnectionFailedError`.
     """
     exchange = _Exchange(timeout, connect_timeout, read_timeout, bytes_per_second)
-    sent = {"user-agent": "helixfold", "accept-encoding": "identity", "connection": "close"}
-    sent |= {name.lower(): value for name, value in (headers or {}).items()}
+    sent_headers = {"user-agent": "helixfold", "accept-encoding": "identity", "connection": "close"}
+    sent_headers |= {name.lower(): value for name, value in (headers or {}).items()}
     if isinstance(body, bytes) and (body or method != "GET"):
-        sent["content-length"] = str(len(body))
+        sent_headers["content-length"] = str(len(body))
     with exchange.translated_errors():
         target = parse_url(url)
     if target.auth is not None:
-        sent["authorization"] = f"Basic {base64.b64encode(unquote(target.auth).encode()).decode()}"
+        sent_headers["authorization"] = f"Basic {base64.b64encode(unquote(target.auth).encode()).decode()}"
     for _ in range(_MAX_REDIRECTS + 1):
         with exchange.translated_errors():
             raw = exchange.connections_to(target).urlopen(
                 method,
                 target._replace(auth=None, fragment=None).url,
-                headers=sent,
+                headers=sent_headers,
                 body=io.BytesIO(body) if isinstance(body, bytes) and body else body or None,
                 redirect=False,
                 retries=False,
@@ -110,7 +110,7 @@ def send(
         response.close()
         previous, target, exchange.is_redirected = target, _redirected(target, location), True
         if (target.scheme, target.host, target.port) != (previous.scheme, previous.host, previous.port):
-            sent = {name: value for name, value in sent.items() if name in _HEADERS_ON_REDIRECT}
+            sent_headers = {name: value for name, value in sent_headers.items() if name in _HEADERS_ON_REDIRECT}
     raise UnusableAnswerError(f"it redirects more than {_MAX_REDIRECTS} times")
 
 

@@ -1,4 +1,7 @@
-"""Read a large file on a server from any position, and download it with resumption."""
+"""Read a large file on a server from any position, and download it with resumption.
+
+`DEFAULT_RETRY` has the default settings of retries.
+"""
 
 import contextlib
 import os

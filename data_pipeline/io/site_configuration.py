@@ -33,7 +33,9 @@ class SiteConfiguration:
 
     `sources` has the file of each value, by key. Paths are absolute. `cache_directory` is helixfold's cache, and
     `search_cache` the directory for search results. `msa_server` searches for alignments, and the other servers are for
-    --fetch-inputs. `monomer_models` and `multimer_models` are the names of the default models.
+    --fetch-inputs. `monomer_models` and `multimer_models` are the names of the default models. `weights_directory` has
+    their parameters. `databases` is the profile or directory of databases. Without `allow_demonstration_model`, models
+    without trained parameters, or with the packaged ones, are not used.
     """
 
     weights_directory: Path | None = None

@@ -90,8 +90,8 @@ class Category:
         codes = np.array(list(map(indices.__getitem__, self.raw(column))), dtype=np.int64)
         names = [gemmi.cif.as_string(value).strip() for value in indices]
         distinct = _Indices()
-        same = np.array([distinct[name] for name in names], dtype=np.int64)
-        return (same[codes] if len(codes) else codes), tuple(distinct)
+        merged_codes = np.array([distinct[name] for name in names], dtype=np.int64)
+        return (merged_codes[codes] if len(codes) else codes), tuple(distinct)
 
     def integers(self, column: str, unset: int) -> Int[np.ndarray, "n"]:
         """Return the values of a column as int32, with `unset` for unset values; raise `InputError` for other text."""

@@ -3,7 +3,8 @@
 This module parses the headers of PDB files and makes the checks that gemmi omits. It also detects cyclic chains of any
 structure file from the records of bonds (LINK, _struct_conn). `SAME_NAME` is the reason for leaving out a chain, and
 `BLANK_CHAIN` the name of chains without a name. `MAX_ALIGNMENT_CELLS` limits the residues of a chain's sequence times
-its observed residues, for their alignment. `Bond` has two atoms, each as chain name, residue number and atom name.
+its observed residues, for their alignment, and `MAX_PDB_BYTES` the size of a PDB file. `Bond` has two atoms, each as
+chain name, residue number and atom name.
 """
 
 import re
@@ -139,7 +140,7 @@ class _AtomColumns:
         counts: list[int] = []  # atoms per residue of the chain, including ligands and water
         fields: list[tuple[int, int, int]] = []  # position in the polymer, component and number of each residue
         codes: list[str] = []
-        before = None
+        previous_residue = None
         for residue in part:
             seqid = residue.seqid
             residue_number, code = seqid.num or 0, seqid.icode
@@ -148,9 +149,9 @@ class _AtomColumns:
             if residue.subchain != subchain:
                 fields.append((-1, 0, residue_number))
                 continue
-            if (residue_number, code) != before:
+            if (residue_number, code) != previous_residue:
                 names.append(residue.name)
-                before = residue_number, code
+                previous_residue = residue_number, code
             fields.append((len(names) - 1, components.setdefault(residue.name, len(components)), residue_number))
         of_atom = np.repeat(np.arange(len(counts)), counts)
         rows = self._start + np.arange(len(of_atom))
@@ -322,16 +323,16 @@ def _check_atoms(content: bytes, path: str | PathLike[str]) -> int:
     starts = np.flatnonzero(is_atom)
     if not len(starts):
         raise InputError.at(path, "there are no atoms (ATOM records); is this a PDB file?")
-    good = len(starts) * _LAST_COORDINATE_COLUMN <= len(content)
-    if good:
+    is_valid = len(starts) * _LAST_COORDINATE_COLUMN <= len(content)
+    if is_valid:
         fields = np.stack([letters[starts + column] for column in range(22, _LAST_COORDINATE_COLUMN)], axis=1)
         try:
             np.ascontiguousarray(fields[:, :4]).view("S4").astype(np.int64)
             coordinates = np.ascontiguousarray(fields[:, 8:]).view("S8").astype(np.float64)
-            good = bool((np.abs(coordinates) < _MAX_COORDINATE).all()) and not (fields == ord("\n")).any()
+            is_valid = bool((np.abs(coordinates) < _MAX_COORDINATE).all()) and not (fields == ord("\n")).any()
         except ValueError:
-            good = False
-    for start in starts.tolist() if not good else ():
+            is_valid = False
+    for start in starts.tolist() if not is_valid else ():
         record = content[start : start + 80].split(b"\n")[0]
         if (problem := _problem(record)) is not None:
             raise InputError.at(path, f"{problem}; was the file edited?", line=content.count(b"\n", 0, start) + 1)

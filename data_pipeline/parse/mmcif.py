@@ -1,4 +1,7 @@
-"""Read the protein chains of mmCIF files: their full sequences and observed atoms."""
+"""Read the protein chains of mmCIF files: their full sequences and observed atoms.
+
+`MAX_MMCIF_BYTES` limits the unpacked size of a file.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -65,7 +65,7 @@ def read_restraints(path: Path, sequence: str) -> DistanceRestraints:
     Raise `InputError` with the line of the first error.
     """
     values_of_pair: dict[tuple[int, int], np.ndarray] = {}
-    for number, line in enumerate(read_file(path, _MAX_BYTES).decode(errors="replace").splitlines(), 1):
+    for line_number, line in enumerate(read_file(path, _MAX_BYTES).decode(errors="replace").splitlines(), 1):
         words = line.split("#")[0].replace(",", " ").split()
         if not words:
             continue
@@ -77,7 +77,7 @@ def read_restraints(path: Path, sequence: str) -> DistanceRestraints:
             if any(len(values) != len(others) for others in values_of_pair.values()):
                 raise ValueError("contacts and distances cannot be combined in one file")
         except ValueError as error:
-            raise InputError.at(path, str(error), line=number) from None
+            raise InputError.at(path, str(error), line=line_number) from None
         values_of_pair[first, second] = values
     if not values_of_pair:
         raise InputError.at(path, f"has no restraints; {_EXPECTED_FORMATS}")
@@ -92,12 +92,12 @@ def _residue(word: str, sequence: str) -> int:
     letter, digits = (word[:1].upper(), word[1:]) if word[:1].isalpha() else ("", word)
     if not digits.isascii() or not digits.isdigit():
         raise ValueError(f"'{printable(word)}' is not a residue number; {_EXPECTED_FORMATS}")
-    number = int(digits[:9])
-    if not 1 <= number <= len(sequence):
+    residue_number = int(digits[:9])
+    if not 1 <= residue_number <= len(sequence):
         raise ValueError(f"the chain has no residue {printable(digits)}; its residues are 1 to {len(sequence)}")
-    if letter and letter != sequence[number - 1]:
-        raise ValueError(f"residue {number} of the chain is {sequence[number - 1]}, not {letter}")
-    return number - 1
+    if letter and letter != sequence[residue_number - 1]:
+        raise ValueError(f"residue {residue_number} of the chain is {sequence[residue_number - 1]}, not {letter}")
+    return residue_number - 1
 
 
 def _probabilities(words: list[str]) -> Float[np.ndarray, "v"]:

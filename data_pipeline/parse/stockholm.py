@@ -37,16 +37,16 @@ def sequence_lines(lines: Iterable[bytes], path: str | PathLike[str]) -> Iterato
 
     Raise `InputError` for other lines, and for a second alignment.
     """
-    ended = 0
+    end_line = 0
     for line_number, line in enumerate(lines, start=1):
         text = line.strip(b" \t\0")
         if not text or text.startswith(b"#"):
             continue
         if text.startswith(b"//"):
-            ended = line_number
+            end_line = line_number
             continue
-        if ended:
-            problem = f"a second alignment begins here, after the '//' of line {ended}; keep one alignment in a file"
+        if end_line:
+            problem = f"a second alignment begins here, after the '//' of line {end_line}; keep one alignment in a file"
             raise InputError.at(path, problem, line=line_number)
         words = text.split()
         if len(words) != 2:
@@ -299,9 +299,9 @@ def a3m_to_stockholm(content: bytes, *, path: str | PathLike[str] = "a3m") -> by
             raise InputError.at(path, "the alignment is too large to be written as Stockholm; filter it")
     column_at = np.cumsum(longest[:-1] + 1) - 1
     insertion_at = np.concatenate([[0], column_at + 1])
-    empty = np.full(len(column_at) + int(longest.sum()), ord("."), np.uint8)
-    reference = empty.copy()
-    empty[column_at], reference[column_at] = GAP, ord("x")
+    blank_row = np.full(len(column_at) + int(longest.sum()), ord("."), np.uint8)
+    reference = blank_row.copy()
+    blank_row[column_at], reference[column_at] = GAP, ord("x")
     names: set[bytes] = set()
     stockholm = BytesIO()
     stockholm.write(b"# STOCKHOLM 1.0\n\n")
@@ -310,10 +310,10 @@ def a3m_to_stockholm(content: bytes, *, path: str | PathLike[str] = "a3m") -> by
         is_column = letters < ord("a")
         index = np.arange(len(letters))
         last_column = np.maximum.accumulate(np.where(is_column, index, -1))
-        passed = np.cumsum(is_column)
-        padded = empty.copy()
+        columns_so_far = np.cumsum(is_column)
+        padded = blank_row.copy()
         padded[column_at] = letters[is_column]
-        padded[insertion_at[passed[~is_column]] + (index - last_column - 1)[~is_column]] = letters[~is_column]
+        padded[insertion_at[columns_so_far[~is_column]] + (index - last_column - 1)[~is_column]] = letters[~is_column]
         name = _unique(record.name.encode("utf-8", "replace"), names)
         stockholm.write(b"%s %s\n" % (name, padded.tobytes()))
     stockholm.write(b"#=GC RF %s\n//\n" % reference.tobytes())

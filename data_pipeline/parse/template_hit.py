@@ -1,7 +1,7 @@
 """Read the hits of a template search: the alignments of chains with known structures to the target.
 
 Formats: .hhr of hhsearch, the output of `hmmsearch -A` (Stockholm, or converted to a3m), and the table (m8) with CIGAR
-strings of MMseqs2 that ColabFold's server returns.
+strings of MMseqs2 that ColabFold's server returns. `MAX_HHR_BYTES` is the max size of an .hhr.
 """
 
 import math

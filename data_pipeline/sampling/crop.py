@@ -76,15 +76,15 @@ def contiguous_complex_crop(lengths: Sequence[int], size: int, rng: np.random.Ge
     2022), Suppl. Alg. 1.
     """
     starts = np.cumsum([0, *lengths])
-    room, remaining = size, int(starts[-1])
+    residues_left, remaining = size, int(starts[-1])
     segments: list[Int[np.ndarray, "n"]] = []
     for chain in rng.permutation(len(lengths)):
         length = lengths[chain]
         remaining -= length
-        max_size = min(room, length)
-        min_size = min(length, max(0, room - remaining))
+        max_size = min(residues_left, length)
+        min_size = min(length, max(0, residues_left - remaining))
         crop_size = int(rng.integers(min_size, max_size + 1))
-        room -= crop_size
+        residues_left -= crop_size
         first = int(starts[chain] + rng.integers(length - crop_size + 1))
         segments.append(np.arange(first, first + crop_size))
     return np.sort(np.concatenate(segments))

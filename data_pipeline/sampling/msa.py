@@ -109,7 +109,7 @@ def mask_msa(
     r = msa.shape[1]
     hidden = rng.random(msa.shape) < fraction
     places = np.flatnonzero(hidden)
-    columns, before = places % r, msa.reshape(-1)[places]
+    columns, original_letters = places % r, msa.reshape(-1)[places]
     # Each class has an interval of the random numbers, in the order of the classes.
     lengths = np.zeros((r, CLASSES))
     lengths[:, : len(RESTYPES)] = uniform_prob / len(RESTYPES)
@@ -119,14 +119,14 @@ def mask_msa(
     draws = rng.random(len(places)) * (ends[columns, -1] + same_prob)
     # The interval of `same_prob` follows the interval of a position's own class. After removing it, the numbers are
     # looked up in the intervals of all columns at once, which do not overlap.
-    beyond = draws - ends[columns, before]
+    beyond = draws - ends[columns, original_letters]
     is_same = (beyond >= 0) & (beyond < same_prob)
     draws[beyond >= same_prob] -= same_prob
     starts = 2.0 * np.arange(r)
     classes = np.searchsorted((ends + starts[:, None]).reshape(-1), draws + starts[columns], side="right")
-    drawn = np.minimum(classes - columns * CLASSES, MASKED)
+    sampled_letters = np.minimum(classes - columns * CLASSES, MASKED)
     masked = msa.copy()
-    masked.reshape(-1)[places] = np.where(is_same, before, drawn)
+    masked.reshape(-1)[places] = np.where(is_same, original_letters, sampled_letters)
     return masked, hidden
 
 

@@ -112,18 +112,18 @@ def corrupted_copy(
     C-beta if both types have one.
     """
     length = len(aatype)
-    share = float(rng.uniform(0, settings.most_substituted))
-    noise = _noise(settings, share, rng)
-    left = _stretch(length, float(rng.uniform(settings.least_kept, 1)), rng)
-    left &= ~_gaps(length, float(rng.uniform(0, settings.most_masked)), rng)
-    changed = rng.random(length) < share
+    substituted_fraction = float(rng.uniform(0, settings.most_substituted))
+    noise = _noise(settings, substituted_fraction, rng)
+    remains = _stretch(length, float(rng.uniform(settings.least_kept, 1)), rng)
+    remains &= ~_gaps(length, float(rng.uniform(0, settings.most_masked)), rng)
+    changed = rng.random(length) < substituted_fraction
     types = np.where(changed, substituted(aatype, rng), aatype)
-    atoms = mask * left[:, None]
-    other = types != aatype
-    shared = np.zeros((length, 37), np.float32)
-    shared[:, _BACKBONE] = 1
-    shared[:, ATOM_ORDER["CB"]] = (types != _GLYCINE) & (aatype != _GLYCINE)
-    atoms = (atoms * np.where(other[:, None], shared, 1)).astype(np.float32)
+    atoms = mask * remains[:, None]
+    is_substituted = types != aatype
+    shared_atoms = np.zeros((length, 37), np.float32)
+    shared_atoms[:, _BACKBONE] = 1
+    shared_atoms[:, ATOM_ORDER["CB"]] = (types != _GLYCINE) & (aatype != _GLYCINE)
+    atoms = (atoms * np.where(is_substituted[:, None], shared_atoms, 1)).astype(np.float32)
     alpha = ATOM_ORDER["CA"]
     turns = displacements(length, noise * _TURN_PER_ANGSTROM, rng) * mask[:, [alpha]]
     turned = positions[:, [alpha]] + (positions - positions[:, [alpha]]) @ rotations(turns).swapaxes(-1, -2)
@@ -131,7 +131,7 @@ def corrupted_copy(
     return AlignedTemplate(
         name=OWN_STRUCTURE,
         sum_probs=0.0,
-        aatype=np.where(left & atoms.any(axis=1), types, GAP).astype(np.int32),
+        aatype=np.where(remains & atoms.any(axis=1), types, GAP).astype(np.int32),
         positions=(moved * atoms[..., None]).astype(np.float32),
         masks=atoms,
     )

@@ -1,9 +1,9 @@
 """Client of MMseqs2 servers with ColabFold's interface, which search for alignments.
 
 The client submits numbered sequences, receives a ticket, polls its status until the search is complete, and downloads
-an archive of alignments (Mirdita et al., Nat. Methods 2022). `FIRST_NUMBER` is the number of the first sequence of a
-search. `Mode` is the server's name of a search, and `PairStrategy` is whether rows are paired between all sequences of
-a complex ("complete") or at least two ("greedy").
+an archive of alignments (Mirdita et al., Nat. Methods 2022). `PUBLIC_SERVER` is ColabFold's address. `FIRST_NUMBER` is
+the number of the first sequence of a search. `Mode` is the server's name of a search, and `PairStrategy` is whether
+rows are paired between all sequences of a complex ("complete") or at least two ("greedy").
 """
 
 import io
@@ -102,7 +102,8 @@ class AlignmentServer:
     """An MMseqs2 server, with its state in this run.
 
     Temporary failures are retried after random pauses of increasing length, within `max_wait`. `report` receives a line
-    for most retries, and a line if alignments are cut to their first rows. A server that cannot be reached, does not
+    for most retries, and a line if alignments are cut to their first rows. `clock` (seconds), `sleep` and `rng` (of the
+    pauses) are replaced in tests. A server that cannot be reached, does not
     answer or rejects searches is not used again in this run.
     """
 

@@ -129,18 +129,18 @@ def _members(
     """Return the steps from the clusters of the hits to the alignment of their members, `result`."""
     members, is_first = database.members, aligned_to == "queries"
     # `colabfold_search` filters the members of each cluster only for UniRef.
-    thinned = f"--expand-filter-clusters {int(options.filtered)} --max-seq-id 0.95".split() if is_first else []
+    cluster_filter = f"--expand-filter-clusters {int(options.filtered)} --max-seq-id 0.95".split() if is_first else []
     accepted = _MAX_ACCEPTED if options.filtered else _MAX_ACCEPTED_UNFILTERED
     score = "0.8" if options.filtered else "-20.0"
     expand = ["expandaln", aligned_to, members, "clusters", database.alignments, "members"]
     align = f"-e 10 --max-accept {accepted} --alt-ali 10 -a"
-    good = f"--qid 0 --qsc {score} --diff 0 --max-seq-id 1.0 --filter-min-enable 100"
+    hit_filter = f"--qid 0 --qsc {score} --diff 0 --max-seq-id 1.0 --filter-min-enable 100"
     identities = ["--qid", "0.0,0.2,0.4,0.6,0.8,1.0"]
     rows = ["--msa-format-mode", "6", "--filter-msa", str(int(options.filtered)), *_ROW_FILTER.split(), *identities]
     return [
-        [*expand, "--expansion-mode", "0", "-e", "inf", *thinned],
+        [*expand, "--expansion-mode", "0", "-e", "inf", *cluster_filter],
         ["align", profile, members, "members", "aligned", *align.split()],
-        ["filterresult", "queries", members, "aligned", "good", *good.split()],
+        ["filterresult", "queries", members, "aligned", "good", *hit_filter.split()],
         ["result2msa", "queries", members, "good", result, *rows],
         *(["rmdb", name] for name in ("clusters", "members", "aligned", "good")),
     ]
@@ -154,14 +154,14 @@ def paired_steps(options: ColabfoldOptions, database: ClusterDatabase, *, comple
     """
     members, mode = database.members, ["--pairing-mode", str(int(complete))]
     expand = ["expandaln", "queries", members, "clusters", database.alignments, "members"]
-    scored = f"--alignment-mode 1 -e 0.001 --max-accept {_MAX_ACCEPTED_UNFILTERED}".split()
+    score_options = f"--alignment-mode 1 -e 0.001 --max-accept {_MAX_ACCEPTED_UNFILTERED}".split()
     rows = ["--msa-format-mode", "5", "--filter-msa", "0", *_ROW_FILTER.split(), "--qid", "0.2,0.4,0.6,0.8,1.0"]
     return [
         ["search", "queries", str(database.path), "clusters", "search", *options.search()],
         ["mvdb", "search/latest/profile_1", "profile"],
         ["lndb", "queries_h", "profile_h"],
         [*expand, "--expansion-mode", "0", "-e", "inf", "--expand-filter-clusters", "0", "--max-seq-id", "0.95"],
-        ["align", "profile", members, "members", "scored", *scored],
+        ["align", "profile", members, "members", "scored", *score_options],
         ["pairaln", "queries", str(database.path), "scored", "with_partner", *mode, "--pairing-dummy-mode", "0"],
         ["align", "profile", members, "with_partner", "aligned", "-e", "inf", "-a"],
         ["pairaln", "queries", str(database.path), "aligned", "paired", *mode, "--pairing-dummy-mode", "1"],

@@ -1,6 +1,7 @@
 """Describe sequence and template databases, with the search tool of each.
 
-`HMMER_TOOLS` run in this process with pyhmmer, or as installed programs, as the `Engine` of a database states.
+`AlignmentTool` and `TemplateTool` are the names of search tools in profiles. `HMMER_TOOLS` run in this process with
+pyhmmer, or as installed programs, as the `Engine` of a database states.
 """
 
 import re

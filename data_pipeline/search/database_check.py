@@ -21,8 +21,8 @@ def check_databases(profile: DatabaseProfile) -> Iterator[tuple[str, Problem | N
     The databases for alignments come first in search order, then templates, UniProt and templates of complexes.
     FASTA files and the indices of MMseqs2 databases are read completely, so large databases take minutes.
     """
-    single = (profile.templates, profile.uniprot, profile.complex_templates)
-    for database in (*profile.alignments, *(each for each in single if each is not None)):
+    single_databases = (profile.templates, profile.uniprot, profile.complex_templates)
+    for database in (*profile.alignments, *(each for each in single_databases if each is not None)):
         for path in database.paths:
             yield f"{path} ({database.tool})", _problem(database, path)
 

@@ -30,7 +30,11 @@ _MISSING_STATUSES = (400, 404, 410)
 
 @dataclass(frozen=True, kw_only=True)
 class EntryServers:
-    """Addresses of the servers; the keys of configuration files have the same names."""
+    """Addresses of the servers without a trailing slash; the keys of configuration files have the same names.
+
+    Sequences of PDB entries come from `pdb_sequence_server`, their structures from `pdb_structure_server`, predicted
+    structures from `alphafold_server`.
+    """
 
     uniprot_server: str = "https://rest.uniprot.org"
     pdb_sequence_server: str = "https://www.rcsb.org"
@@ -81,13 +85,13 @@ def fetch_structure(word: str, cache: Path, servers: EntryServers, say: Callable
         return _cached(
             path, f"{servers.pdb_structure_server}/download/{entry}.cif", MAX_MMCIF_BYTES, say, partial(_mmcif, entry)
         )
-    listed = _get(entry, f"{servers.alphafold_server}/api/prediction/{entry}", _MAX_FASTA_BYTES)
+    answer = _get(entry, f"{servers.alphafold_server}/api/prediction/{entry}", _MAX_FASTA_BYTES)
     try:
-        place = urlsplit(json.loads(listed)[0]["cifUrl"]).path
+        path_on_server = urlsplit(json.loads(answer)[0]["cifUrl"]).path
     except (ValueError, LookupError, TypeError) as error:
         raise InputError(f"{entry}: the answer of {servers.alphafold_server} has no structure") from error
     # Use the configured server, because the answer of a mirror may contain another address.
-    return _cached(path, f"{servers.alphafold_server}{place}", MAX_MMCIF_BYTES, say, partial(_mmcif, entry))
+    return _cached(path, f"{servers.alphafold_server}{path_on_server}", MAX_MMCIF_BYTES, say, partial(_mmcif, entry))
 
 
 def _cached(path: Path, url: str, limit: int, say: Callable[[str], object], convert: Callable[[bytes], bytes]) -> Path:

@@ -158,12 +158,12 @@ def cluster_sequences(
     if not names:
         return {}
     # MMseqs2 breaks ties by order, so sort by sequence.
-    unique = sorted(names, key=lambda sequence: (-len(sequence), sequence))
+    unique_sequences = sorted(names, key=lambda sequence: (-len(sequence), sequence))
     program = require_mmseqs()
-    length = ["--max-seq-len", str(len(unique[0]))] if len(unique[0]) > MAX_RESIDUES else []
+    length = ["--max-seq-len", str(len(unique_sequences[0]))] if len(unique_sequences[0]) > MAX_RESIDUES else []
     with working_directory() as directory:
         # Indices instead of names, because MMseqs2 may interpret names.
-        records = (f">{index}\n{sequence}\n" for index, sequence in enumerate([*unique, _INDEXABLE_SEQUENCE]))
+        records = (f">{index}\n{sequence}\n" for index, sequence in enumerate([*unique_sequences, _INDEXABLE_SEQUENCE]))
         directory.joinpath("all.fasta").write_text("".join(records))
         # A single step, because MMseqs2's cascade does not guarantee the identity of members to their representative,
         # and more neighbours than the default of 20, because protein families are larger.
@@ -176,13 +176,13 @@ def cluster_sequences(
         ):
             run_program([program, *step, "-v", "2"], timeout=timeout, directory=directory)
         table = read_output(program, directory / "clusters.tsv").decode()
-    representatives = {index: index for index in range(len(unique))}
+    representatives = {index: index for index in range(len(unique_sequences))}
     for line in table.splitlines():
         representative, member = line.split("\t")
-        if max(int(representative), int(member)) < len(unique):
+        if max(int(representative), int(member)) < len(unique_sequences):
             representatives[int(member)] = int(representative)
     return {
-        name: names[unique[representatives[index]]][0]
-        for index, sequence in enumerate(unique)
+        name: names[unique_sequences[representatives[index]]][0]
+        for index, sequence in enumerate(unique_sequences)
         for name in names[sequence]
     }

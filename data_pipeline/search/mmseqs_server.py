@@ -1,6 +1,7 @@
 """Search for homologs and templates on an MMseqs2 server with ColabFold's interface.
 
-Sequences are only sent to the server that the user chooses.
+Sequences are only sent to the server that the user chooses. `MAX_STRUCTURE_BYTES` limits the unpacked structure files
+of the hits of a sequence.
 """
 
 import re

@@ -142,8 +142,8 @@ def plan_searches(
         pairing = PairingStep(result_file=PAIRED_RESULT, tool=pairs, databases=_searched_on(server_client, pairs.mode))
         if with_server_templates:
             template_step = _server_template_step(search, cache, latest_template)
-    uniprot, templates, others = profile.uniprot, profile.templates, profile.complex_templates
-    if template_step is not None and not (templates is None and others is None):
+    uniprot, templates, complex_templates = profile.uniprot, profile.templates, profile.complex_templates
+    if template_step is not None and not (templates is None and complex_templates is None):
         raise InputError("templates from the server cannot be combined with a template database; remove one of them")
     if templates is not None:
         template_step = _template_step(templates, cpus, latest_template, colabfold)
@@ -153,7 +153,9 @@ def plan_searches(
         user_templates=UserTemplateOptions(latest_release=latest_template),
         pairing=pairing,
         uniprot=None if uniprot is None or pairing is not None else _alignment_step(uniprot, cpus, cache),
-        complex_templates=None if others is None else _template_step(others, cpus, latest_template),
+        complex_templates=None
+        if complex_templates is None
+        else _template_step(complex_templates, cpus, latest_template),
     )
 
 

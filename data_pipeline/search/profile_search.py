@@ -1,6 +1,7 @@
 """Search a FASTA database of any size with HMM profiles by pyhmmer, with the same results as HMMER's programs.
 
-`AMINO` is pyhmmer's alphabet of amino acids. `Thresholds` are by their names in HMMER, such as "incE".
+`AMINO` is pyhmmer's alphabet of amino acids. `Thresholds` are by their names in HMMER, such as "incE". A `Threshold` is
+a positive number. `Hits` are the hits of one profile.
 """
 
 import io

@@ -1,6 +1,7 @@
 """Store search results next to the features of a target, so that no search runs twice.
 
-`RECORD_FILE` is the name of the file that records the search of each result file.
+`RECORD_FILE` is the name of the file that records the search of each result file. `MAX_RESULT_BYTES` is the max size of
+a result that is read.
 """
 
 import hashlib

@@ -3,8 +3,8 @@
 The archive is a tar.gz with one a3m file per database, which has a part for each sequence, and optionally with a table
 of template hits. It is unpacked into a temporary file within limits, and only one alignment is in memory at a time.
 
-`MAX_UNPACKED_BYTES` limits the unpacked archive. `MAX_ROWS` and `MAX_TEXT_BYTES` limit the rows that are used of each
-sequence in each file; later rows are dropped.
+Constants that end in `_FILE` are names of files in the archive. `MAX_UNPACKED_BYTES` limits the unpacked archive.
+`MAX_ROWS` and `MAX_TEXT_BYTES` limit the rows that are used of each sequence in each file; later rows are dropped.
 """
 
 import contextlib

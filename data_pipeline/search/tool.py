@@ -1,7 +1,7 @@
 """Interfaces of search tools, which take a sequence or an alignment and return the content of a result file.
 
 Results are stored in the format of the tool (Stockholm, a3m, hhr or m8) under AlphaFold's file names, so results from
-other machines and from AlphaFold itself can be used too.
+other machines and from AlphaFold itself can be used too. A `FileFormat` is such a format, and "sto" is Stockholm.
 """
 
 from collections.abc import Iterable, Sequence

@@ -81,12 +81,12 @@ def check_distances(chain: Chain) -> None:
     alpha = ATOM_ORDER["CA"]
     has_alpha = chain.atom_mask[:, alpha] > 0
     steps = np.linalg.norm(np.diff(chain.atom_positions[:, alpha], axis=0), axis=-1)
-    far = np.flatnonzero((steps > _MAX_CA_CA) & has_alpha[1:] & has_alpha[:-1])
-    if len(far):
+    far_indices = np.flatnonzero((steps > _MAX_CA_CA) & has_alpha[1:] & has_alpha[:-1])
+    if len(far_indices):
         raise UnusableHitError(
             RejectionReason.BROKEN_CHAIN,
-            f"residues {far[0] + 1} and {far[0] + 2} of chain {printable(chain.name)}"
-            f" are {steps[far[0]]:.0f} A apart; the maximum is {_MAX_CA_CA:.0f} A",
+            f"residues {far_indices[0] + 1} and {far_indices[0] + 2} of chain {printable(chain.name)}"
+            f" are {steps[far_indices[0]]:.0f} A apart; the maximum is {_MAX_CA_CA:.0f} A",
         )
 
 

@@ -111,17 +111,17 @@ def templates_of_chains(
             else:
                 candidates.update({(own, chain.name): candidate for own in sequences if sequences[own] == sequence})
     order = {pair: place for place, pair in enumerate(itertools.product(sequences, reasons))}
-    templates, taken = dict[str, AlignedTemplate](), set[str]()
+    templates, used_chains = dict[str, AlignedTemplate](), set[str]()
     for own, other in sorted(candidates, key=lambda pair: (-candidates[pair].score, order[pair])):
-        if own not in templates and other not in taken:
+        if own not in templates and other not in used_chains:
             templates[own] = candidates[own, other].template
-            taken.add(other)
+            used_chains.add(other)
     if len(templates) < 2:
-        found = f"only {next(iter(templates))} is in it" if templates else "none is in it"
+        summary = f"only {next(iter(templates))} is in it" if templates else "none is in it"
         why = "; ".join(f"chain {printable(name)}: {each[0]}" for name, each in reasons.items() if each)
         raise InputError.at(
             path,
-            f"a template across chains must have at least two chains of the complex ({', '.join(sequences)}), {found}"
+            f"a template across chains must have at least two chains of the complex ({', '.join(sequences)}), {summary}"
             + (f" ({why})" if why else ""),
         )
     return {own: templates[own] for own in sequences if own in templates}

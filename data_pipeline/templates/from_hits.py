@@ -54,14 +54,14 @@ def templates_from_hits(
                     RejectionReason.ENOUGH, f"{options.max_templates} templates were found before it"
                 )
             template, description = template_from_hit(query, hit, source, options)
-            look = template.aatype.tobytes()
-            if not from_hhsearch and look in seen:
+            aligned_types = template.aatype.tobytes()
+            if not from_hhsearch and aligned_types in seen:
                 raise UnusableHitError(RejectionReason.REPEATED, "an earlier template has the same aligned sequence")
         except UnusableHitError as problem:
             name = printable(hit.name.split(maxsplit=1)[0], 40) if hit.name.strip() else "(no name)"
             rejected.append(RejectedHit.of(name, problem.reason, problem.sentence, hit.index))
         else:
-            seen.add(look)
+            seen.add(aligned_types)
             templates.append(template)
             used.append(description)
     if hits and all(rejection.reason is RejectionReason.OTHER_TARGET for rejection in rejected) and not used:
@@ -88,15 +88,15 @@ def template_from_hit(
     targets, hit_residues, hit_start = _columns_on_target(query, hit)
     hit_letters = hit.hit_sequence.replace("-", "").upper()
     entry = source.current_entry(match[1].lower())
-    listed = source.release_dates.get(entry)
-    check_release_date(entry, listed, options.latest_release)  # before a structure file is opened
+    table_date = source.release_dates.get(entry)
+    check_release_date(entry, table_date, options.latest_release)  # before a structure file is opened
     structure = None
     if not hit_letters.strip("X"):
         structure = source.load(entry)
         hit_letters = _letters_in_chain(structure, match[2], hit_letters, hit_start)
     check_hit(query, hit, hit_letters, options)
     structure = structure or source.load(entry)
-    check_structure_date(structure, entry, listed, options.latest_release)
+    check_structure_date(structure, entry, table_date, options.latest_release)
     located = locate_hit(structure, match[2], hit_letters, hit_start, options.min_residues)
     check_distances(located.chain)
 
@@ -111,7 +111,7 @@ def template_from_hit(
     return template, UsedTemplate(
         name=name,
         rank=hit.index,
-        release_date=structure.release_date or listed,
+        release_date=structure.release_date or table_date,
         aligned=int(np.sum(template.masks.any(axis=1))),
         identity=identity(query, letters),
         note=", ".join(notes),
@@ -151,21 +151,21 @@ def _columns_on_target(query: str, hit: TemplateHit) -> tuple[Int[np.ndarray, "n
     for name, residue, numbers in (("the target's", in_query, indices[0]), ("its", in_hit, indices[1])):
         if not residue.any():
             raise UnusableHitError(RejectionReason.INCONSISTENT, f"{name} row has no residues")
-        counted = np.where(residue, max(0, _first_index(numbers, residue)) + np.cumsum(residue) - 1, -1)
-        if not np.array_equal(numbers, counted):
-            column = int(np.flatnonzero(numbers != counted)[0])
+        expected = np.where(residue, max(0, _first_index(numbers, residue)) + np.cumsum(residue) - 1, -1)
+        if not np.array_equal(numbers, expected):
+            column = int(np.flatnonzero(numbers != expected)[0])
             raise UnusableHitError(
                 RejectionReason.INCONSISTENT,
-                f"{name} residue number in column {column + 1} is {numbers[column] + 1}, not {counted[column] + 1}",
+                f"{name} residue number in column {column + 1} is {numbers[column] + 1}, not {expected[column] + 1}",
             )
-    piece, stated = hit.query.replace("-", "").upper(), _first_index(hit.indices_query, in_query)
-    start = find_exact(query, piece, stated)
-    start = find_with_unknown(query, piece, stated) if start < 0 else start
+    query_segment, stated = hit.query.replace("-", "").upper(), _first_index(hit.indices_query, in_query)
+    start = find_exact(query, query_segment, stated)
+    start = find_with_unknown(query, query_segment, stated) if start < 0 else start
     if start < 0:
-        raise UnusableHitError(RejectionReason.OTHER_TARGET, _difference(query, piece, stated))
-    both = np.flatnonzero(in_query & in_hit)
+        raise UnusableHitError(RejectionReason.OTHER_TARGET, _difference(query, query_segment, stated))
+    common_columns = np.flatnonzero(in_query & in_hit)
     hit_start = _first_index(hit.indices_hit, in_hit)
-    return start + np.cumsum(in_query)[both] - 1, np.cumsum(in_hit)[both] - 1, hit_start
+    return start + np.cumsum(in_query)[common_columns] - 1, np.cumsum(in_hit)[common_columns] - 1, hit_start
 
 
 def _first_index(indices: Int[np.ndarray, "columns"], residue: Bool[np.ndarray, "columns"]) -> int:
@@ -199,8 +199,8 @@ def locate_hit(structure: Structure, chain_name: str, letters: str, stated: int,
     """Locate the residues `letters` of a hit in a structure, where they should begin at index `stated` of a chain.
 
     The order is AlphaFold's. The first choice is a chain with exactly these residues, with `chain_name` before the
-    others; then a chain with these residues if X on either side matches any residue; then `chain_name` (or the only
-    chain) if it can be aligned with at least 90 % identity and `min_residues` aligned residues. Raise
+    others. The second is a chain with these residues if X on either side matches any residue. The last is `chain_name`
+    (or the only chain) if it can be aligned with at least 90 % identity and `min_residues` aligned residues. Raise
     `UnusableHitError` if no chain matches.
     """
     # `chain_name` comes first, then the others in file order.
@@ -210,11 +210,11 @@ def locate_hit(structure: Structure, chain_name: str, letters: str, stated: int,
             RejectionReason.NO_CHAIN, f"{structure.name} has no protein chain{_why(structure, chain_name)}"
         )
     # Differs from AlphaFold: with X, too, `chain_name` is tried first. AlphaFold starts with the first chain.
-    for find, how in ((find_exact, ""), (find_with_unknown, "up to unknown residues")):
+    for find, difference in ((find_exact, ""), (find_with_unknown, "up to unknown residues")):
         for chain in chains:
             start = find(chain.sequence, letters, stated)
             if start >= 0:
-                notes = [how] if how else []
+                notes = [difference] if difference else []
                 if chain.name != chain_name:
                     notes.insert(0, f"found in chain {printable(chain.name)}, not {printable(chain_name)}")
                 residues = start + np.arange(len(letters))

@@ -1,4 +1,4 @@
-"""Pairwise alignment of protein sequences."""
+"""Pairwise alignment of protein sequences; a `Mode` is the kind of alignment (see `align`)."""
 
 from dataclasses import dataclass
 from functools import cache

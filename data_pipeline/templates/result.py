@@ -75,7 +75,10 @@ class RejectedHit:
 
 @dataclass(frozen=True, kw_only=True)
 class TemplateResult:
-    """Templates of one target, best first, and all rejected hits, chains and files."""
+    """Templates of one target, best first, and all rejected hits, chains and files.
+
+    `features` and `used` have the templates in the same order.
+    """
 
     features: TemplateFeatures
     used: tuple[UsedTemplate, ...]

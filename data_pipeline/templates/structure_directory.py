@@ -1,4 +1,7 @@
-"""Look up structure files of PDB entries, successors of obsolete entries, and release dates."""
+"""Look up structure files of PDB entries, successors of obsolete entries, and release dates.
+
+`STRUCTURE_SUFFIXES` are the suffixes of structure files, in lower case.
+"""
 
 import os
 from collections import OrderedDict
@@ -159,10 +162,10 @@ def _table_lines(path: str | os.PathLike[str]) -> list[str]:
 
 def _holds_structures(directory: Path) -> bool:
     """Return whether a directory or one of its subfolders has a structure file, stopping at the first."""
-    here = (item.name for item in _entries(directory))
-    below = (item.name for folder in _entries(directory) if folder.is_dir() for item in _entries(folder))
+    own_names = (item.name for item in _entries(directory))
+    subfolder_names = (item.name for folder in _entries(directory) if folder.is_dir() for item in _entries(folder))
     with os_errors_as_input_errors(directory, "cannot be listed"):
-        return any(map(is_structure_name, chain(here, below)))
+        return any(map(is_structure_name, chain(own_names, subfolder_names)))
 
 
 def _entries(directory: os.PathLike[str]) -> Iterator[os.DirEntry[str]]:

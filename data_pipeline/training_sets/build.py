@@ -272,13 +272,13 @@ def process_files(builder: RecordBuilder, store: Path, paths: Sequence[Path], wo
         worker = Worker(builder, store)
         yield from _drained(deque(paths), ThreadPoolExecutor(1), worker.process, ahead=1, lost=[])
         return
-    waiting, suspects = deque(paths), deque[Path]()
+    waiting, files_to_retry = deque(paths), deque[Path]()
     while waiting:
         lost: list[Path] = []
         pool = _pool(builder, store, min(workers, len(waiting)))
         yield from _drained(waiting, pool, _process, ahead=workers * _TASKS_PER_WORKER, lost=lost)
-        suspects += lost
-    for path in suspects:
+        files_to_retry += lost
+    for path in files_to_retry:
         lost = []
         yield from _drained(deque([path]), _pool(builder, store, 1), _process, ahead=1, lost=lost)
         if lost:
@@ -490,16 +490,18 @@ def _finish(
 ) -> BuildReport:
     """Cluster the chains, write the database, and write the index last, because it marks a finished store."""
     sequences = {name: chain.sequence for name, chain in gathered.chains.items()}
-    whole = options.shard is None
-    grouped = cluster_chains(sequences, given, cache) if whole else cluster_shard(sequences, given)
-    notes = [*grouped.notes]
-    alone = sum(not chain.has_alignment for chain in gathered.chains.values())
-    if alone and builder.alignments is not None:
-        count = f"{alone} of {len(gathered.chains)} chains"
+    is_whole_set = options.shard is None
+    clustering = cluster_chains(sequences, given, cache) if is_whole_set else cluster_shard(sequences, given)
+    notes = [*clustering.notes]
+    unaligned_count = sum(not chain.has_alignment for chain in gathered.chains.values())
+    if unaligned_count and builder.alignments is not None:
+        count = f"{unaligned_count} of {len(gathered.chains)} chains"
         notes.append(f"{count} have no alignment, only their own sequence (--require-alignments leaves such out)")
-    keys = gathered.summary_keys | grouped.cache_keys | {chain.entry.key for chain in gathered.chains.values()}
+    keys = gathered.summary_keys | clustering.cache_keys | {chain.entry.key for chain in gathered.chains.values()}
     keys |= {assembly.key for assembly in gathered.assemblies.values()}
-    entries = [replace(chain.entry, cluster=grouped.clusters[name]) for name, chain in sorted(gathered.chains.items())]
+    entries = [
+        replace(chain.entry, cluster=clustering.clusters[name]) for name, chain in sorted(gathered.chains.items())
+    ]
     with os_errors_as_input_errors(options.directory, "cannot be written"):
         cache.pack(sorted(keys))
         _write_reasons(options.directory, gathered.refused, gathered.failed)

@@ -2,6 +2,7 @@
 
 A result (the record of a chain, the summary of a structure file, or the clusters) is stored under the hash of all its
 inputs. It survives a killed run, and an existing key always has the correct content, so nothing is computed twice.
+`WORK_DIRECTORY` and `LOCK_FILE` are names in the directory of a store.
 """
 
 import hashlib

@@ -39,8 +39,8 @@ def alignment_for_chain(alignment: Alignment, sequence: str, path: str | PathLik
     chain = np.frombuffer(sequence.encode("ascii"), np.uint8)
     target = alignment.letters[0]
     is_aligned = columns >= 0
-    same = is_aligned & ((chain == target[columns]) | _UNKNOWN[chain] | _UNKNOWN[target[columns]])
-    coverage, identity = float(np.mean(is_aligned)), float(same.sum() / max(is_aligned.sum(), 1))
+    is_equal = is_aligned & ((chain == target[columns]) | _UNKNOWN[chain] | _UNKNOWN[target[columns]])
+    coverage, identity = float(np.mean(is_aligned)), float(is_equal.sum() / max(is_aligned.sum(), 1))
     if coverage < MIN_COVERAGE or identity < MIN_IDENTITY:
         raise InputError.at(
             path,

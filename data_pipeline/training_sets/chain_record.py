@@ -2,7 +2,8 @@
 
 A record is a header (JSON: name, sequence, encoding of each array) followed by the encoded arrays. The labels come
 first, so they can be read without decoding the MSA. An `EncodedArray` has the compressed bytes of an array, and the
-codec and number types to decode them. `RECORD_VERSION` is part of every cache key.
+codec and number types to decode them. `MAX_ARRAY_BYTES` limits a decoded array. `RECORD_VERSION` is part of every cache
+key, and must change when equal input gives another record.
 """
 
 import json

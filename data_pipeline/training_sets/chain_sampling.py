@@ -135,11 +135,11 @@ class ChainSampler:
 
     def draw(self, rng: np.random.Generator) -> int:
         """Sample one chain and return its index in `entries`, from 0."""
-        left = rng.random()
+        remaining = rng.random()
         for share, lottery in self._lotteries[:-1]:
-            if left < share:
+            if remaining < share:
                 return lottery.draw(rng)
-            left -= share
+            remaining -= share
         return self._lotteries[-1][1].draw(rng)
 
 
@@ -151,8 +151,8 @@ def _by_alignment(
     share = selection.aligned_probability
     if share is None or not 0 < len(aligned) < len(experimental):
         return [(1.0, experimental)]
-    alone = [chain for chain in experimental if entries[chain].msa_rows < selection.aligned_rows]
-    return [(share, aligned), (1 - share, alone)]
+    unaligned = [chain for chain in experimental if entries[chain].msa_rows < selection.aligned_rows]
+    return [(share, aligned), (1 - share, unaligned)]
 
 
 def _why_none(entries: Sequence[IndexEntry], selection: ChainSelection) -> str:

@@ -72,14 +72,14 @@ def given_clusters(names: Iterable[str], clusters: Mapping[str, str]) -> tuple[d
     """
     by_lower_id = {_lower_id(name): cluster for name, cluster in clusters.items()}
     cluster_of: dict[str, str] = {}
-    alone: list[str] = []
+    without_cluster: list[str] = []
     for name in sorted(names):
         cluster = clusters.get(name) or by_lower_id.get(_lower_id(name))
         if cluster is None:
-            alone.append(name)
+            without_cluster.append(name)
             cluster = name
         cluster_of[name] = cluster
-    return cluster_of, alone
+    return cluster_of, without_cluster
 
 
 def _lower_id(name: str) -> str:

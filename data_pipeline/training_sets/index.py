@@ -1,6 +1,6 @@
 """Index of a training set: the data of each chain for sampling and filtering, without its arrays.
 
-It is stored in `index.tsv`, a tab-separated table; empty cells mean unknown.
+It is stored in `index.tsv`, a tab-separated table; empty cells mean unknown. `MAX_INDEX_BYTES` is its max size.
 """
 
 import csv
@@ -31,6 +31,7 @@ _YES_NO = {"yes": True, "no": False}
 class IndexEntry:
     """Entry of one chain in the index of a training set.
 
+    `name` is such as 1abc_A, and `cluster` the name of its cluster; all clusters are sampled with equal weight.
     `length` is its number of residues, `msa_rows` the rows of its alignment with its own sequence, and `resolution` is
     in Å; None is unknown. `is_distillation` is True for a predicted structure. `key` is the key of its record: the hash
     of all inputs of its features and labels.

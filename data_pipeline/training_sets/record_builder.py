@@ -203,8 +203,8 @@ class RecordBuilder:
         sequence = chain.sequence
         parsed = [(file.path, read_alignment(file.path, max_rows=file.max_rows)) for file in results.alignments]
         alignments = [alignment_for_chain(alignment, sequence, path) for path, alignment in parsed]
-        searched = parsed[0][1].query if parsed else sequence
-        templates = self._templates(results, searched, sequence, structure)
+        searched_sequence = parsed[0][1].query if parsed else sequence
+        templates = self._templates(results, searched_sequence, sequence, structure)
         features = monomer_features(chain_summary.name, sequence, alignments, templates)
         return encode_record(key, features, chain_labels(structure, chain, is_distillation=self.is_distillation))
 

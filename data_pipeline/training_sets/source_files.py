@@ -1,4 +1,7 @@
-"""Find structure and alignment files in the directory layouts of the PDB, OpenProteinSet and OpenFold."""
+"""Find structure and alignment files in the directory layouts of the PDB, OpenProteinSet and OpenFold.
+
+`MAX_DUPLICATES_BYTES` is the max size of a list of chains.
+"""
 
 import atexit
 import os
@@ -141,8 +144,12 @@ def _packed_files(directory: Path) -> Iterator[tuple[str, list[tuple[str, str, i
         advice = "expected an index of OpenFold's alignment_db"
         content = read_json(path, advice, max_bytes=_MAX_INDEX_BYTES, max_values=_MAX_INDEX_VALUES)
         try:
-            for chain, listed in content.items():
-                entry = listed if isinstance(listed, dict) else {"db": f"{path.stem}.db", "files": listed}
+            for chain, files_of_chain in content.items():
+                entry = (
+                    files_of_chain
+                    if isinstance(files_of_chain, dict)
+                    else {"db": f"{path.stem}.db", "files": files_of_chain}
+                )
                 database, files = entry["db"], entry["files"]
                 matches = [(database, name, start, size) for name, start, size in files]
                 for name in (database, *(name for _, name, *_ in matches)):
@@ -192,14 +199,14 @@ def read_duplicates(path: str | PathLike[str]) -> dict[str, tuple[str, ...]]:
     Each line lists chains with the same sequence, separated by blanks. Raise `InputError` if a chain is in two lines.
     """
     text = read_text_bytes(path, MAX_DUPLICATES_BYTES).decode("utf-8", "replace")
-    others: dict[str, tuple[str, ...]] = {}
-    for number, line in enumerate(text.split("\n"), start=1):
+    chains_of: dict[str, tuple[str, ...]] = {}
+    for line_number, line in enumerate(text.split("\n"), start=1):
         chains = tuple(dict.fromkeys(line.split()))
         for chain in chains:
-            if chain in others:
-                raise InputError.at(path, f"'{printable(chain)}' is also in an earlier line", line=number)
-            others[chain] = chains
-    return others
+            if chain in chains_of:
+                raise InputError.at(path, f"'{printable(chain)}' is also in an earlier line", line=line_number)
+            chains_of[chain] = chains
+    return chains_of
 
 
 def read_chain_names(path: str | PathLike[str]) -> frozenset[str]:

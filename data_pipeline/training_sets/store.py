@@ -2,8 +2,9 @@
 
 A store is a directory with `index.tsv`, the table of its chains (`training_sets.index`), and `features.lmdb`, a
 database with one record per chain (`training_sets.chain_record`); or a directory of shards (`shard-0003-of-0010`), each
-of which is such a directory. Records in the database have the keys in the index, not the names of chains.
-`SHARD_CLUSTERS_FILE` has the clusters of all shards together, and is in their common directory.
+of which is such a directory. Records in the database have the keys in the index, not the names of chains. `INDEX_FILE`
+and `DATABASE_FILE` are the names of these files. `SHARD_CLUSTERS_FILE` has the clusters of all shards together, and is
+in their common directory.
 """
 
 import os
@@ -153,14 +154,14 @@ def store_directories(path: Path) -> tuple[Path, ...]:
         return (path,)
     with os_errors_as_input_errors(path, "cannot be read as a feature store"):
         names = sorted(entry.name for entry in path.iterdir() if entry.is_dir())
-    found = [match for match in map(_SHARD.fullmatch, names) if match is not None]
-    counts = {int(match[2]) for match in found}
-    if not found:
+    shard_matches = [match for match in map(_SHARD.fullmatch, names) if match is not None]
+    counts = {int(match[2]) for match in shard_matches}
+    if not shard_matches:
         raise InputError.at(path, "there is no index.tsv; is this a completely built feature store?")
     if len(counts) > 1:
         raise InputError.at(path, "there are shards of several runs with different counts; keep the shards of one run")
     count = counts.pop()
-    finished = {int(match[1]) for match in found if (path / match[0] / INDEX_FILE).is_file()}
+    finished = {int(match[1]) for match in shard_matches if (path / match[0] / INDEX_FILE).is_file()}
     if missing := [str(index) for index in range(count) if index not in finished]:
         raise InputError.at(path, f"of {count} shards these are missing or unfinished: {', '.join(missing[:20])}")
     return tuple(path / shard_name(index, count) for index in range(count))
@@ -185,12 +186,12 @@ def write_database(path: Path, records: Iterable[tuple[str, bytes]], sizes: Iter
     transactions end at fixed sizes.
     """
     lmdb = _lmdb()
-    room = _TRANSACTION_BYTES + sum(size + _ROOM_PER_RECORD for size in sizes)
+    map_bytes = _TRANSACTION_BYTES + sum(size + _ROOM_PER_RECORD for size in sizes)
     try:
         with atomic_write(path) as temporary:
             temporary.unlink()
             with lmdb.open(
-                str(temporary), subdir=False, map_size=room, lock=False, meminit=True, sync=False
+                str(temporary), subdir=False, map_size=map_bytes, lock=False, meminit=True, sync=False
             ) as environment:
                 transaction = environment.begin(write=True)
                 written = 0

@@ -1,4 +1,7 @@
-"""Alignments of the sequences of a complex, with paired and unpaired rows."""
+"""Alignments of the sequences of a complex, with paired and unpaired rows.
+
+A `PairMode` is which of these rows are used: both kinds, only paired rows, or only unpaired rows.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +28,7 @@ class EntityAlignment:
     """Alignments of one sequence of a complex; the first row of each is the sequence itself, and None means no rows.
 
     Rows are paired either by a search (`paired`, with the same number of rows for all sequences) or by the species in
-    the row names (`uniprot`); the constructor raises `InputError` if both are present.
+    the row names (`uniprot`). The constructor raises `InputError` if both are present.
     """
 
     sequence: str
@@ -45,11 +48,11 @@ class EntityAlignment:
         """
         if mode not in get_args(PairMode):
             raise InputError(f"the pair mode must be one of {', '.join(get_args(PairMode))}, got '{mode}'")
-        alone = single_sequence(self.sequence)
+        only_itself = single_sequence(self.sequence)
         return replace(
             self,
             unpaired=None if mode == "paired" else self.unpaired,
-            paired=alone if mode == "unpaired" and self.paired is not None else self.paired,
+            paired=only_itself if mode == "unpaired" and self.paired is not None else self.paired,
             uniprot=None if mode == "unpaired" else self.uniprot,
         )
 

@@ -52,11 +52,11 @@ def check_chain_ids(ids: Sequence[str], count: int) -> None:
 
 def require_pdb_chain_ids(ids: Sequence[str]) -> None:
     """Raise `InputError` unless a PDB file can hold these chains, each with a single letter or digit as its ID."""
-    long = next((each for each in ids if len(each) > 1), None)
+    long_id = next((each for each in ids if len(each) > 1), None)
     if len(ids) > len(PDB_CHAIN_IDS):
         raise InputError(f"got {len(ids):,} chains, but a PDB file can have at most {len(PDB_CHAIN_IDS)}; use mmCIF")
-    if long is not None:
-        raise InputError(f"chain IDs of PDB files have a single character, got '{printable(long)}'; use mmCIF")
+    if long_id is not None:
+        raise InputError(f"chain IDs of PDB files have a single character, got '{printable(long_id)}'; use mmCIF")
 
 
 def valid_chain_ids(names: Sequence[str]) -> tuple[str, ...]:

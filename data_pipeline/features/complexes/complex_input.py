@@ -86,9 +86,9 @@ class ComplexInput:
         A number is added to names that are equal to earlier ones on some file systems.
         """
         directories: dict[str, Path] = {}
-        for number, entity in enumerate(self.target.entities, start=1):
+        for entity_number, entity in enumerate(self.target.entities, start=1):
             name = entity.chain_ids[0]
-            name = f"{name}_{number}" if filesystem_key(name) in directories else name
+            name = f"{name}_{entity_number}" if filesystem_key(name) in directories else name
             directories[filesystem_key(name)] = results / name
         return list(directories.values())
 

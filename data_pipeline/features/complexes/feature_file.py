@@ -183,7 +183,7 @@ def _chain_problem(arrays: Mapping[str, np.ndarray], sequences: list[str]) -> st
 
 
 def _are_neighbours(sequences: list[str]) -> bool:
-    blocks = [sequence for before, sequence in pairwise(["", *sequences]) if sequence != before]
+    blocks = [sequence for previous, sequence in pairwise(["", *sequences]) if sequence != previous]
     return len(blocks) == len(set(blocks))
 
 

@@ -1,6 +1,7 @@
 """Features of a complex for all kinds of models, and of any target (a single chain or a complex).
 
-`RESIDUE_GAP` is the gap in residue numbers between chains in the features for monomer models.
+`RESIDUE_GAP` is the gap in residue numbers between chains in the features for monomer models. `TargetFeatures` are the
+features of a single chain or of a complex.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -149,14 +150,14 @@ class ComplexFeatureSet:
         Each item of `templates` fills one slot, and maps names of chains to their part of the template. The templates
         that were there move to later slots, or out. The features for monomer models are unchanged.
         """
-        features, more = self.multimer, len(templates)
+        features, new_count = self.multimer, len(templates)
         arrays = {name: getattr(features, name).copy() for name in _ATTRIBUTE_OF_TEMPLATE_ARRAY}
         names = list(features.template_names or ((("",) * MAX_TEMPLATES),) * len(features.chain_names))
         for number, chain in enumerate(features.chain_names):
             own = features.asym_id == number + 1
             for name, attribute in _ATTRIBUTE_OF_TEMPLATE_ARRAY.items():
                 array = arrays[name]
-                array[more:, own], array[:more, own] = array[:-more, own], 0
+                array[new_count:, own], array[:new_count, own] = array[:-new_count, own], 0
                 for slot, each in enumerate(templates):
                     if chain in each:
                         array[slot, own] = getattr(each[chain], attribute)
@@ -165,7 +166,7 @@ class ComplexFeatureSet:
         multimer = replace(
             features,
             template_names=tuple(names),
-            template_spans_chains=tuple(slot < more for slot in range(MAX_TEMPLATES)),
+            template_spans_chains=tuple(slot < new_count for slot in range(MAX_TEMPLATES)),
             **arrays,
         )
         return replace(self, multimer=multimer)

@@ -96,17 +96,21 @@ def _alignments(complex_input: ComplexInput, homologs: Mapping[str, Homologs]) -
     if complex_input.a3m is not None:
         whole = {each.sequence: each for each in read_complex_a3m(complex_input.a3m).entities}
     for entity in complex_input.target.entities:
-        files, own, of_all = complex_input.files_of(entity), homologs[entity.chain_ids[0]], whole.get(entity.sequence)
+        files, homologs_of_entity, of_all = (
+            complex_input.files_of(entity),
+            homologs[entity.chain_ids[0]],
+            whole.get(entity.sequence),
+        )
         rows = [] if of_all is None or of_all.unpaired is None else [of_all.unpaired]
         paired, uniprot = (
             None if path is None else read_alignment(path, entity.sequence) for path in (files.paired, files.uniprot)
         )
         yield EntityAlignment(
             sequence=entity.sequence,
-            unpaired=_joined([*rows, *own.alignments.values()]),
+            unpaired=_joined([*rows, *homologs_of_entity.alignments.values()]),
             paired=paired if of_all is None else of_all.paired,
             uniprot=uniprot,
-            templates=own.template_features,
+            templates=homologs_of_entity.template_features,
         )
 
 

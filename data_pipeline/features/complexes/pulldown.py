@@ -47,11 +47,11 @@ def read_pulldown(
     """Return the complexes of each bait with each prey in two FASTA files, or the complexes in a table.
 
     A CSV or TSV table has the columns `bait` and `prey` with record names, which are separated by colons
-    (`heavy:light`) and may have numbers of copies (`antigen*2`), and optionally a column `id` with names of complexes;
-    by default, a complex is named `<bait>__<prey>`.
-    If two complexes have the same proteins, because a bait and a prey are in both files, only the first is returned.
-    Raise `InputError` with file and line for unknown records, for names that map to the same directory, and for more
-    than `MAX_COMPLEXES`; errors of single records and complexes are added to `problems` if it is passed.
+    (`heavy:light`) and may have numbers of copies (`antigen*2`). A column `id` may have names of complexes; by default,
+    a complex is named `<bait>__<prey>`. If two complexes have the same proteins, because a bait and a prey are in both
+    files, only the first is returned. Raise `InputError` with file and line for unknown records, for names that map to
+    the same directory, and for more than `MAX_COMPLEXES`; errors of single records and complexes are added to
+    `problems` if it is passed.
     """
     with input_problems(problems) as collection:
         records = _records(baits, collection), _records(preys, collection)
@@ -81,7 +81,7 @@ _Row = tuple[int | None, str, tuple[str, ...], tuple[str, ...]]
 def _rows(path: str | PathLike[str], records: tuple[Records, Records], problems: InputProblems) -> Iterator[_Row]:
     """Yield the complexes of a table; errors for unknown records are added to `problems`."""
     delimiter = "\t" if fspath(path).lower().endswith((".tsv", ".tsv.gz")) else ","
-    count, before = 0, len(problems)
+    count, problems_before = 0, len(problems)
     for line, cells in read_rows(path, ("bait", "prey"), delimiter, problems):
         count += 1
         if count > MAX_COMPLEXES:
@@ -95,7 +95,7 @@ def _rows(path: str | PathLike[str], records: tuple[Records, Records], problems:
             problems.add(InputError.at(path, str(error), line=line))
             continue
         yield line, cells.get("id", ""), bait, prey
-    if not count and len(problems) == before:
+    if not count and len(problems) == problems_before:
         raise InputError.at(path, "the table has no complexes; write a bait and a prey in each line")
 
 

@@ -41,9 +41,9 @@ def read_fasta_targets(
     """Return each record of a plain or gzip FASTA file: a single chain, or a complex with colons between its chains.
 
     See `split_chains` for the sequences of complexes, and `read_fasta` for single chains. The header of a complex may
-    have the chain IDs in a word such as "chain_ids=H:L", and the header of a single chain the residues to predict in a
-    word such as "fragment=1-100"; these words are left out of the description. Raise `InputError` with `path`, line and
-    record for anything else; errors of single records are added to `problems` if it is passed.
+    have the chain IDs in a word such as "chain_ids=H:L". The header of a single chain may have the residues to predict
+    in a word such as "fragment=1-100". These words are left out of the description. Raise `InputError` with `path`,
+    line and record for anything else; errors of single records are added to `problems` if it is passed.
     """
     records = TargetRecords(path)
     targets: list[FastaRecord | ComplexTarget] = []
@@ -138,11 +138,11 @@ def read_table_targets(
     records = TargetRecords(path)
     targets: list[FastaRecord | ComplexTarget] = []
     with input_problems(problems) as collection:
-        before = len(collection)
+        problems_before = len(collection)
         for line, cells in read_rows(path, (name_column, "sequence"), delimiter, collection):
             with collection.collected():
                 targets.append(_table_target(path, line, cells[name_column], cells, records))
-        if not targets and len(collection) == before:
+        if not targets and len(collection) == problems_before:
             raise InputError.at(path, no_table_record(delimiter))
     return targets
 

@@ -1,6 +1,7 @@
 """Read proteins and complexes to predict from files, with their alignments and templates.
 
-`INPUT_SUFFIXES` are the suffixes of files that are read from a directory of inputs. Target names must not end in one of
+`INPUT_SUFFIXES` are the suffixes of files that are read from a directory of inputs; files with `JSON_SUFFIX` are only
+read if they are passed themselves. Target names must not end in one of
 `TAKEN_SUFFIXES` or be one of `TAKEN_NAMES`, because the output directory has such files and directories.
 """
 
@@ -87,7 +88,7 @@ def read_targets(
     """
     with input_problems(problems) as collection:
         targets: list[AnyTarget] = []
-        names, before = TargetNames(), len(collection)
+        names, problems_before = TargetNames(), len(collection)
         for path in _files(inputs, collection):
             new_targets: Sequence[AnyTarget] = ()
             with collection.collected(str(path)):
@@ -98,7 +99,7 @@ def read_targets(
                     _check_residues(target, path, as_protein=as_protein)
                     targets.append(replace(target, as_protein=as_protein))
         # Files for a single target do not apply to the last valid one of several targets.
-        only = len(targets) + len(collection) - before == 1
+        only = len(targets) + len(collection) - problems_before == 1
         targets = [_with_chains(target, chain_ids, pair_mode, only=only) for target in targets]
         return with_search_files(targets, msa, templates, collection, only=only)
 
@@ -220,12 +221,12 @@ def with_search_files(
 def _check_templates(targets: Sequence[AnyTarget], paths: Sequence[Path]) -> None:
     """Read the templates before anything is written, and raise all errors together, because they affect all targets."""
     with input_problems() as problems:
-        there = [path for path in paths if os.path.exists(path)]
+        existing_paths = [path for path in paths if os.path.exists(path)]
         for path in paths:
-            if path not in there:
+            if path not in existing_paths:
                 problems.add(InputError.at(path, "no such structure file or directory"))
-        if there and targets:
-            templates_from_files(targets[0].sequence.split(CHAIN_SEPARATOR)[0], there, UserTemplateOptions())
+        if existing_paths and targets:
+            templates_from_files(targets[0].sequence.split(CHAIN_SEPARATOR)[0], existing_paths, UserTemplateOptions())
 
 
 def _with_files(target: AnyTarget, msa: Sequence[Path], templates: Sequence[Path], *, only: bool) -> AnyTarget:
@@ -255,8 +256,8 @@ class TargetNames:
     def add(self, name: str, path: Path) -> None:
         """Add the name of a target in the file `path`.
 
-        Raise `InputError` if its directory may equal the directory of an earlier name on some file system, if the name
-        is reserved for the output directory, or if the locale cannot encode it.
+        Raise `InputError` if its directory may be the same as for an earlier name, if the name is reserved for the
+        output directory, or if the locale cannot encode it.
         """
         try:
             os.fsencode(directory_name(name))
@@ -314,19 +315,20 @@ def is_sequence(path: Path) -> bool:
 def typed_target(text: str, *, as_protein: bool = False) -> AnyTarget:
     """Return the target of a sequence in the command line, with a name from the hash of the sequence.
 
-    Text with colons or numbers of copies is a complex. Raise `InputError` for text that is not a sequence, that has
-    the letters B, J, O, U or Z in a chain, or, unless `as_protein`, that looks like DNA, RNA or three-letter codes.
+    Text with colons or numbers of copies is a complex. Raise `InputError` for text that is not a sequence or has the
+    letters B, J, O, U or Z in a chain. Unless `as_protein`, text that looks like DNA, RNA or three-letter codes
+    is an error too.
     """
-    shown = f"'{text[:20]}{'...' * (len(text) > 20)}': there is no such file"
+    problem_start = f"'{text[:20]}{'...' * (len(text) > 20)}': there is no such file"
     if CHAIN_SEPARATOR not in text and not re.search(r"\*\d", text):
-        sequence = _checked(text.removesuffix("*"), shown, as_protein=as_protein)
+        sequence = _checked(text.removesuffix("*"), problem_start, as_protein=as_protein)
         return Target(name=_typed_name(sequence), sequence=sequence)
     try:
         chains = split_chains(text)
     except ChainSequenceError as error:
-        raise InputError(f"{shown}, and as a complex, letter {error.index + 1}: {error}") from error
+        raise InputError(f"{problem_start}, and as a complex, letter {error.index + 1}: {error}") from error
     for chain in set(chains):
-        _checked(chain, shown, as_protein=as_protein)
+        _checked(chain, problem_start, as_protein=as_protein)
     return target_of(ComplexTarget.of(_typed_name(CHAIN_SEPARATOR.join(chains)), chains))
 
 
