@@ -304,11 +304,11 @@ def alpha_carbons(predicted: Sequence[Chain], reference: Sequence[Chain]) -> Flo
     lacks. Raise `ComparisonError` as `superposition_on` does.
     """
     first = np.cumsum([0, *(len(chain.aatype) for chain in predicted)])
-    found = np.full((2, first[-1], 3), np.nan)
+    points = np.full((2, first[-1], 3), np.nan)
     for pairing in _pairings(predicted, reference):
         (index,) = [index for index, chain in enumerate(predicted) if chain is pairing.predicted]
-        found[:, first[index] + pairing.place[pairing.both]] = _common(pairing)
-    return found
+        points[:, first[index] + pairing.place[pairing.both]] = _common(pairing)
+    return points
 
 
 def _pairings(predicted: Sequence[Chain], reference: Sequence[Chain]) -> list[Pairing]:

@@ -1,5 +1,7 @@
 """Score the interface of two predicted chains against an experimental structure: DockQ and its parts.
 
+A `CapriClass` is the class of a predicted interface by CAPRI's criteria.
+
 Basu & Wallner 2016 (doi:10.1371/journal.pone.0161879); Mirabello & Wallner 2024 (doi:10.1093/bioinformatics/btae586).
 """
 
@@ -81,12 +83,12 @@ def native_interface(first: Chain, second: Chain) -> NativeInterface:
     near = cKDTree(points[0]).sparse_distance_matrix(cKDTree(points[1]), _INTERFACE_DISTANCE, output_type="coo_matrix")
     pairs = residues[0][near.row] * len(second.aatype) + residues[1][near.col]
     order = np.lexsort([near.data, pairs])
-    unique, first_index = np.unique(pairs[order], return_index=True)
+    unique_pairs, first_index = np.unique(pairs[order], return_index=True)
     distance = near.data[order][first_index]
     inside = distance < _INTERFACE_DISTANCE
     return NativeInterface(
-        first=unique[inside] // len(second.aatype),
-        second=unique[inside] % len(second.aatype),
+        first=unique_pairs[inside] // len(second.aatype),
+        second=unique_pairs[inside] % len(second.aatype),
         distance=distance[inside],
     )
 
@@ -98,8 +100,8 @@ def dockq(first: Pairing, second: Pairing, native: NativeInterface) -> DockQ:
     if they have the same type in both structures, and contacts of other residues count as missed. If the chains have
     the same number of residues, the second one is superposed.
     """
-    same = _same_residues(first), _same_residues(second)
-    comparable = same[0][native.first] & same[1][native.second]
+    is_same_type = _same_residues(first), _same_residues(second)
+    comparable = is_same_type[0][native.first] & is_same_type[1][native.second]
     shared = comparable & native.contact
     preserved = _in_contact(first, second, native.first[shared], native.second[shared])
     interface = np.unique(native.first[comparable]), np.unique(native.second[comparable])
@@ -110,7 +112,7 @@ def dockq(first: Pairing, second: Pairing, native: NativeInterface) -> DockQ:
         native_contacts=contacts,
         fnat=int(preserved.sum()) / contacts,
         irms=rmsd(predicted, true) if len(true) else float("inf"),
-        lrms=_lrms(first, second, same),
+        lrms=_lrms(first, second, is_same_type),
     )
 
 

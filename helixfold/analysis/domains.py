@@ -141,8 +141,8 @@ def _with_gaps_filled(labels: Int[np.ndarray, " r"]) -> Int[np.ndarray, " r"]:
     """Add short loops between two parts of a domain to the domain, even if their error is larger."""
     filled = labels.copy()
     runs = _stretches(labels)
-    for (before, *_), (own, start, stop), (after, *_) in zip(runs, runs[1:], runs[2:], strict=False):
-        if own == _NO_DOMAIN and before == after and stop - start <= _MAX_GAP_RESIDUES:
+    for (before, *_), (label, start, stop), (after, *_) in zip(runs, runs[1:], runs[2:], strict=False):
+        if label == _NO_DOMAIN and before == after and stop - start <= _MAX_GAP_RESIDUES:
             filled[start:stop] = before
     return filled
 

@@ -87,8 +87,8 @@ def first_ranks(results: Sequence[Evaluated]) -> list[Evaluated]:
 
 
 def _pearson(one: np.ndarray, other: np.ndarray) -> float | None:
-    both = np.isfinite(one) & np.isfinite(other)
-    one, other = one[both], other[both]
+    is_finite = np.isfinite(one) & np.isfinite(other)
+    one, other = one[is_finite], other[is_finite]
     if len(one) < _MIN_CORRELATED_VALUES or one.std() == 0 or other.std() == 0:
         return None
     return round(float(np.corrcoef(one, other)[0, 1]), _DIGITS)

@@ -28,7 +28,10 @@ _CA, _CB, _GLYCINE = ATOM_ORDER["CA"], ATOM_ORDER["CB"], RESTYPES.index("G")
 
 @dataclass(frozen=True, kw_only=True)
 class DirectedScores:
-    """Scores (0 to 1) of the residues of the chain `scored` if the complex is aligned on residues of `aligned`."""
+    """Scores (0 to 1) of the residues of the chain `scored` if the complex is aligned on residues of `aligned`.
+
+    The scores are the results of the functions of the same names.
+    """
 
     aligned: str
     scored: str
@@ -183,22 +186,22 @@ def _interface(
     mean_plddt = float(confident.mean(dtype=np.float64)) if count else None
     directions, mean_pae = None, None
     if pae is not None:
-        there, back = (
+        forward, backward = (
             DirectedScores(
                 aligned=aligned,
                 scored=scored,
                 ipsae=ipsae(errors),
-                pdockq2=pdockq2(errors, touching, mean_plddt or 0.0),
+                pdockq2=pdockq2(errors, contacts, mean_plddt or 0.0),
                 lis=lis(errors),
             )
-            for (aligned, scored), errors, touching in (
+            for (aligned, scored), errors, contacts in (
                 (chains, pae[0], contact),
                 (chains[::-1], pae[1], contact.T),
             )
         )
-        directions = there, back
-        both = np.concatenate([pae[0][contact], pae[1][contact.T]])
-        mean_pae = float(both.mean(dtype=np.float64)) if count else None
+        directions = forward, backward
+        contact_errors = np.concatenate([pae[0][contact], pae[1][contact.T]])
+        mean_pae = float(contact_errors.mean(dtype=np.float64)) if count else None
     return InterfaceScores(
         chains=chains,
         contacts=count,
@@ -263,10 +266,10 @@ def ipsae(pae: Float[np.ndarray, "n m"]) -> float:
     error is below 10 Angstrom if the complex is aligned on the best residue. 0 without such residues.
     """
     errors = pae.astype(np.float64)
-    counted = errors < _IPSAE_CUTOFF
-    residues = counted.sum(1)
+    is_confident = errors < _IPSAE_CUTOFF
+    residues = is_confident.sum(1)
     scale = 1.24 * np.cbrt(np.maximum(residues, _MIN_IPSAE_RESIDUES) - 15) - 1.8
-    terms = counted / (1 + (errors / scale[:, None]) ** 2)
+    terms = is_confident / (1 + (errors / scale[:, None]) ** 2)
     return float((terms.sum(1) / np.maximum(residues, 1)).max(initial=0))
 
 

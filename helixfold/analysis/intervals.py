@@ -18,7 +18,7 @@ _RESAMPLES_AT_ONCE = 500  # resamples
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A value and its 95 % interval."""
+    """A value, and the ends `low` and `high` of its 95 % interval."""
 
     value: float
     low: float

@@ -147,11 +147,11 @@ def superposed_scores(
     search = _Search(predicted, true, scale=tm_scale(length))
     for size in _fragment_sizes(len(true)):
         search.from_fragments(size)
-    within = search.within / length
+    fractions_within = search.within / length
     return Superposed(
         tm_score=float(search.tm_sum / length),
-        gdt_ts=float(within[1:].mean()),
-        gdt_ha=float(within[:-1].mean()),
+        gdt_ts=float(fractions_within[1:].mean()),
+        gdt_ha=float(fractions_within[:-1].mean()),
         rmsd=rmsd(predicted, true),
     )
 

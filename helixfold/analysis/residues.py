@@ -65,9 +65,9 @@ def paired(predicted: Chain, reference: Chain) -> Pairing:
     """
     place = query_columns(predicted.sequence, reference.sequence)
     by_sequence = Pairing(predicted=predicted, reference=reference, place=place)
-    counted = _by_number(by_sequence)
-    if counted is not None and counted.identity >= by_sequence.identity and counted.equal >= by_sequence.equal:
-        return counted
+    by_number = _by_number(by_sequence)
+    if by_number is not None and by_number.identity >= by_sequence.identity and by_number.equal >= by_sequence.equal:
+        return by_number
     return by_sequence
 
 

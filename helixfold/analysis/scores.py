@@ -174,12 +174,14 @@ def _swapped(
     ambiguous = ATOM14_IS_AMBIGUOUS[aatype] > 0
     # Atoms are exchanged in pairs, so both of them must exist.
     exchangeable = ambiguous & (ambiguous <= (exists & has)).all(-1)[:, None]
-    counted = exists & has & (exchangeable | ~ambiguous)
-    residue, _ = counted.nonzero()
+    is_compared = exists & has & (exchangeable | ~ambiguous)
+    residue, _ = is_compared.nonzero()
     if not exchangeable.any():
         return np.zeros(len(true), bool)
     preserved = [
-        residue_lddt(named[counted], true[counted], residue, of=exchangeable[counted], to=~ambiguous[counted])[0]
+        residue_lddt(
+            named[is_compared], true[is_compared], residue, of=exchangeable[is_compared], to=~ambiguous[is_compared]
+        )[0]
         for named in (predicted, predicted[rows, ATOM14_ALTERNATIVE[aatype]])
     ]
     return np.pad(preserved[1] > preserved[0], (0, len(true) - len(preserved[0])))

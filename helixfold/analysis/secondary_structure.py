@@ -76,11 +76,11 @@ def _turns(bonds: Bool[np.ndarray, "r r"], segment: Int[np.ndarray, "r"], turn: 
 def _strands(bonds: Bool[np.ndarray, "r r"], segment: Int[np.ndarray, "r"]) -> Bool[np.ndarray, "r"]:
     """Return which residues are in ladders of two bridges or more; single bridges are loops."""
     size = len(bonds)
-    found = np.zeros(size, bool)
+    is_strand = np.zeros(size, bool)
     if size < 3:
-        return found
-    inner = np.zeros(size, bool)  # has both neighbours
-    inner[1:-1] = (segment[2:] == segment[1:-1]) & (segment[:-2] == segment[1:-1])
+        return is_strand
+    has_neighbours = np.zeros(size, bool)  # has both neighbours
+    has_neighbours[1:-1] = (segment[2:] == segment[1:-1]) & (segment[:-2] == segment[1:-1])
     padded = np.pad(bonds, 1)
 
     def at(first: int, second: int) -> np.ndarray:
@@ -90,7 +90,7 @@ def _strands(bonds: Bool[np.ndarray, "r r"], segment: Int[np.ndarray, "r"]) -> B
     parallel = (at(-1, 0) & at(0, 1).T) | (at(-1, 0).T & at(0, 1))
     antiparallel = (bonds & bonds.T) | (at(-1, 1) & at(-1, 1).T)
     apart = np.abs(np.subtract.outer(np.arange(size), np.arange(size)))
-    allowed = inner[:, None] & inner & ((apart > 2) | (segment[:, None] != segment))
+    allowed = has_neighbours[:, None] & has_neighbours & ((apart > 2) | (segment[:, None] != segment))
     for bridges, direction in ((parallel, 1), (antiparallel, -1)):
         pairs = np.argwhere(bridges & allowed & (np.tri(size, dtype=bool).T))
         steps = pairs[None] - pairs[:, None]
@@ -100,5 +100,5 @@ def _strands(bonds: Bool[np.ndarray, "r r"], segment: Int[np.ndarray, "r"]) -> B
         for first, second in np.argwhere(is_next):
             for start, end in zip(pairs[first], pairs[second], strict=True):
                 if segment[start] == segment[end]:
-                    found[min(start, end) : max(start, end) + 1] = True
-    return found
+                    is_strand[min(start, end) : max(start, end) + 1] = True
+    return is_strand

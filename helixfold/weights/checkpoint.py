@@ -1,4 +1,7 @@
-"""Parameter files in helixfold's format: safetensors with the model's settings and a checksum."""
+"""Parameter files in helixfold's format: safetensors with the model's settings and a checksum.
+
+`FORMAT_VERSION` is the version of the format in the metadata of a file.
+"""
 
 import json
 import os

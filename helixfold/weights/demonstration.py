@@ -31,13 +31,13 @@ def note(*, descendant: bool = False) -> str:
     """
     measured = facts()
     # On families that are not in the training set.
-    alone, template = measured["held_out_lddt_ca"], measured["template"]
+    held_out, template = measured["held_out_lddt_ca"], measured["template"]
     model = (
         f"'{NAME}', the small model that comes with helixfold ({measured['parameters'] / 1e6:.1f} million parameters, "
         f"trained on {measured['training_chains']:,} chains)"
     )
     accuracy = (
-        f"on {measured['held_out_chains']:,} chains unlike those, its mean CA-lDDT is {_interval(alone)} of 1, on "
+        f"on {measured['held_out_chains']:,} chains unlike those, its mean CA-lDDT is {_interval(held_out)} of 1, on "
         f"{template['targets']:,} with a template of 25 to 60 % identity {_interval(template['lddt_ca'])}"
     )
     made_by = (

@@ -1,4 +1,7 @@
-"""Load parameters from files in DeepMind's (npz), OpenFold's (pt) and helixfold's (safetensors) formats."""
+"""Load parameters from files in DeepMind's (npz), OpenFold's (pt) and helixfold's (safetensors) formats.
+
+A `Format` is one of these three.
+"""
 
 import os
 import zipfile

@@ -1,6 +1,7 @@
 """Origin of a model's parameters: random, the demonstration model (or training from it), or other training.
 
-`WEIGHTS_PROVENANCES` has all origins, from the least to the most trustworthy.
+`WeightsProvenance` is such an origin: "untrained", "demonstration" or "trained". `WEIGHTS_PROVENANCES` has all origins,
+from the least to the most trustworthy.
 """
 
 from typing import Final, Literal, get_args

@@ -18,7 +18,7 @@ class ParameterNames:
     """Names of one parameter, or of the same parameter in each of `blocks` blocks.
 
     `axes` converts DeepMind's array. If one program has several arrays for one array of another, these are concatenated
-    in the order of the names here; with `reversed_in_openfold`, ours are in reverse order in OpenFold. `blocks` None is
+    in the order of the names here. With `reversed_in_openfold`, ours are in reverse order in OpenFold. `blocks` None is
     for a parameter outside of stacks.
     """
 

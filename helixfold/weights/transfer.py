@@ -85,7 +85,7 @@ class InitialWeights:
             "with more inputs, whose weights are 0": names["extended"],
             "converted to this network's layout and units": names["converted"],
         }
-        parts = [f"{what}: {', '.join(these)}" for what, these in groups.items() if these]
+        parts = [f"{what}: {', '.join(listed_names)}" for what, listed_names in groups.items() if listed_names]
         return "; ".join([f"starts from {self.taken:,} parameters of {source}", *parts])
 
 
