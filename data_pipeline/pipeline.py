@@ -179,9 +179,9 @@ def search_homologs(sequence: str, step: AlignmentStep, directory: Path) -> tupl
 def search_ahead(targets: Sequence[Target], plan: SearchPlan, results: Callable[[Target], Path]) -> None:
     """Run the searches with tools that support many targets at once, and store the results in `results(target)`.
 
-    Only targets without a stored result are searched, and template searches are not run.
-    A database of 100 GB is then read once for sixteen or more targets instead of once per target. Errors of a search
-    are ignored, because `prepare` repeats the search for each target and raises them.
+    Only targets without a stored result are searched, and template searches are not run. A database of 100 GB is then
+    read once for sixteen or more targets instead of once per target. Errors of a search are ignored, because `prepare`
+    repeats the search for each target and raises them.
     """
     for step in plan.alignments:
         if not isinstance(step.tool, BatchSearch):

@@ -1,7 +1,7 @@
 """Parse options with residues of a target, sliding windows, and depths of its alignment.
 
-`Replacement` is the residue type that replaces residues in masked columns of an alignment.
-This module only has fast imports.
+`Replacement` is the residue type that replaces residues in masked columns of an alignment. This module only has fast
+imports.
 """
 
 import re
@@ -58,8 +58,7 @@ def fragment_numbers(text: str) -> tuple[int, ...]:
 def read_window(text: str) -> tuple[int, int]:
     """Parse the size and step of a window in residues, such as 10:5; without a step, it is the size.
 
-    The step is at most the size, so windows leave no residue out.
-    Raise `ValueError` for other text.
+    The step is at most the size, so windows leave no residue out. Raise `ValueError` for other text.
     """
     parts = re.fullmatch(r"([0-9]{1,6})(?::([0-9]{1,6}))?", text)
     size, step = (0, 0) if parts is None else (int(parts[1]), int(parts[2] or parts[1]))

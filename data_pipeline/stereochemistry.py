@@ -108,9 +108,9 @@ def distance_bounds(
     """Return the min and the max allowed distances (Å) between any two atoms of each residue type, in atom14 order.
 
     Atoms bonded to each other or to a common third atom may deviate from the mean by `tolerance_factor` standard
-    deviations. The van der Waals spheres of other atoms may overlap by `overlap_tolerance` (Å), and their max
-    distance is infinite. Entries are 0 for an atom with itself and where the residue type lacks one of the atoms. The
-    arrays are cached and read-only.
+    deviations. The van der Waals spheres of other atoms may overlap by `overlap_tolerance` (Å), and their max distance
+    is infinite. Entries are 0 for an atom with itself and where the residue type lacks one of the atoms. The arrays are
+    cached and read-only.
     """
     minimum, maximum = np.zeros((21, 14, 14), np.float32), np.zeros((21, 14, 14), np.float32)
     for restype, names in enumerate(ATOM14_NAMES):

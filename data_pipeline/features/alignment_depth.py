@@ -23,8 +23,8 @@ _LETTER_BITS = 5
 class AlignmentDepth:
     """Row counts of an MSA; the target is one of the rows and covers all residues.
 
-    A row counts as 1 / n effective rows, where n rows, including itself, are at least 80 % identical to it.
-    `coverage` and `effective_coverage` count the rows and the effective rows with a residue in each column.
+    A row counts as 1 / n effective rows, where n rows, including itself, are at least 80 % identical to it. `coverage`
+    and `effective_coverage` count the rows and the effective rows with a residue in each column.
     """
 
     rows: int

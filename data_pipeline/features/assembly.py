@@ -186,8 +186,8 @@ def _paired(chains: Sequence[Chain], rows: Sequence[_Rows]) -> list[_Rows]:
 def paired_rows(chains: Sequence[Chain]) -> list[PairedRows]:
     """Return the paired rows of each chain, as paired by a search, or else paired by species.
 
-    For the latter, a chain without rows for pairing only has itself.
-    Raise `InputError` if only some of the chains have rows paired by a search, or different numbers of them.
+    For the latter, a chain without rows for pairing only has itself. Raise `InputError` if only some of the chains have
+    rows paired by a search, or different numbers of them.
     """
     search_pairs = [chain.pairing for chain in chains if isinstance(chain.pairing, PairedRows)]
     if search_pairs:

@@ -18,8 +18,8 @@ class Sample:
     in `true_msa` (before BERT masking) and `extra_msa` are 0..20, 21 for gaps and 22 for masked residues. `bert_mask`
     is 1 where the masked-MSA head must predict the residue. `target_feat` and `msa_feat` are the network's input
     channels of the target and of the MSA rows. Other masks are 1 where there is a residue, row or template.
-    `extra_deletion_value` is the deletion count mapped to 0..1. Template positions are in Å, and
-    `template_pseudo_beta` is C-beta, or C-alpha for glycine.
+    `extra_deletion_value` is the deletion count mapped to 0..1. Template positions are in Å, and `template_pseudo_beta`
+    is C-beta, or C-alpha for glycine.
     """
 
     aatype: Int[np.ndarray, "r"]

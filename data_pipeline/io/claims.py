@@ -157,8 +157,9 @@ class Claim:
 class Claims:
     """The claims of this process in a directory that it shares with others.
 
-    All times are in seconds. `began` is a time on the file server: targets that ended since then are done. The
-    constructor starts no thread, so `renew` must be called every `renewal` seconds.
+    All times are in seconds. A held claim that was not renewed for `expiry` counts as lost. `began` is a time on the
+    file server: targets that ended since then are done. The constructor starts no thread, so `renew` must be called
+    every `renewal` seconds.
     """
 
     def __init__(

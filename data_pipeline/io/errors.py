@@ -62,7 +62,7 @@ class BatchInputError(InputError):
 
     @property
     def lines(self) -> list[str]:
-        """Return a line for each error that is listed, and one that counts the others."""
+        """Return a line for each of the first `MAX_LISTED` different errors, and one that counts the others."""
         return _lines(self.errors)
 
     def __str__(self) -> str:
@@ -94,7 +94,7 @@ class InputProblems:
 
     @property
     def lines(self) -> list[str]:
-        """Return a line for each error that is listed, and one that counts the others."""
+        """Return a line for each of the first `MAX_LISTED` different errors, and one that counts the others."""
         return _lines(error for _, error in self._errors)
 
     def add(self, error: InputError, name: str = "") -> None:

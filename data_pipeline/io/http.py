@@ -254,8 +254,8 @@ def pause(
 ) -> float:
     """Return the seconds to wait before a retry: random, with a maximum that starts at `first` and doubles each time.
 
-    `retry` counts from 0, and the maximum is at most `longest`.
-    The randomness (full jitter) prevents clients that failed together from retrying together.
+    `retry` counts from 0, and the maximum is at most `longest`. The randomness (full jitter) prevents clients that
+    failed together from retrying together.
     """
     return float(uniform(0.0, min(longest, first * 2 ** min(retry, 30))))
 

@@ -37,9 +37,8 @@ def read_npz(
 
     Sizes are checked before anything is unpacked. `problem` checks the types and shapes of the returned arrays: it is
     called with placeholders of zeros that take no memory, and returns an error message or None. Missing `names` are
-    left out. Raise `InputError` for a file that is
-    not a valid `.npz`, for an archive that declares more than `max_bytes`, for an array that declares more data than
-    its member has, and for the error of `problem`.
+    left out. Raise `InputError` for a file that is not a valid `.npz`, for an archive that declares more than
+    `max_bytes`, for an array that declares more data than its member has, and for the error of `problem`.
     """
     try:
         with open_archive(Path(path), _limits(max_bytes)) as archive:

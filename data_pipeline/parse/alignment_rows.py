@@ -34,9 +34,8 @@ ALIGNED_TO_COLUMNS = bytes.maketrans(_LOWER_CASE_LETTERS + b".~_", _LOWER_CASE_L
 class AlignmentBuilder:
     """Builds an alignment of `columns` columns row by row; raises `TooLargeError` above `MAX_MEMORY_BYTES`.
 
-    `path` is for messages.
-    Deletion counts take one byte each until one of them needs two or four. Most alignments have no count above 127, and
-    at four bytes each the counts would be the largest part of a deep alignment.
+    `path` is for messages. Deletion counts take one byte each until one of them needs two or four. Most alignments have
+    no count above 127, and at four bytes each the counts would be the largest part of a deep alignment.
     """
 
     def __init__(self, path: str | PathLike[str], columns: int) -> None:

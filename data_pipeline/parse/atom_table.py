@@ -81,10 +81,9 @@ def chain_from_atoms(
     """Return a chain whose residues are the components named in `sequence`, with atom k in residue `residue[k]`.
 
     `sequence` has three-letter names, and residue indices count from 0. If another component was observed at a residue,
-    `residue_names` has its name, but the one-letter sequence is from `sequence`.
-    Atoms without coordinates are left out. The alternative position with the highest occupancy is used, or the first in
-    the file if several are equal. Unobserved residues are numbered by their position in the sequence, starting at
-    `first_number`.
+    `residue_names` has its name, but the one-letter sequence is from `sequence`. Atoms without coordinates are left
+    out. The alternative position with the highest occupancy is used, or the first in the file if several are equal.
+    Unobserved residues are numbered by their position in the sequence, starting at `first_number`.
     """
     has_position = np.flatnonzero(np.isfinite(atoms.position).all(axis=1))
     if len(has_position) < len(residue):

@@ -56,9 +56,9 @@ class _Polymer:
 def parse_mmcif(content: bytes, *, path: str | PathLike[str] = "mmcif") -> Structure:
     """Return the first model in the content of an mmCIF file; raise `InputError` with `path` for other content.
 
-    The release date is the earliest revision's.
-    As in AlphaFold, chains have the author's names, and a polymer with at least one peptide-like component is a
-    protein. Chains have only the observed residues if the file does not list their sequence.
+    The release date is the earliest revision's. As in AlphaFold, chains have the author's names, and a polymer with at
+    least one peptide-like component is a protein. Chains have only the observed residues if the file does not list
+    their sequence.
     """
     blocks = read_blocks(content, path)
     block = next((block for block in blocks if all(_has(block, f"Cartn_{axis}") for axis in "xyz")), None)

@@ -60,7 +60,10 @@ def content_lines(content: bytes, path: str | PathLike[str]) -> Iterator[bytes]:
 
 
 def split_lines(chunks: Iterable[bytes], path: str | PathLike[str]) -> Iterator[bytes]:
-    """Yield lines without their `\\n`, `\\r\\n` or `\\r`; raise `InputError` for a line over `MAX_LINE_BYTES`."""
+    """Yield lines without their `\\n`, `\\r\\n` or `\\r`, and without a UTF-8 byte-order mark.
+
+    Raise `InputError` for a line over `MAX_LINE_BYTES`, and for UTF-16.
+    """
     line_parts: list[bytes] = []  # parts of a line that continues in the next chunk
     size, line_number, after_return, at_start = 0, 1, False, True
     for raw in chunks:

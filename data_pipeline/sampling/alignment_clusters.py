@@ -59,8 +59,7 @@ class ClusterSettings:
 class AlignmentClusters:
     """The cluster index (`labels`) of each row of an alignment, from 0, or `NO_CLUSTER` or `LEFT_OUT`.
 
-    `eps` is the value of DBSCAN that was used.
-    It is None without rows to cluster.
+    `eps` is the value of DBSCAN that was used. It is None without rows to cluster.
     """
 
     labels: Int[np.ndarray, "n"]
@@ -106,8 +105,9 @@ def one_hot_rows(msa: Int8[np.ndarray, "n r"]) -> Float32[np.ndarray, "n c"]:
 def scanned_eps(vectors: Float32[np.ndarray, "n c"], min_samples: int) -> float:
     """Return the smallest value in `SCANNED_EPS` with the max number of groups of a random quarter of the rows.
 
-    Rows without a cluster count as one group, and each value has another quarter; the result is the same in each call.
-    The scan ends above an eps of 10 when all rows are in one group.
+    `vectors` are the rows of `one_hot_rows`, and `min_samples` is as in `ClusterSettings`. Rows without a cluster count
+    as one group, and each value has another quarter; the result is the same in each call. The scan ends above an eps of
+    10 when all rows are in one group.
     """
     rng = np.random.default_rng(_SCAN_SEED)
     quarter = max(1, round(_SCANNED_ROW_FRACTION * len(vectors)))

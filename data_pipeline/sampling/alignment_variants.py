@@ -121,7 +121,7 @@ def shallow(rows: int, extra_rows: int) -> AlignmentVariant:
 
 
 def cluster_variant(settings: ClusterSettings, index: int, rows: Sequence[int] | None = None) -> AlignmentVariant:
-    """Return the variant with the rows of one cluster; without `rows`, it only identifies the cluster."""
+    """Return the variant with the rows of the cluster `index` (from 0); without `rows`, it only names the cluster."""
     return AlignmentVariant(
         name=f"cluster_{index:03d}",
         description=f"cluster {index} ({settings})",
@@ -146,7 +146,10 @@ def single_chain(features: TargetFeatures) -> Features:
 
 
 def column_mask(features: TargetFeatures, ranges: Sequence[ResidueRange]) -> Bool[np.ndarray, "r"]:
-    """Return a mask of a target's residues in these ranges; raise `InputError` for residues that it does not have."""
+    """Return a mask of a target's residues in these ranges.
+
+    Raise `InputError` for residues or chains that it does not have, and for a range without a chain in a complex.
+    """
     lengths, names = chains_of(features)
     starts = dict(zip(names, np.cumsum([0, *lengths]).tolist(), strict=False))
     sizes = dict(zip(names, lengths, strict=True))

@@ -24,8 +24,8 @@ _COLUMNS_AT_ONCE = 32
 class ComplexSample(Sample):
     """Input of the model for one recycling iteration of a complex: the fields of `Sample`, and the chain numbers.
 
-    `target_feat` is the one-hot residue type. Template slots may be empty; the network averages over all of them.
-    Chain numbers and `template_spans_chains` are the same as in `ComplexFeatures`.
+    `target_feat` is the one-hot residue type. Template slots may be empty; the network averages over all of them. Chain
+    numbers and `template_spans_chains` are the same as in `ComplexFeatures`.
     """
 
     target_feat: Float[np.ndarray, "r 21"]

@@ -43,9 +43,9 @@ def complex_example(  # noqa: PLR0917  # as `training_example`, with the name of
     """Sample a training example of the complex `name` for `num_passes` recycling iterations.
 
     `config.spatial_crop_probability` is the probability of a crop around an interface, if there is one; other crops
-    have a segment of each chain. Equal arguments, with
-    generators in the same state, give equal examples. Raise `InputError` if features and labels differ in their number
-    of residues, or if the complex has fewer template slots than `config` requires.
+    have a segment of each chain. Equal arguments, with generators in the same state, give equal examples. Raise
+    `InputError` if features and labels differ in their number of residues, or if the complex has fewer template slots
+    than `config` requires.
     """
     require_labels(name, len(features.aatype), labels)
     slots = len(features.template_aatype)

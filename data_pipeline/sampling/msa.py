@@ -78,7 +78,10 @@ def random_rows(n: int, max_rows: int, rng: np.random.Generator) -> Int[np.ndarr
 def sample_rows(
     n: int, max_clusters: int, rng: np.random.Generator
 ) -> tuple[Int[np.ndarray, "s"], Int[np.ndarray, "e"]]:
-    """Return the row indices of the cluster centres, with the target first, and of all other rows, in random order."""
+    """Return the row indices of the cluster centres, with the target first, and of all other rows, in random order.
+
+    Of `n` rows, at most `max_clusters` become centres.
+    """
     order = np.concatenate([[0], 1 + rng.permutation(n - 1)])
     return order[:max_clusters], order[max_clusters:]
 
@@ -168,8 +171,8 @@ def count_members(
 ) -> tuple[Integer[np.ndarray, "m r 23"], Int[np.ndarray, "m r"], Int[np.ndarray, "s"]]:
     """Return, by cluster, the rows with each class in each column, the summed deletions, and the number of rows.
 
-    `assignment` has the cluster of each row; centres are not included. Without any rows, counts and deletions are empty
-    (m = 0).
+    `assignment` has the cluster of each row, of `clusters` clusters; centres are not included. Without any rows, counts
+    and deletions are empty (m = 0).
     """
     r = rows.shape[1]
     if not len(rows):  # a shallow alignment, which is common

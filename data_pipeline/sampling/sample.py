@@ -148,9 +148,8 @@ def draw(
     MSA is too shallow, it is the target row or a row with mask 0, depending on `config.target_as_extra`.
 
     The first `config.max_templates` templates are used. Training passes `crop`, the sorted indices of the residues to
-    use. As in AlphaFold, rows are assigned to clusters by
-    the whole chain; everything else is computed for the crop only. Masked positions are replaced by samples from
-    `profile` (default: the profile of the features' MSA).
+    use. As in AlphaFold, rows are assigned to clusters by the whole chain; everything else is computed for the crop
+    only. Masked positions are replaced by samples from `profile` (default: the profile of the features' MSA).
     """
     full_msa, aatype = features.msa, features.aatype
     if config.unknown_fraction > 0:

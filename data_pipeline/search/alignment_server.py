@@ -103,8 +103,8 @@ class AlignmentServer:
 
     Temporary failures are retried after random pauses of increasing length, within `max_wait`. `report` receives a line
     for most retries, and a line if alignments are cut to their first rows. `clock` (seconds), `sleep` and `rng` (of the
-    pauses) are replaced in tests. A server that cannot be reached, does not
-    answer or rejects searches is not used again in this run.
+    pauses) are replaced in tests. A server that cannot be reached, does not answer or rejects searches is not used
+    again in this run.
     """
 
     options: ServerOptions
@@ -127,10 +127,9 @@ class AlignmentServer:
     def search(self, kind: TicketKind, sequences: Sequence[str]) -> ServerAlignments:
         """Return the alignments of distinct sequences (upper-case letters), numbered from `FIRST_NUMBER`.
 
-        All are sent in one ticket.
-        Raise `SearchError` for permanent failures, and for responses that are damaged, malicious or for other
-        sequences. Raise `ServerUnavailableError` if the server cannot be reached, does not answer or rejects searches;
-        all later searches then raise it immediately.
+        All are sent in one ticket. Raise `SearchError` for permanent failures, and for responses that are damaged,
+        malicious or for other sequences. Raise `ServerUnavailableError` if the server cannot be reached, does not
+        answer or rejects searches; all later searches then raise it immediately.
         """
         check_sequences(sequences)
         return _Conversation(self).search(kind, dict(enumerate(sequences, start=FIRST_NUMBER)))

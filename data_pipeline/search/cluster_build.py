@@ -24,9 +24,9 @@ _ROOT_TAXON = 1  # of the taxonomy
 class ClusterBuild(Checked):
     """Builds a database of clusters; the defaults are UniRef30's: 30 % identity over 80 % of both sequences.
 
-    `program` is MMseqs2, and `coverage` and `min_identity` are fractions.
-    Sequences are clustered in MMseqs2's three steps of increasing sensitivity. With `single_step`, only the last step
-    runs, which takes a quarter of the time for few sequences, but many times longer for millions.
+    `program` is MMseqs2, and `coverage` and `min_identity` are fractions. Sequences are clustered in MMseqs2's three
+    steps of increasing sensitivity. With `single_step`, only the last step runs, which takes a quarter of the time for
+    few sequences, but many times longer for millions.
     """
 
     program: Path
@@ -38,8 +38,7 @@ class ClusterBuild(Checked):
     def sequences(self, fasta_files: Sequence[Path], output: Path) -> int:
         """Build a database of single sequences, such as ColabFold's pdb100, and return the number of sequences.
 
-        `output` is the path prefix of the database.
-        Raise `InputError` as in `clusters`.
+        `output` is the path prefix of the database. Raise `InputError` as in `clusters`.
         """
         return self._build(fasta_files, output, self._add_nothing)
 

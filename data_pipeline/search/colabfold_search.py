@@ -5,8 +5,8 @@ Results can be cached under a hash of search and query, so runs and targets with
 The same programs run in the same order and with the same parameters as in `colabfold_search` (ColabFold 1.6; Mirdita et
 al., Nat. Methods 2022). The representatives of clusters are searched with a profile in three iterations. The clusters
 of the hits are replaced by their members, which are aligned to the profile and filtered. The remaining rows become the
-alignment. In the steps, database names without a folder are in the working directory; `queries` holds the queries.
-A `Step` is an MMseqs2 command with its arguments, except for threads. `UNPAIRED`, `PAIRED` and `TEMPLATE_HITS` are the
+alignment. In the steps, database names without a folder are in the working directory; `queries` holds the queries. A
+`Step` is an MMseqs2 command with its arguments, except for threads. `UNPAIRED`, `PAIRED` and `TEMPLATE_HITS` are the
 names of the databases of results.
 """
 

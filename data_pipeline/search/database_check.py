@@ -18,8 +18,8 @@ _FASTA_TOOLS = ("jackhmmer", "hmmsearch")
 def check_databases(profile: DatabaseProfile) -> Iterator[tuple[str, Problem | None]]:
     """Yield the path and tool of each database in one text, with the problem that makes it unusable, or None.
 
-    The databases for alignments come first in search order, then templates, UniProt and templates of complexes.
-    FASTA files and the indices of MMseqs2 databases are read completely, so large databases take minutes.
+    The databases for alignments come first in search order, then templates, UniProt and templates of complexes. FASTA
+    files and the indices of MMseqs2 databases are read completely, so large databases take minutes.
     """
     single_databases = (profile.templates, profile.uniprot, profile.complex_templates)
     for database in (*profile.alignments, *(each for each in single_databases if each is not None)):

@@ -66,7 +66,7 @@ class HhsuiteSearch(Checked):
     def run(
         self, query_file: str, query: bytes, columns: int, arguments: Sequence[str], outputs: Sequence[str]
     ) -> bytes:
-        """Search with a query of `columns` columns, and return the content of the first output file.
+        """Search with a query of `columns` columns and the options `arguments`; return the first output file's content.
 
         `query_file` is the name of the file for the content `query`. `outputs` lists the options for output files, each
         followed by a file name. Raise `SearchError` if the program fails.

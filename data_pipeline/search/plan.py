@@ -100,7 +100,10 @@ class SearchPlan:
     complex_templates: TemplateStep | None = None  # for chains of complexes, instead of `templates`
 
     def of_chains(self) -> "SearchPlan":
-        """Return the searches for each chain of a complex, without the searches for paired rows."""
+        """Return the searches for each chain of a complex, without the searches for paired rows.
+
+        The template search is `complex_templates`, or else `templates`.
+        """
         templates = self.complex_templates or self.templates
         return replace(self, templates=templates, pairing=None, uniprot=None, complex_templates=None)
 
@@ -118,11 +121,11 @@ def plan_searches(
     """Return the searches of a profile's databases, each with `cpus` threads, followed by the searches on a server.
 
     `cache` is a directory for files that a tool derives once from a database; None if the user has none. `report`
-    receives a line for the user whenever a request to the server is retried. With a server, or with ColabFold's
-    UniRef30 and its taxonomy, these provide the paired rows of complexes, and UniProt is not searched.
-    `latest_template` overrides the date of the profile, and applies to the user's own templates too. With
-    `with_server_templates`, the templates are the server's hits, and their structure files are stored in the cache.
-    Raise `InputError` if a program is not installed, an option is unknown, or a tool needs a cache and there is none.
+    receives lines for the user about retried requests to the server. With a server, or with ColabFold's UniRef30 and
+    its taxonomy, these provide the paired rows of complexes, and UniProt is not searched. `latest_template` overrides
+    the date of the profile, and applies to the user's own templates too. With `with_server_templates`, the templates
+    are the server's hits, and their structure files are stored in the cache. Raise `InputError` if a program is not
+    installed, an option is unknown, or a tool needs a cache and there is none.
     """
     colabfold = _colabfold_search(profile, cpus, cache)
     steps = [_alignment_step(database, cpus, cache, colabfold) for database in profile.alignments]

@@ -159,8 +159,8 @@ class ServerAlignments:
 def unpack(archive: IO[bytes], tar: IO[bytes], *, max_bytes: int = MAX_UNPACKED_BYTES) -> None:
     """Unpack the gzip file `archive` into `tar`.
 
-    Raise `DamagedArchiveError` for a damaged file, and `SearchError` for more than `max_bytes` of unpacked content.
-    The number of gzip members is limited too, because empty members take time but add no bytes.
+    Raise `DamagedArchiveError` for a damaged file, and `SearchError` for more than `max_bytes` of unpacked content. The
+    number of gzip members is limited too, because empty members take time but add no bytes.
     """
     size, members, packed = 0, 0, archive.read(_PACKED_CHUNK_BYTES)
     while packed or not members:

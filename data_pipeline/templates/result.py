@@ -42,8 +42,8 @@ class UsedTemplate:
 
     `name` is entry and chain, such as 1abc_A. `rank` is the rank of the hit in its file, or for the user's templates
     the position in the features, from 1. `aligned` is the number of target residues with at least one atom, and
-    `identity` the fraction of the aligned residues that match the target. `note` is a remark about anything unusual,
-    or "".
+    `identity` the fraction of the aligned residues that match the target. `note` is a remark about anything unusual, or
+    "".
     """
 
     name: str  # entry and chain, "1abc_A"

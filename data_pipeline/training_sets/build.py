@@ -400,9 +400,9 @@ class BuildReport:
 def build_store(options: BuildOptions, builder: RecordBuilder) -> BuildReport:
     """Build, resume or extend a feature store, or one shard of it; existing records are not computed again.
 
-    It shows a progress bar.
-    A resumed run gives the same bytes as an uninterrupted one. Raise `InputError` if the structures, the clusters file
-    or the output directory cannot be used. Failed chains and files are listed in the report and in `failures.json`.
+    It shows a progress bar. A resumed run gives the same bytes as an uninterrupted one. Raise `InputError` if the
+    structures, the clusters file or the output directory cannot be used. Failed chains and files are listed in the
+    report and in `failures.json`.
     """
     require("train", "lmdb", action="a training set")
     directory = options.directory

@@ -227,8 +227,8 @@ class ChainRecordHeader:
 def encode_record(key: str, features: Features, labels: ChainLabels) -> bytes:
     """Return the record of one chain as bytes; equal arguments give equal bytes.
 
-    `key` is stored in the header.
-    Raise `ValueError` if the shape of an array does not match the sequence, MSA or templates.
+    `key` is stored in the header. Raise `ValueError` if the shape of an array does not match the sequence, MSA or
+    templates.
     """
     head = ChainRecordHeader(
         key=key,

@@ -28,9 +28,9 @@ _WORD_LETTERS, _MAX_ALIGNED_CHAINS = 4, 5
 class NearestChain:
     """The training chain that is most similar to a held-out chain by their best local alignment.
 
-    `identity` is the fraction of the alignment's columns with equal residues, and `coverage` the fraction of the
-    held-out chain's residues in it. `name` is the held-out chain. `nearest` is None if no training chain shares a word
-    of four residues with it, or has equal residues in the alignment.
+    `identity` is the fraction of equal pairs among the aligned pairs of residues, and `coverage` the fraction of the
+    held-out chain's residues that are aligned. `name` is the held-out chain. `nearest` is None if no training chain
+    shares a word of four residues with it, or has equal residues in the alignment.
     """
 
     name: str

@@ -38,8 +38,8 @@ def cluster_chains(
 ) -> Clustering:
     """Cluster all chains of a set by `user_clusters`, else with MMseqs2 if it is installed, else by identical sequence.
 
-    `sequences` and `user_clusters` (names of clusters) are by chain name.
-    Clusters from MMseqs2 are stored in the cache, if there is one. Raise `InputError` if MMseqs2 fails.
+    `sequences` and `user_clusters` (names of clusters) are by chain name. Clusters from MMseqs2 are stored in the
+    cache, if there is one. Raise `InputError` if MMseqs2 fails.
     """
     if user_clusters is not None or find_mmseqs() is None:
         return _without_program(sequences, user_clusters, _ADVICE)
@@ -65,9 +65,9 @@ def cluster_shard(sequences: Mapping[str, str], user_clusters: Mapping[str, str]
 def join_shards(output: Path, clusters_file: Path | None = None) -> tuple[FeatureStore, tuple[str, ...]]:
     """Cluster the chains of all shards in `output` together; return the joined store and messages for the user.
 
-    The clusters are written to a file in `output`, and the shards are unchanged.
-    The clusters come from `clusters_file`, else from MMseqs2, else from identical sequences. Raise `InputError` if a
-    shard is missing or MMseqs2 fails.
+    The clusters are written to a file in `output`, and the shards are unchanged. The clusters come from
+    `clusters_file`, else from MMseqs2, else from identical sequences. Raise `InputError` if a shard is missing or
+    MMseqs2 fails.
     """
     if not has_shards(output):
         raise InputError.at(output, "there are no shards to join")

@@ -98,8 +98,8 @@ class TemplateLibrary:
     def inputs(self, content: bytes) -> list[tuple[str, int]]:
         """Return the sorted names and sizes (bytes) of the structure files of the hits in a result file's `content`.
 
-        Hits without a structure file are left out.
-        They are part of the cache key of a record, because hashing hundreds of files for each chain would be slow.
+        Hits without a structure file are left out. They are part of the cache key of a record, because hashing hundreds
+        of files for each chain would be slow.
         """
         inputs: set[tuple[str, int]] = set()
         for entry in {match.decode().lower() for match in _HIT_NAMES.findall(content)}:
@@ -114,8 +114,8 @@ class TemplateLibrary:
     ) -> TemplateFeatures:
         """Return the template features of hits, without `own_entry` and, unless `any_date`, entries after `released`.
 
-        `target` is the sequence with which the hits were searched.
-        AlphaFold 2, Suppl. Sec. 1.2.3.
+        `target` is the sequence with which the hits were searched. Unless `any_date`, `released` replaces the date in
+        the options; if it is None, entries of any date are used. AlphaFold 2, Suppl. Sec. 1.2.3.
         """
         others = [hit for hit in hits if not hit.name.lower().startswith(f"{own_entry.lower()}_")]
         options = self.options if self.any_date else replace(self.options, latest_release=released)
@@ -196,8 +196,8 @@ class RecordBuilder:
     def record(self, key: str, structure: Structure, chain_summary: ChainSummary, results: SearchResults) -> bytes:
         """Build the record of one chain of `structure` with its alignments and templates, as bytes.
 
-        `key` is stored in its header. Alignments and templates of a slightly different sequence are adapted.
-        Raise `InputError` if a search result cannot be read or an alignment does not fit the chain.
+        `key` is stored in its header. Alignments and templates of a slightly different sequence are adapted. Raise
+        `InputError` if a search result cannot be read or an alignment does not fit the chain.
         """
         chain = next(chain for chain in structure.chains if chain.name == chain_summary.chain)
         sequence = chain.sequence

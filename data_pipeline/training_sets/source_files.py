@@ -195,8 +195,8 @@ def search_results(folder: Path) -> SearchResults:
 def read_duplicates(path: str | PathLike[str]) -> dict[str, tuple[str, ...]]:
     """Return the chains with the same sequence as each chain, itself included, by chain.
 
-    The file is OpenProteinSet's `duplicate_pdb_chains.txt`.
-    Each line lists chains with the same sequence, separated by blanks. Raise `InputError` if a chain is in two lines.
+    The file is OpenProteinSet's `duplicate_pdb_chains.txt`. Each line lists chains with the same sequence, separated by
+    blanks. Raise `InputError` if a chain is in two lines.
     """
     text = read_text_bytes(path, MAX_DUPLICATES_BYTES).decode("utf-8", "replace")
     chains_of: dict[str, tuple[str, ...]] = {}

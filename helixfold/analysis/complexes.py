@@ -289,8 +289,8 @@ def compare_complexes(predicted: Sequence[Chain], reference: Sequence[Chain]) ->
 def superposition_on(predicted: Sequence[Chain], reference: Sequence[Chain]) -> Superposition:
     """Return the motion that puts the prediction on the reference with the min RMSD of C-alpha atoms.
 
-    All chains that both structures have count; with fewer than two, the most similar chains count.
-    Raise `ComparisonError` if fewer than three residues can be paired.
+    All chains that both structures have count; with fewer than two, the most similar chains count. Raise
+    `ComparisonError` if fewer than three residues can be paired.
     """
     common = map(_common, _pairings(predicted, reference))
     moved, fixed = (np.concatenate(points) for points in zip(*common, strict=True))
@@ -320,8 +320,8 @@ def _pairings(predicted: Sequence[Chain], reference: Sequence[Chain]) -> list[Pa
 def scores_against(predicted: Sequence[Chain], reference: Sequence[Chain]) -> Scores | ComplexComparison:
     """Return the scores of a complex if the structures have two or more chains in common, else of the best chains.
 
-    The best chains are the most similar ones, which may be of homologous proteins.
-    Raise `ComparisonError` if fewer than three residues can be paired.
+    The best chains are the most similar ones, which may be of homologous proteins. Raise `ComparisonError` if fewer
+    than three residues can be paired.
     """
     of_complex = compare_complexes(predicted, reference)
     if of_complex is not None:

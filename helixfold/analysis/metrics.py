@@ -22,7 +22,10 @@ _BATCH_ELEMENTS = 2**21  # distances at a time: 16 MiB
 
 @dataclass(frozen=True, kw_only=True)
 class Superposed:
-    """Scores of C-alpha atoms, each with its best superposition; from 0 to 1 except the RMSD."""
+    """Scores of C-alpha atoms, each with its best superposition; from 0 to 1 except the RMSD (Å).
+
+    GDT-TS and GDT-HA are the mean fractions of atoms within 1, 2, 4 and 8 Å, and within 0.5, 1, 2 and 4 Å.
+    """
 
     tm_score: float
     gdt_ts: float
@@ -51,8 +54,8 @@ def residue_lddt(
 ) -> tuple[Float[np.ndarray, " residues"], float]:
     """Return the lDDT of each residue up to the largest index, NaN without distances, and the lDDT of all distances.
 
-    The latter is 0 without distances.
-    Distances are from the atoms in the mask `of` to the atoms in the mask `to`; None means all atoms. See `lddt`.
+    The latter is 0 without distances. Distances are from the atoms in the mask `of` to the atoms in the mask `to`; None
+    means all atoms. See `lddt`.
     """
     by_residue, whole = (
         _lddt(predicted, true, residue, aggregation=bins, atom_mask=of, partner_mask=to)
@@ -136,10 +139,9 @@ def superposed_scores(
     """Return TM-score (Zhang & Skolnick 2004), GDT and RMSD of the n C-alpha atoms that both structures have.
 
     `length` is the number of residues of the true structure if the prediction lacks some, which then count as wrong,
-    except in the RMSD.
-    As in the TM-score program, the search starts from every fragment of six lengths, and each superposition is refined
-    on the pairs that it brings together. TM-score and each count of GDT are the best over all superpositions. If a
-    predicted position is not finite, the scores are 0 and the RMSD is NaN.
+    except in the RMSD. As in the TM-score program, the search starts from every fragment of six lengths, and each
+    superposition is refined on the pairs that it brings together. TM-score and each count of GDT are the best over all
+    superpositions. If a predicted position is not finite, the scores are 0 and the RMSD is NaN.
     """
     if not np.isfinite(predicted).all():
         return Superposed(tm_score=0.0, gdt_ts=0.0, gdt_ha=0.0, rmsd=float("nan"))

@@ -41,8 +41,8 @@ def with_interval(
 ) -> Estimate | None:
     """Return `score(predicted, true)` with its 95 % interval over resamples of the pairs; None if it is not finite.
 
-    `score` must also take arrays of several resamples, with the pairs on the last axis.
-    Resamples for which it is not defined, such as without a positive label, do not count.
+    `score` must also take arrays of several resamples, with the pairs on the last axis. Resamples for which it is not
+    defined, such as without a positive label, do not count.
     """
     x, y = np.asarray(predicted, np.float64), np.asarray(true)
     value = float(score(x, y))

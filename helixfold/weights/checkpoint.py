@@ -25,10 +25,10 @@ _FORMAT, FORMAT_VERSION = "helixfold", "1"
 class Header:
     """Metadata of a parameter file: the model's settings (`ModelConfig.to_dict()`) and the shapes of its tensors.
 
-    `sha256` is the digest of the tensors, and not of the file.
-    `use` has the other settings of the preset if it is not a named one, else None. `descends_from` is the name of the
-    packaged model if training started from its parameters, else None. `began_with` describes which parameters training
-    took from which file, and which were new; None if all were random.
+    `sha256` is the digest of the tensors, and not of the file. `use` has the other settings of the preset if it is not
+    a named one, else None. `descends_from` is the name of the packaged model if training started from its parameters,
+    else None. `began_with` describes which parameters training took from which file, and which were new; None if all
+    were random.
     """
 
     config: dict[str, Any]

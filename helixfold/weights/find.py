@@ -89,9 +89,8 @@ def find_parameters(
     """Return the models that `find_models` loads, each with its parameter file, or None for random parameters.
 
     Parameters are not loaded. Only the models in `UNTRAINED_PRESETS` have random parameters, and only without `weights`
-    and if the directory of `helixfold weights download` does not have them. In
-    benchmarks (`is_measured`), a configuration file cannot forbid these, nor the demonstration model. Raise
-    `InputError` as `find_models`.
+    and if the directory of `helixfold weights download` does not have them. In benchmarks (`is_measured`), a
+    configuration file cannot forbid these, nor the demonstration model. Raise `InputError` as `find_models`.
     """
     for name in names:
         preset(name)

@@ -132,7 +132,10 @@ def write_pt(path: str | os.PathLike[str], tensors: Mapping[str, Tensor]) -> Non
 
 
 def current_name(name: str) -> str:
-    """Return the current name of a parameter from its name in OpenFold 1 or with the prefixes of wrappers."""
+    """Return OpenFold's current name of a parameter from a name of OpenFold 1 or AlphaLink, or with wrappers' prefixes.
+
+    Current names are returned unchanged.
+    """
     name = _WRAPPER_PREFIXES.sub("", name)
     for old, new in _OLD_NAMES:
         name = old.sub(new, name)

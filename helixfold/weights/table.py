@@ -50,7 +50,10 @@ class ModulePath(NamedTuple):
         return self.joined(ours, [(leaf, openfold)], axes)
 
     def joined(self, ours: str, parts: Iterable[tuple[str, str]], axes: Axes) -> ParameterNames:
-        """Return the names of a parameter that the others split into `parts`: (DeepMind's leaf, OpenFold's name)."""
+        """Return the names of a parameter that the other programs split into `parts`.
+
+        A part is the last part of DeepMind's name, and OpenFold's name.
+        """
         leaves, names = zip(*parts, strict=True)
         return ParameterNames(
             ours=(f"{self.ours}.{ours}",),

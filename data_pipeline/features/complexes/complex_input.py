@@ -93,7 +93,10 @@ class ComplexInput:
         return list(directories.values())
 
     def search_directories(self, results: Path) -> list[Path]:
-        """Return the directory of the single search of each sequence: its shared one, else as in `pair_directories`."""
+        """Return a directory for the results of each distinct sequence, without paired rows.
+
+        These are the shared directories, or else the directories of `pair_directories`.
+        """
         return list(self.shared_results) or self.pair_directories(results)
 
     def needed(self, plan: SearchPlan) -> SearchPlan:

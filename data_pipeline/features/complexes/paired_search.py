@@ -15,10 +15,9 @@ from data_pipeline.search.tool import BatchPairing
 def paired_alignments(sequences: Sequence[str], step: PairingStep, directories: Sequence[Path]) -> list[Alignment]:
     """Return the paired rows of each distinct sequence of a complex, with equal numbers of rows, the sequence first.
 
-    `directories` has one directory per sequence.
-    The result of each sequence is stored in its directory and reused, unless the sequences of the complex have changed,
-    or a result is missing or changed. Raise `SearchError` if the search fails, or if its result is not an alignment of
-    these sequences with equal numbers of rows.
+    `directories` has one directory per sequence. The result of each sequence is stored in its directory and reused,
+    unless the sequences of the complex have changed, or a result is missing or changed. Raise `SearchError` if the
+    search fails, or if its result is not an alignment of these sequences with equal numbers of rows.
     """
     alignments = _earlier(sequences, step, directories)
     if alignments is not None:

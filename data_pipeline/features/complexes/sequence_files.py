@@ -131,9 +131,9 @@ def read_table_targets(
     as in FASTA (see `read_fasta`). Optional columns are `chain_ids`, with colons between the IDs, and for single chains
     `fragment` (see `with_fragment`); other columns are ignored.
 
-    Colons separate the chains of a complex (see `split_chains`). Raise `InputError`
-    with `path` and line for any other content, and for more than `MAX_FASTA_BYTES` (unpacked); errors of single rows
-    are added to `problems` if it is passed.
+    Colons separate the chains of a complex (see `split_chains`). Raise `InputError` with `path` and line for any other
+    content, and for more than `MAX_FASTA_BYTES` (unpacked); errors of single rows are added to `problems` if it is
+    passed.
     """
     records = TargetRecords(path)
     targets: list[FastaRecord | ComplexTarget] = []

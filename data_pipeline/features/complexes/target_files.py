@@ -1,8 +1,8 @@
 """Read proteins and complexes to predict from files, with their alignments and templates.
 
 `INPUT_SUFFIXES` are the suffixes of files that are read from a directory of inputs; files with `JSON_SUFFIX` are only
-read if they are passed themselves. Target names must not end in one of
-`TAKEN_SUFFIXES` or be one of `TAKEN_NAMES`, because the output directory has such files and directories.
+read if they are passed themselves. Target names must not end in one of `TAKEN_SUFFIXES` or be one of `TAKEN_NAMES`,
+because the output directory has such files and directories.
 """
 
 import hashlib
@@ -316,8 +316,8 @@ def typed_target(text: str, *, as_protein: bool = False) -> AnyTarget:
     """Return the target of a sequence in the command line, with a name from the hash of the sequence.
 
     Text with colons or numbers of copies is a complex. Raise `InputError` for text that is not a sequence or has the
-    letters B, J, O, U or Z in a chain. Unless `as_protein`, text that looks like DNA, RNA or three-letter codes
-    is an error too.
+    letters B, J, O, U or Z in a chain. Unless `as_protein`, text that looks like DNA, RNA or three-letter codes is an
+    error too.
     """
     problem_start = f"'{text[:20]}{'...' * (len(text) > 20)}': there is no such file"
     if CHAIN_SEPARATOR not in text and not re.search(r"\*\d", text):
