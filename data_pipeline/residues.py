@@ -61,6 +61,11 @@ def _atom_layouts() -> tuple[
     Int[np.ndarray, "21 14"],
     Float[np.ndarray, "21 14 3"],
 ]:
+    """Return arrays with one row per restype, from `IDEAL_ATOMS`.
+
+    They are: the masks of atom37 and atom14; for each atom14 slot its atom37 index, and the reverse; for each atom14
+    slot its rigid group and ideal position in Angstrom.
+    """
     atom37_mask, atom14_mask = np.zeros((21, 37), np.float32), np.zeros((21, 14), np.float32)
     to_atom37, to_atom14 = np.zeros((21, 14), np.int64), np.zeros((21, 37), np.int64)
     group, positions = np.zeros((21, 14), np.int64), np.zeros((21, 14, 3), np.float32)
@@ -74,6 +79,7 @@ def _atom_layouts() -> tuple[
 
 
 def _chi_angles() -> tuple[Float[np.ndarray, "21 4"], Float[np.ndarray, "21 4"], Int[np.ndarray, "21 4 4"]]:
+    """Return for each restype and chi: does it exist, is it the same after 180 degrees, and its four atom37 indices."""
     mask, periodic = np.zeros((21, 4), np.float32), np.zeros((21, 4), np.float32)
     atoms = np.zeros((21, 4, 4), np.int64)
     for restype, residue in enumerate(THREE_LETTER):

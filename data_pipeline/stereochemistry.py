@@ -149,6 +149,10 @@ def _distances(residue: str) -> dict[tuple[str, ...], MeanAndDeviation]:
 
 
 def _table_of_residue(table: str, residue: str) -> dict[tuple[str, ...], MeanAndDeviation]:
+    """Return mean and deviation of each bond or angle of a residue; its own rows replace rows of 'all'.
+
+    A bond's two atom names are sorted. An unknown residue has no rows.
+    """
     atoms = set(ATOM14_NAMES[THREE_LETTER.index(residue)])
     norms: dict[tuple[str, ...], MeanAndDeviation] = {}
     for kind in ("all", residue):

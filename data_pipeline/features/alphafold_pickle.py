@@ -86,6 +86,7 @@ def _limit(kind: int, value: int) -> None:
 
 
 def _features(path: str, content: bytes) -> dict[str, np.ndarray]:
+    """Return the features of a chain from the bytes of AlphaFold 2's pickle, whose code is not run."""
     try:
         content_by_name = _Unpickler(BytesIO(content)).load()
         if not isinstance(content_by_name, dict) or not all(isinstance(name, str) for name in content_by_name):

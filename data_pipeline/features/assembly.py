@@ -255,6 +255,7 @@ def _names_of_slots(features: Features, slots: int) -> tuple[str, ...]:
 
 
 def _require_equal_alignments(copies: Sequence[Chain]) -> None:
+    """Raise `InputError` unless all chains, which have the same sequence, have the same alignment."""
     first = copies[0]
     for chain in copies[1:]:
         if not np.array_equal(chain.features.msa, first.features.msa):

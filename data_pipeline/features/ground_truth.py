@@ -31,6 +31,7 @@ _EXCHANGED = {
 
 
 def _alternative_names() -> np.ndarray:
+    """Return for each restype and atom14 slot the slot whose name is exchanged with it, or the slot itself."""
     other = np.tile(np.arange(14), (len(THREE_LETTER), 1))
     for residue, pairs in _EXCHANGED.items():
         restype = THREE_LETTER.index(residue)

@@ -64,6 +64,7 @@ def parent_has_ended() -> bool:
 
 
 def _wait_for_end_of_parent() -> None:
+    """Wait until the parent process ends, then end this process: by SIGTERM, and after `_CLEANUP_SECONDS` by force."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         multiprocessing.connection.wait([parent.sentinel])

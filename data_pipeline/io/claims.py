@@ -118,6 +118,7 @@ class ClaimFiles:
                     path.unlink(missing_ok=True)
 
     def _draft(self, content: bytes) -> Path:
+        """Write `content` to a new file in the directory, whose name no other process uses, and return its path."""
         require_unmoved(self.directory)
         self.directory.mkdir(parents=True, exist_ok=True)
         draft = self.directory / f"draft-{self._own}-{secrets.token_hex(4)}"
@@ -316,6 +317,7 @@ def _file(target: str, index: int) -> str:
 
 
 def _claim(index: int, seen: SeenFile) -> Claim:
+    """Return the claim in a file; an unreadable file counts as held by an unknown owner."""
     try:
         words = json.loads(seen.content)
         return Claim(index, words["state"], words["owner"], words["failure"], seen.time)

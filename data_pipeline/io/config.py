@@ -184,6 +184,10 @@ class Config(Checked):
 
 
 def _restore(where: str, kind: Any, value: Any) -> Any:
+    """Return a value of a settings file as the first type of the annotation `kind` that it fits.
+
+    `where` names the setting in the error if it fits none.
+    """
     options = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
     for option in options:
         if typing.get_origin(option) is Literal:
@@ -211,6 +215,7 @@ def _restore(where: str, kind: Any, value: Any) -> Any:
 
 
 def _named(kind: Any) -> str:
+    """Return the words for a type in an error message."""
     if typing.get_origin(kind) is Literal:
         return " or ".join(map(str, typing.get_args(kind)))
     if kind is type(None):
@@ -226,6 +231,7 @@ def _unknown(name: str, part: str, table: Any) -> str:
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the settings of nested tables with dotted names, such as "structure.heads"."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")

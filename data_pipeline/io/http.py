@@ -261,6 +261,7 @@ def pause(
 
 
 def _redirected(target: Url, location: str) -> Url:
+    """Return the address of a redirection without its user and password; reject a change from https to http."""
     try:
         place = parse_url(urljoin(target.url, location))
     except ValueError:

@@ -130,6 +130,7 @@ class RemoteFile:
         return self._read(self._response, count)
 
     def _read(self, response: Response, count: int) -> bytes:
+        """Read at most `count` bytes and at most 1 MiB; each `_CHUNK_BYTES` read reset the count of failures."""
         piece = response.read(min(count, 2**20))
         if not piece:
             raise ConnectionFailedError("the connection was closed early")
@@ -140,6 +141,10 @@ class RemoteFile:
         return piece
 
     def _opened(self) -> Response:
+        """Send a request for the file from `position` on, or for all of it if the server has no ranges.
+
+        Sets the file's size and version; raises `DownloadError` if they differ from an earlier request's.
+        """
         start = self.position if self._has_ranges else 0
         response = send(
             "GET",

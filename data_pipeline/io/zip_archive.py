@@ -82,6 +82,7 @@ def damage_as_input_error(path: Path) -> Iterator[None]:
 
 
 def _check(path: Path, members: list[zipfile.ZipInfo], size: int, limits: ArchiveLimits) -> None:
+    """Raise `InputError` if the members are unsupported or exceed `limits`. `size` is the archive's size in bytes."""
     if len(members) > limits.members:
         raise InputError.at(path, f"has {len(members):,} members; the maximum is {limits.members:,}")
     seen: set[str] = set()

@@ -84,6 +84,7 @@ class AlignmentBuilder:
         check_memory(self._path, len(self._letters) + len(self._deletions) + self._name_bytes, len(self))
 
     def _widen(self, deletions: np.ndarray) -> None:
+        """Store deletion counts as a larger integer type if the largest of `deletions` needs it."""
         needed = smallest_count_type(int(deletions.max(initial=0)))
         if needed.itemsize <= self._dtype.itemsize:
             return

@@ -116,6 +116,7 @@ class Category:
         return numbers.astype(np.float32)
 
     def _integer(self, column: str, value: str) -> int:
+        """Return the integer of a table value; its absolute value must be below 2^31."""
         try:
             integer = int(value)
         except ValueError as error:

@@ -362,6 +362,7 @@ def _problem(record: bytes) -> str | None:
 
 
 def _release_date(header: bytes) -> date | None:
+    """Return the earliest date of the revisions in the header of a PDB file, or None."""
     dates = []
     for day, month, year in _REVISION.findall(header):
         name = month.decode().upper()

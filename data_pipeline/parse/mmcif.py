@@ -153,6 +153,7 @@ def _chains(
 
 
 def _chain(name: str, polymer: _Polymer, atoms: AtomTable, numbers: Int[np.ndarray, "n"]) -> Chain | None:
+    """Return the chain of a polymer from its atoms and their residue numbers; None if none lies in its sequence."""
     residue = numbers.astype(np.int64) - polymer.first_number
     inside = np.flatnonzero((residue >= 0) & (residue < len(polymer.components)))
     if not len(inside):
@@ -181,6 +182,7 @@ def _first_model_sites(block: gemmi.cif.Block, path: str | PathLike[str]) -> Cat
 
 
 def _atom_table(sites: Category) -> AtomTable:
+    """Return all atoms of an mmCIF table; a residue without the author's number has its number in the sequence."""
     component, components = sites.codes("label_comp_id")
     atom, atoms = sites.codes("label_atom_id")
     residue_number = sites.integers("auth_seq_id", unset=_UNSET_NUMBER)
@@ -256,6 +258,7 @@ def _release_date(block: gemmi.cif.Block, path: str | PathLike[str]) -> date | N
 
 
 def _resolution(block: gemmi.cif.Block, path: str | PathLike[str]) -> float | None:
+    """Return the resolution in Angstrom of the last category that has one, or None."""
     resolution = None
     for category, column in _RESOLUTION_COLUMNS:
         values = Category(block, category, column, path).text(column)[:1]

@@ -101,6 +101,10 @@ def _residue(word: str, sequence: str) -> int:
 
 
 def _probabilities(words: list[str]) -> Float[np.ndarray, "v"]:
+    """Return the probability of each distance bin from the words of a restraint, with sum 1.
+
+    With at most one number, a false discovery rate, return only the probability that the restraint holds.
+    """
     if len(words) == 1 and words[0].upper() in CROSSLINKERS:
         words = ["0", str(CROSSLINKERS[words[0].upper()]), "uniform"]
     kind = words.pop() if len(words) == 3 else "normal"

@@ -124,6 +124,7 @@ class StockholmBlocks:
         return Alignment(names=names, letters=letters, deletion_matrix=deletions)
 
     def _begin_block(self, line: int, name: bytes, segment: bytes) -> None:
+        """Begin a block of rows at its first row, `segment`; `line` is the line number."""
         if self._names:
             if self._position == 1 and len(self._names) > 1:
                 raise self._error(line, name, "this name is twice in one block; give each sequence its own")
@@ -154,6 +155,7 @@ class StockholmBlocks:
         self._pending, self._pending_bytes = [], 0
 
     def _end_block(self) -> None:
+        """End a block, which must have a row of each sequence, and store its columns."""
         if self._pending:
             self._split_pending()
         if self._position != len(self._names):
@@ -165,6 +167,7 @@ class StockholmBlocks:
         self._carried, self._batches = carried, []
 
     def _add_name(self, name: bytes) -> None:
+        """Add a sequence name in the first block; check the memory after each 1024 names."""
         self._names.append(name)
         self._seen.add(name)
         self._name_bytes += 2 * len(name) + 250
@@ -380,6 +383,7 @@ def _first_of_equals(rows: Mapping[bytes, bytes]) -> set[bytes]:
 
 
 def _is_kept(line: bytes, names: Collection[bytes]) -> bool:
+    """Return whether a line is needed for the sequences `names`: their rows and descriptions, and general lines."""
     if line.startswith(b"#=GS"):
         words = line.split(maxsplit=2)
         return len(words) > 1 and words[1] in names

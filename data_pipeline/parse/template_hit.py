@@ -171,6 +171,7 @@ def parse_hit_table(content: bytes, query: str, *, path: str | PathLike[str] = "
 
 
 def _hit_of_table(index: int, fields: list[str], query: str, line: int, path: str | PathLike[str]) -> TemplateHit:
+    """Return the hit of one row, already split into `fields`, of an MMseqs2 table; `index` numbers the hits from 1."""
     name, numbers, cigar = fields[1], fields[6:10], fields[12].strip()
 
     def error(problem: str) -> InputError:
@@ -232,6 +233,7 @@ def parse_hmmsearch(content: bytes, query: str, *, path: str | PathLike[str] = "
 
 
 def _a3m_rows(content: bytes, path: str | PathLike[str]) -> Iterator[tuple[bytes, bytes, bytes]]:
+    """Yield name, description and row of each A3M record; the first only if it is a hit and not the target."""
     for index, record in enumerate(read_records(content_lines(content, path), path)):
         name, _, description = record.header.partition(b" ")
         # Some programs write the target first; its header has no residue range.
@@ -240,6 +242,7 @@ def _a3m_rows(content: bytes, path: str | PathLike[str]) -> Iterator[tuple[bytes
 
 
 def _hits(rows: Iterable[tuple[bytes, bytes, bytes]], query: str, path: str | PathLike[str]) -> tuple[TemplateHit, ...]:
+    """Return the protein hits of rows (name, description, aligned row); nucleic acids are left out, but numbered."""
     hits = []
     for index, (name, description, row) in enumerate(rows, start=1):
         if b"mol:" in description and b"mol:protein" not in description:  # the database includes nucleic acids
@@ -256,6 +259,7 @@ def _hits(rows: Iterable[tuple[bytes, bytes, bytes]], query: str, path: str | Pa
 def _hit_of_hmmsearch(
     index: int, header: re.Match[str], row: bytes, query: str, path: str | PathLike[str]
 ) -> TemplateHit:
+    """Return the hit of an aligned row, whose name and description are matched by `header`."""
     name, first, last = f"{header[1]}_{header[2]}", int(header[3]), int(header[4])
     text = row.translate(None, _PADDING)
     if text.translate(None, COLUMN_LETTERS + INSERT_LETTERS):

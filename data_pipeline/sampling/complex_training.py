@@ -98,6 +98,10 @@ def complex_truth(features: ComplexFeatures, labels: ChainLabels, crop: Int[np.n
 def _choose_crop(
     features: ComplexFeatures, labels: ChainLabels, config: ExampleConfig, rng: np.random.Generator
 ) -> Int[np.ndarray, "c"]:
+    """Return the residues of a spatial crop at an interface, or of a contiguous crop, by `spatial_crop_probability`.
+
+    Without an interface, the crop is contiguous.
+    """
     if rng.random() < config.spatial_crop_probability:
         alpha, resolved = labels.all_atom_positions[:, _CA], labels.all_atom_mask[:, _CA] > 0
         crop = interface_crop(alpha, resolved, features.asym_id, config.crop_size, rng)
@@ -129,6 +133,10 @@ def _cropped(features: ComplexFeatures, crop: Int[np.ndarray, "c"]) -> ComplexFe
 def _choose_rows_and_templates(
     features: ComplexFeatures, config: ExampleConfig, *, distilled: bool, rng: np.random.Generator
 ) -> ComplexFeatures:
+    """Return features with randomly drawn alignment rows and with templates in random order.
+
+    All template slots after a random number of slots are emptied.
+    """
     rows = chosen_rows(len(features.msa), config, distilled=distilled, rng=rng)
     # All slots are averaged, so unused slots are empty. Sometimes the network gets no templates (AlphaFold 2, Suppl.
     # Sec. 1.2.3).

@@ -205,6 +205,7 @@ def _gaps(length: int, share: float, rng: np.random.Generator) -> Bool[np.ndarra
 
 
 def _selected(features: Features, indices: Int[np.ndarray, "t"]) -> TemplateFeatures:
+    """Return the template features of the templates with these indices, in this order."""
     return TemplateFeatures(
         template_domain_names=tuple(features.template_domain_names[index] for index in indices),
         template_aatype=features.template_aatype[indices],

@@ -148,6 +148,7 @@ def require_labels(name: str, residues: int, labels: ChainLabels) -> None:
 def _choose_crop(
     labels: ChainLabels, config: ExampleConfig, *, clamped: bool, rng: np.random.Generator
 ) -> Int[np.ndarray, "c"]:
+    """Return the residues of a spatial crop with `spatial_crop_probability`, if there is one, else contiguous ones."""
     if rng.random() < config.spatial_crop_probability:
         crop = spatial_crop(labels.all_atom_positions, labels.all_atom_mask, config.crop_size, rng)
         if crop is not None:
@@ -173,6 +174,7 @@ def chosen_rows(
 def _choose_rows_and_templates(
     features: Features, labels: ChainLabels, config: ExampleConfig, rng: np.random.Generator
 ) -> Features:
+    """Return features with drawn and augmented alignment rows and with templates of the training example."""
     rows = chosen_rows(len(features.msa), config, distilled=labels.is_distillation, rng=rng)
     alignment, deletions = augmented_alignment(
         features.msa[rows], features.deletion_matrix[rows], config.alignment_augmentation, rng

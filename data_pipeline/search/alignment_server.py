@@ -199,6 +199,7 @@ class _Conversation:
             raise ServerUnavailableError(self._contact.problem)
 
     def _submit(self, kind: TicketKind, query: str) -> str:
+        """Submit the sequences `query`, FASTA text, as a search of this kind and return its ticket."""
         answer = self._request_state("POST", kind.endpoint, data={"q": query, "mode": kind.mode})
         ticket = answer.get("id")
         if not isinstance(ticket, str) or not _TICKET.fullmatch(ticket):
@@ -211,6 +212,7 @@ class _Conversation:
             raise _TemporaryError(f"the search is still {status}", "busy" if status == "PENDING" else "searching")
 
     def _alignments(self, ticket: str, kind: TicketKind, batch: dict[int, str]) -> ServerAlignments:
+        """Download the results of a finished ticket; `batch` has its sequences by their numbers at the server."""
         return self._download(
             f"result/download/{ticket}",
             lambda archive: ServerAlignments(
@@ -219,6 +221,7 @@ class _Conversation:
         )
 
     def _download(self, path: str, read: Callable[[IO[bytes]], Answer]) -> Answer:
+        """Download `path` into a temporary file and return what `read` makes of it."""
         try:
             with tempfile.TemporaryFile() as archive:
                 self._request("GET", path, archive, _MAX_ARCHIVE_BYTES)
@@ -241,6 +244,7 @@ class _Conversation:
             raise _TemporaryError(f"it answered with the unknown state '{printable(str(status))}'")
 
     def _request_state(self, method: str, path: str, data: dict[str, str] | None = None) -> dict[str, object]:
+        """Send a request and return its JSON answer; raise an error if the status is no usable one."""
         body = io.BytesIO()
         self._request(method, path, body, _MAX_ANSWER_BYTES, data)
         content = body.getvalue()
@@ -256,6 +260,10 @@ class _Conversation:
     def _request(
         self, method: str, path: str, body: IO[bytes], max_bytes: int, data: dict[str, str] | None = None
     ) -> None:
+        """Send a request and write the answer, at most `max_bytes`, to `body`, which is at its start afterwards.
+
+        Raise `_TemporaryError` if the request is worth repeating. `data` has the fields of a form.
+        """
         # The import is slow, and only runs with a server need it.
         from data_pipeline.io.http import send  # noqa: PLC0415
 

@@ -53,6 +53,10 @@ class ClusterBuild(Checked):
         return count
 
     def _build(self, fasta_files: Sequence[Path], output: Path, add: Callable[[Path, Sequence[int]], None]) -> int:
+        """Build the database `output` and return its number of sequences.
+
+        `add` makes the database "new" in a working directory from "members" and the taxonomy id of each member.
+        """
         if with_ending(output, ".dbtype").exists():
             raise InputError.at(output, "a database of this name exists already; choose another name, or delete it")
         for path in fasta_files:
@@ -73,6 +77,7 @@ class ClusterBuild(Checked):
             path.rename(directory / path.name.replace("members", "new", 1))
 
     def _cluster(self, directory: Path, species: Sequence[int]) -> None:
+        """Make the cluster database "new" from "members"; `species` has their taxonomy ids, 0 if unknown."""
         limits = ["--min-seq-id", f"{self.min_identity:g}", "-c", f"{self.coverage:g}"]
         steps = ["--single-step-clustering", str(int(self.single_step))]
         self._run(directory, "cluster", "members", "clusters", "steps", *limits, *steps, "--threads", str(self.cpus))

@@ -244,6 +244,7 @@ class MmseqsBatch(Checked):
             return [self._unpacked(directory, name, len(sequences)) for name in results]
 
     def _unpacked(self, directory: Path, name: str, count: int) -> list[bytes]:
+        """Return the results of the first `count` queries from the database `name`; missing template hits are b""."""
         folder = directory / f"{name}_files"
         self._run(directory, ["unpackdb", name, folder.name, "--unpack-name-mode", "0", "--unpack-suffix", ".txt"])
         files = [folder / f"{key}.txt" for key in range(count)]
@@ -322,6 +323,7 @@ class ColabfoldSearch:
         return [results[sequence] for sequence in sequences]
 
     def _stored(self, sequence: str) -> tuple[bytes, bytes] | None:
+        """Return the shared alignment and template hits of a sequence; None if one of them is missing."""
         if self.shared is None:
             return None
         alignment = self.shared.find(self.identity(), sequence)
@@ -329,6 +331,7 @@ class ColabfoldSearch:
         return None if alignment is None or hits is None else (alignment, hits)
 
     def _run_search(self, sequences: Sequence[str]) -> Iterable[tuple[bytes, bytes]]:
+        """Search for the sequences together, store the results, and return alignment and template hits of each."""
         steps = unpaired_steps(self.options, self.uniref, self.environmental, self.templates)
         names = [UNPAIRED] if self.templates is None else [UNPAIRED, TEMPLATE_HITS]
         alignments, *tables = self.batch.run([[sequence] for sequence in sequences], steps, names)

@@ -28,6 +28,7 @@ def check_databases(profile: DatabaseProfile) -> Iterator[tuple[str, Problem | N
 
 
 def _problem(database: AlignmentDatabase | TemplateDatabase, path: Path) -> Problem | None:
+    """Return what is wrong with the files of a database at `path`, or None."""
     try:
         if database.tool in _FASTA_TOOLS:
             _check_fasta(path)

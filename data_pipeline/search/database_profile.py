@@ -181,6 +181,7 @@ def profile_from_fasta(paths: Collection[Path]) -> DatabaseProfile:
 
 
 def _toml_profile(path: Path) -> DatabaseProfile:
+    """Read and check a TOML profile."""
     profile = _Table(path, "profile", read_toml(path, "TOML profile of databases"))
     profile.require_keys("alignments", *_TABLES)
     entries = profile.values.get("alignments", [])
@@ -205,6 +206,7 @@ def _toml_profile(path: Path) -> DatabaseProfile:
 
 
 def _alignment_database(profile: Path, values: dict[str, Any]) -> AlignmentDatabase:
+    """Return the database of an [[alignments]] table; `profile` is the file."""
     table = _Table(profile, "[[alignments]]", values)
     table.require_keys("name", "tool", "path", "engine", "max_rows", "options")
     name = table.value(
@@ -238,6 +240,7 @@ def _uniprot_database(table: "_Table") -> AlignmentDatabase:
 
 
 def _template_database(table: "_Table") -> TemplateDatabase:
+    """Return the template database of a table."""
     table.require_keys("tool", "path", "structures", "obsolete", "release_dates", "latest_release", "engine", "options")
     tool = table.choice("tool", get_args(TemplateTool))
     return TemplateDatabase(

@@ -95,6 +95,10 @@ def fetch_structure(word: str, cache: Path, servers: EntryServers, say: Callable
 
 
 def _cached(path: Path, url: str, limit: int, say: Callable[[str], object], convert: Callable[[bytes], bytes]) -> Path:
+    """Return `path`; if it does not exist, first download `url`, convert it and write it there.
+
+    `limit` is the maximum size of the download in bytes. `say` gets a message after a download.
+    """
     if not path.is_file():
         content = convert(_get(path.stem, url, limit))
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -106,6 +106,7 @@ def longest_record(chunk: FastaChunk) -> tuple[str, int]:
 
 
 def _checked(path: Path, chunk: FastaChunk) -> FastaChunk:
+    """Return the chunk unchanged; raise `InputError` if a record has no name or other bytes than residue letters."""
     # HMMER aborts the process when it aligns a database sequence with gap letters.
     letters = _HEADER.sub(b"", chunk.content)
     in_order = chunk.content[:1] == b">" and _NAMELESS.search(chunk.content) is None

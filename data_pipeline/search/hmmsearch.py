@@ -164,6 +164,7 @@ def build_profile(alignment: bytes) -> ProteinProfile:
 
 
 def _reference(alignment: bytes) -> bytes:
+    """Return the marks of all columns from the '#=GC RF' lines of a Stockholm alignment; raise an error without any."""
     parts = [line[len(_RF_LINE) :].strip() for line in alignment.splitlines() if line.startswith(_RF_LINE)]
     column_marks = b"".join(parts)
     marks = column_marks.translate(None, b"-._~")

@@ -78,6 +78,7 @@ class ServerSearch:
         return self._results(sequences)
 
     def _results(self, sequences: Sequence[str]) -> Iterator[bytes]:
+        """Yield the A3M alignment of each sequence and keep its template hits; sequences are sent in batches."""
         options = self.server.options
         files = (UNIREF_FILE, ENVIRONMENTAL_FILE) if options.mode.startswith("env") else (UNIREF_FILE,)
         kind = TicketKind(endpoint="ticket/msa", mode=options.mode, files=files, with_templates=self.with_templates)

@@ -197,6 +197,7 @@ def _colabfold_search(profile: DatabaseProfile, cpus: int, cache: Path | None) -
 def _alignment_step(
     database: AlignmentDatabase, cpus: int, cache: Path | None, colabfold: ColabfoldSearch | None = None
 ) -> AlignmentStep:
+    """Return the search of an alignment database and its result file."""
     return AlignmentStep(
         result_file=database.result_file,
         tool=_alignment_tool(database, cpus, cache, colabfold),
@@ -213,6 +214,7 @@ def _searched_on(server: AlignmentServer, mode: str) -> tuple[SearchedDatabase, 
 def _template_step(
     database: TemplateDatabase, cpus: int, latest: date | None, colabfold: ColabfoldSearch | None = None
 ) -> TemplateStep:
+    """Return the search of a template database; a date `latest` replaces its own latest release date."""
     return TemplateStep(
         result_file=database.result_file,
         tool=_template_tool(database, cpus, colabfold),
@@ -227,6 +229,7 @@ def _template_step(
 
 
 def _server_template_step(search: ServerSearch, cache: Path | None, latest: date | None) -> TemplateStep:
+    """Return the template search on a server, whose structures are stored in the cache; without one, raise an error."""
     if cache is None:
         raise InputError(f"structures of a server's templates need a cache: {NO_CACHE}")
     directory = writable_cache(cache) / "structures"
@@ -242,6 +245,7 @@ def _server_template_step(search: ServerSearch, cache: Path | None, latest: date
 def _alignment_tool(
     database: AlignmentDatabase, cpus: int, cache: Path | None, colabfold: ColabfoldSearch | None
 ) -> SequenceSearch:
+    """Return the search tool of an alignment database; `colabfold`, if given, serves all ColabFold databases."""
     if database.tool == "colabfold" and colabfold is not None:
         return colabfold
     where = f"database '{database.name}'"
@@ -277,6 +281,7 @@ def _alignment_tool(
 
 
 def _template_tool(database: TemplateDatabase, cpus: int, colabfold: ColabfoldSearch | None) -> TemplateSearch:
+    """Return the search tool of a template database; `colabfold`, if given, serves all MMseqs2 databases."""
     if database.tool == "mmseqs" and colabfold is not None:
         return ColabfoldTemplates(alignments=colabfold)
     where = "[templates]"

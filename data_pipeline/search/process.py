@@ -120,6 +120,7 @@ def _kill(process: subprocess.Popen[bytes], readers: Sequence[threading.Thread])
 
 
 def _ending(returncode: int) -> str:
+    """Return the words for a failed program's exit code, or for the signal that ended it if the code is negative."""
     if returncode > 0:
         return f"failed with exit code {returncode}"
     try:
@@ -165,6 +166,7 @@ def working_directory(parent: Path | None = None) -> Iterator[Path]:
 
 
 def _remove(directory: Path) -> None:
+    """Delete a directory with its files, in several attempts; raise `SearchError` if it remains."""
     # A killed process may still write for a moment, and add files to a folder that was just emptied.
     for _ in range(_REMOVAL_ATTEMPTS):
         shutil.rmtree(directory, ignore_errors=True)

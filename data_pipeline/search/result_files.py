@@ -79,6 +79,7 @@ class ResultFiles:
         return parsed
 
     def _write(self, file: str, identity: str, query: bytes, content: bytes) -> None:
+        """Write a result file and its entry in the record file."""
         with atomic_write(self.directory / file) as temporary:
             temporary.write_bytes(content)
         record = {**self._record(), file: _entry(identity, query, content)}
@@ -86,6 +87,7 @@ class ResultFiles:
             temporary.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
 
     def _record(self) -> dict[str, object]:
+        """Return the content of the record file; without the file, an empty dictionary."""
         path = self.directory / RECORD_FILE
         if not path.is_file():
             return {}

@@ -174,6 +174,7 @@ def _first_index(indices: Int[np.ndarray, "columns"], residue: Bool[np.ndarray, 
 
 
 def _difference(query: str, piece: str, stated: int) -> str:
+    """Return how a hit's aligned residues `piece` differ from the target's, from index `stated` on."""
     if stated + len(piece) > len(query):
         return f"it is aligned to residues {stated + 1} to {stated + len(piece)}, but the target has {len(query)}"
     index = next(i for i, letter in enumerate(piece) if letter != query[stated + i])

@@ -82,6 +82,7 @@ def _letters(sequence: str) -> np.ndarray:
 
 @cache
 def _aligner(mode: Mode) -> Any:
+    """Return an aligner with BLOSUM62 and affine gap scores; in global mode, gaps at the ends cost nothing."""
     # The import is slow, and only templates need it.
     from Bio.Align import PairwiseAligner, substitution_matrices  # noqa: PLC0415
 

@@ -125,6 +125,7 @@ def labelled_complex(record: AssemblyRecord, chains: Mapping[str, tuple[Features
 
 
 def _joined(labels: Sequence[ChainLabels]) -> ChainLabels:
+    """Return the labels of all chains after each other, as one set of labels."""
     return replace(
         labels[0],
         all_atom_positions=np.concatenate([each.all_atom_positions for each in labels]),
@@ -140,6 +141,7 @@ def motion_of(rotation: Float[np.ndarray, "3 3"], translation: Float[np.ndarray,
 
 
 def _plain(rows: PairingRows) -> dict[str, Any]:
+    """Return pairing rows as JSON values: letters from 'A' on for the types, and only the deletion counts above 0."""
     places = np.argwhere(rows.deletion_matrix)
     return {
         "species": list(rows.species),
@@ -149,6 +151,7 @@ def _plain(rows: PairingRows) -> dict[str, Any]:
 
 
 def _pairing(values: Mapping[str, Any]) -> PairingRows:
+    """Return pairing rows from the JSON values of `_plain`."""
     msa = np.array([[ord(letter) - 65 for letter in row] for row in values["msa"]], np.int8)
     deletions = np.zeros(msa.shape, np.int32)
     for row, column, count in values["deletions"]:

@@ -232,6 +232,7 @@ class Worker:
         )
 
     def _cached_assembly(self, key: str) -> AssemblyRecord | None:
+        """Return the record of an assembly from the cache; None if missing or damaged."""
         content = self._cache.get(key)
         if content is not None:
             with suppress(ValueError):  # damaged: built again
@@ -522,6 +523,7 @@ def _finish(
 
 
 def _write_reasons(directory: Path, refused: Mapping[str, str], failed: Mapping[str, str]) -> None:
+    """Write the table of refused names; write the file of failed names, or delete it if none failed."""
     with atomic_write(directory / REFUSED_FILE) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         file.write("name\treason\n")
         file.writelines(f"{printable(name)}\t{printable(refused[name], 1000)}\n" for name in sorted(refused))

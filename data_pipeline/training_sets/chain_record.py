@@ -135,6 +135,7 @@ def decode_array(packed: EncodedArray, shape: tuple[int, ...], mask: np.ndarray 
 
 
 def _unpack_sparse(packed: EncodedArray, dtype: np.dtype, stored: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    """Return an array from its values other than 0, which are stored as `stored` after their position differences."""
     size = math.prod(shape)
     body = _inflated(packed.content, size * (4 + stored.itemsize), exactly=False)
     count, rest = divmod(len(body), 4 + stored.itemsize)
@@ -285,6 +286,7 @@ class ChainRecord:
             self._packed(name)
 
     def _read_head(self) -> tuple[dict[str, list[Any]], ChainRecordHeader]:
+        """Return the table of arrays, each entry with the array's offset in bytes added at its end, and the header."""
         try:
             magic, size, checksum = _RECORD_START.unpack_from(self._content)
             if magic != _MAGIC or size > _MAX_HEADER_BYTES:
@@ -306,6 +308,7 @@ class ChainRecord:
         return table, head
 
     def _arrays(self, shapes: Mapping[str, tuple[str | int, ...]]) -> dict[str, np.ndarray]:
+        """Return the decoded arrays of these names; coordinates must come after their mask."""
         arrays: dict[str, np.ndarray] = {}
         for name, axes in shapes.items():
             packed = self._packed(name)
@@ -317,6 +320,7 @@ class ChainRecord:
         return arrays
 
     def _packed(self, name: str) -> EncodedArray:
+        """Return the encoded array `name` after a check of its checksum."""
         codec, dtype, stored, size, checksum, offset = self._table[name]
         content = self._content[offset : offset + size]
         if zlib.crc32(content) != checksum:
@@ -330,6 +334,7 @@ class ChainRecord:
 
 
 def _pack(name: str, arrays: Mapping[str, np.ndarray]) -> EncodedArray:
+    """Encode the array `name` by its kind: coordinates, mask of atoms, sparse or dense."""
     if name in _MASK_OF:
         return encode_atoms(arrays[name], arrays[_MASK_OF[name]])
     if name in _MASK_OF.values():

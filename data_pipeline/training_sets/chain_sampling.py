@@ -156,6 +156,7 @@ def _by_alignment(
 
 
 def _why_none(entries: Sequence[IndexEntry], selection: ChainSelection) -> str:
+    """Return the message for a selection that no chain meets."""
     if selection.distillation_probability == 1:
         return "the training set has no predicted chains; add some, or set distillation_probability below 1"
     experimental = sum(not entry.is_distillation for entry in entries)

@@ -35,6 +35,7 @@ class ChainFilter(Checked):
         return self._entry_exclusion(structure) or self._chain_exclusion(chain)
 
     def _entry_exclusion(self, structure: Structure) -> str | None:
+        """Return why all chains of a structure are left out, or None."""
         if structure.resolution is not None and structure.resolution >= self.below_resolution:
             return f"its resolution is {structure.resolution:g} A, and it must be below {self.below_resolution:g} A"
         latest, released = self.latest_release, structure.release_date
@@ -45,6 +46,7 @@ class ChainFilter(Checked):
         return None
 
     def _chain_exclusion(self, chain: Chain) -> str | None:
+        """Return why a chain is left out, or None."""
         length, observed = len(chain.sequence), int(chain.observed.sum())
         if length < self.min_length:
             return f"its sequence has {length} residues, and {self.min_length} are needed"

@@ -76,6 +76,7 @@ class Database:
         return [key.hex() for key in keys]
 
     def _state(self, start: int) -> tuple[int, int, int, int, int]:
+        """Return page size in bytes, depth of the tree, page index of its root, last page and transaction."""
         try:
             magic, version, page_size, depth, root, last, transaction = _STATE_LAYOUT.unpack_from(self._content, start)
         except struct.error as error:
@@ -99,6 +100,7 @@ class Database:
         return page, kind, count
 
     def _node(self, page: memoryview, index: int) -> tuple[int, int, int, int, int]:
+        """Return the start of a node's key in its page, and the four fields of its `_NODE_HEADER`."""
         try:
             (start,) = struct.unpack_from("=H", page, _PAGE_HEADER.size + 2 * index)
             return start + _NODE_HEADER.size, *_NODE_HEADER.unpack_from(page, start)
@@ -114,6 +116,7 @@ class Database:
         return low | middle << 16 | high << 32
 
     def _value(self, page: memoryview, index: int) -> memoryview:
+        """Return the value of a leaf's node `index`, which may be stored in pages of its own."""
         start, low, high, flags, key_size = self._node(page, index)
         start, size = start + key_size, low | high << 16
         if flags == 0:
@@ -132,6 +135,7 @@ class Database:
         return value
 
     def _keys(self, page_index: int, depth: int) -> Iterator[bytes]:
+        """Yield the keys of the tree under a page in order; `depth` is the maximum number of its levels."""
         if not depth:
             raise self._damaged("its tree is deeper than it says")
         page, kind, count = self._page(page_index)

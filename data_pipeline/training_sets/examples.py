@@ -121,6 +121,7 @@ class TrainingDataset(Checked):
         return StepExamples(step=step, micro_batch=micro_batch, examples=examples, refused=tuple(refused))
 
     def _draw(self, step: int, place: int, refused: list[str]) -> TrainingExample:
+        """Return the example of a random chain; add a chain that cannot be used to `refused`, and draw again."""
         choice = random_stream(self.seed, StreamUse.CHOICE, step, place)
         for attempt in range(_MAX_DRAWS):
             name = self.entries[self._sampler.draw(choice)].name
@@ -155,6 +156,10 @@ class ComplexDataset(TrainingDataset):
     _assembly_of: dict[str, str] = field(init=False, repr=False, compare=False)
 
     def _allowed(self) -> tuple[IndexEntry, ...]:
+        """Return the chains of assemblies without a chain in a cluster of a held-out assembly.
+
+        Also set `_assembly_of`, the name of the first such assembly of each chain.
+        """
         cluster_of = {entry.name: entry.cluster for entry in self.store.entries}
         clusters = {
             cluster_of[chain] for each in self.store.assemblies if each.name in self.held_out for chain in each.chains

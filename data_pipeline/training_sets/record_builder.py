@@ -211,6 +211,7 @@ class RecordBuilder:
     def _templates(
         self, results: SearchResults, searched: str, sequence: str, structure: Structure
     ) -> TemplateFeatures:
+        """Return the templates from the hits of `searched`, in the columns of `sequence`; none without hits."""
         if results.template_hits is None or self.templates is None:
             return no_templates(len(sequence))
         path = results.template_hits

@@ -122,6 +122,7 @@ class FeatureStore:
         return self._record(name).head.sequence
 
     def _record(self, name: str) -> ChainRecord:
+        """Return the record of the chain `name` from its database file."""
         if name not in self._keys:
             raise InputError(f"there is no chain '{printable(name)}' in {self._databases[0].parent}")
         index = self._shards[name]

@@ -65,6 +65,10 @@ def grouped(results: Sequence[Evaluated], sizes: Mapping[str, TargetSize]) -> li
 def _classes(
     by: Grouping, results: Sequence[Evaluated], sizes: Mapping[str, int], limits: Sequence[int]
 ) -> Iterator[Group]:
+    """Yield the groups of results by a size of the target; each of `limits` is the largest size of a group.
+
+    Empty groups are left out; the last group has no upper limit.
+    """
     for index, first in enumerate((1, *(limit + 1 for limit in limits))):
         members = [each for each in results if bisect_left(limits, sizes[each.target]) == index]
         if not members:
@@ -75,6 +79,7 @@ def _classes(
 
 
 def _group(by: Grouping, label: str, results: Sequence[Evaluated]) -> Group:
+    """Return the means of a group with their intervals."""
     targets = [each.target for each in results]
     complexes = {
         name: [

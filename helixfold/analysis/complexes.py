@@ -68,6 +68,7 @@ class ChainMapping:
         return self._improved(self._best_of([self._only_similar(each) for each in _superposed(self._similar)]))
 
     def _best_of(self, assignments: Sequence[Assignment]) -> Assignment:
+        """Return the assignment with the largest total; if equal, with the most chains, then the smallest RMSD."""
         totals = [self._total(each) for each in assignments]
         best = [
             each for each, total in zip(assignments, totals, strict=True) if total > max(totals) - _EQUAL_SUM_TOLERANCE
@@ -96,6 +97,7 @@ class ChainMapping:
         return sum(quality.dockq for quality in self._interfaces(assignment).values())
 
     def _interfaces(self, assignment: Assignment) -> dict[tuple[int, int], DockQ]:
+        """Return the DockQ of each native interface whose two chains are both assigned."""
         return {
             (one, other): self._quality(one, assignment[one], other, assignment[other])
             for one, other in self._native
@@ -189,6 +191,7 @@ def _all_assignments(groups: Sequence[tuple[set[int], set[int]]]) -> Iterator[As
 
 
 def _within(theirs: Sequence[int], ours: Sequence[int]) -> Iterator[list[tuple[int, int]]]:
+    """Yield the pairs (theirs, ours) for each way to give all members of the shorter list a different partner."""
     if len(ours) >= len(theirs):
         for selection in permutations(ours, len(theirs)):
             yield list(zip(theirs, selection, strict=True))

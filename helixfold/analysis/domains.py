@@ -66,6 +66,7 @@ def mean_error(pae: Float[np.ndarray, "r r"], aligned: Domain, scored: Domain) -
 
 
 def _flexible(plddt: Float[np.ndarray, " r"]) -> Bool[np.ndarray, " r"]:
+    """Return where pLDDT is low for at least `_FLEXIBLE_RESIDUES` residues in a row."""
     flexible = plddt < _FLEXIBLE_PLDDT
     for low, start, stop in _stretches(flexible):
         if low and stop - start < _FLEXIBLE_RESIDUES:
@@ -130,6 +131,7 @@ def _without_small(labels: Int[np.ndarray, " r"]) -> Int[np.ndarray, " r"]:
 
 
 def _without_specks(labels: Int[np.ndarray, " r"]) -> Int[np.ndarray, " r"]:
+    """Return the labels without stretches shorter than `_MIN_STRETCH_RESIDUES`, which get no domain."""
     cleaned = labels.copy()
     for _, start, stop in _stretches(labels):
         if stop - start < _MIN_STRETCH_RESIDUES:

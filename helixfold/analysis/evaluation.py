@@ -87,6 +87,7 @@ def first_ranks(results: Sequence[Evaluated]) -> list[Evaluated]:
 
 
 def _pearson(one: np.ndarray, other: np.ndarray) -> float | None:
+    """Return the rounded correlation of the pairs that are finite, or None if there are few or one side is constant."""
     is_finite = np.isfinite(one) & np.isfinite(other)
     one, other = one[is_finite], other[is_finite]
     if len(one) < _MIN_CORRELATED_VALUES or one.std() == 0 or other.std() == 0:

@@ -181,6 +181,7 @@ def _interface(
     pae: tuple[Float[np.ndarray, "n m"], Float[np.ndarray, "m n"]] | None,
     iptm: float | None,
 ) -> InterfaceScores:
+    """Return the scores of a pair of chains; `pae` has the errors of both directions in Angstrom."""
     count, residues = int(contact.sum()), residues_in_contact(contact)
     confident = np.concatenate([plddt[0][residues[0]], plddt[1][residues[1]]])
     mean_plddt = float(confident.mean(dtype=np.float64)) if count else None
@@ -233,6 +234,7 @@ def _check(
     pae: np.ndarray | None,
     tm: TmScores | None,
 ) -> None:
+    """Raise `ValueError` unless names, shapes and ranges of the values fit together."""
     length, chains = len(protein.aatype), len(chain_names)
     if chains < 2:
         raise ValueError(f"a complex must have at least two chains, got {chains}")

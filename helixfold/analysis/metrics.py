@@ -196,6 +196,7 @@ class _Search:
             self._refine((np.arange(n) >= start) & (np.arange(n) < start + size))
 
     def _refine(self, mask: Bool[np.ndarray, "f n"]) -> None:
+        """Superpose again on the pairs that are near after a superposition, until these pairs stay the same."""
         squared = self._scored(mask)
         mask = self._near(squared, self._radius + _FIRST_RADIUS_OFFSET)
         for _ in range(_MAX_REFINEMENTS):
@@ -222,6 +223,7 @@ class _Search:
         return squared
 
     def _distances(self, mask: Bool[np.ndarray, "f n"]) -> Float64[np.ndarray, "f n"]:
+        """Return the squared distances of all pairs after a superposition on the pairs of each row of `mask`."""
         weights = mask / mask.sum(1, keepdims=True)
         x, y = weights @ self._x, weights @ self._y
         covariance = (weights @ self._products).reshape(-1, 3, 3) - y[:, :, None] * x[:, None]

@@ -85,6 +85,7 @@ def _opened(path: Path) -> AbstractContextManager[safe_open]:
 
 
 def _header(path: Path, file: safe_open) -> Header:
+    """Return the metadata and the parameters' shapes of an open checkpoint."""
     metadata = file.metadata() or {}
     try:
         config, use = parse_json(metadata.get("config", "")), parse_json(metadata.get("use", "null"))

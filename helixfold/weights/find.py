@@ -180,6 +180,7 @@ def trained_preset(weights: Path) -> Preset | None:
 
 
 def _untrained(settings: Preset, seed: int, adapters: Sequence[WeightedAdapter]) -> ReadyModel:
+    """Return the network with random parameters, whose note marks results as no prediction; adapters are an error."""
     if adapters:
         raise InputError.at(
             adapters[0].path,
@@ -193,6 +194,7 @@ def _untrained(settings: Preset, seed: int, adapters: Sequence[WeightedAdapter])
 
 
 def _load(settings: Preset, path: Path, adapters: Sequence[WeightedAdapter]) -> ReadyModel:
+    """Return the network with the parameters of `path` and adapters; demonstration weights have a further note."""
     with torch.device("meta"):
         network = AlphaFold(settings.model)
     state, notes = load_weights(path, settings.model, shapes_of(network.state_dict())), tuple[str, ...]()

@@ -143,6 +143,7 @@ def current_name(name: str) -> str:
 
 
 def _state_dict(path: Path, content: object) -> Mapping[object, object]:
+    """Return the parameters in the content of a file: averaged ones if it has them; `path` is for the error."""
     for keys in (("ema", "params"), ("state_dict",), ("module",), ()):
         value = content
         for key in keys:

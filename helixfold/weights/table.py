@@ -83,6 +83,7 @@ def norms(module: ModulePath, *names: tuple[str, str, str]) -> Iterator[Paramete
 
 
 def _gate_and_output(module: ModulePath, heads: int) -> list[ParameterNames]:
+    """Return the names of an attention's gate and output parameters."""
     return [
         module.parameter("gate.weight", "gating_w", "linear_g.weight", to_heads(heads)),
         module.parameter("gate.bias", "gating_b", "linear_g.bias", head_bias(heads)),
@@ -104,6 +105,7 @@ def _self_attention(module: ModulePath, heads: int) -> list[ParameterNames]:
 
 
 def _global_attention(module: ModulePath, heads: int) -> list[ParameterNames]:
+    """Return the names of a global attention's parameters, whose keys and values are the same for all heads."""
     return [
         module.parameter("query.weight", "query_w", "linear_q.weight", to_heads(heads)),
         module.parameter("key.weight", "key_w", "linear_k.weight", TRANSPOSE),
@@ -165,6 +167,7 @@ def _fused_triangle_multiplication(module: ModulePath, *, swapped: bool) -> list
 
 
 def _triangle_attention(module: ModulePath, heads: int) -> list[ParameterNames]:
+    """Return the names of the parameters of a triangle attention."""
     return [
         *norms(module, ("norm", "query_norm", "layer_norm")),
         module.parameter("pair_bias.weight", "feat_2d_weights", "linear.weight", TRANSPOSE),
@@ -386,6 +389,7 @@ def table(config: ModelConfig) -> tuple[ParameterNames, ...]:
 
 
 def _embedders(root: ModulePath, method: MethodNames) -> list[ParameterNames]:
+    """Return the names of the parameters before the Evoformer blocks except templates, and of the single projection."""
     start = root.child("input_embedder", "evoformer", "input_embedder")
     recycled = root.child("recycling_embedder", "evoformer", "recycling_embedder")
     return [
@@ -412,6 +416,7 @@ def _embedders(root: ModulePath, method: MethodNames) -> list[ParameterNames]:
 
 
 def _structure_module(root: ModulePath, config: ModelConfig, method: MethodNames) -> list[ParameterNames]:
+    """Return the names of the structure module's parameters."""
     structure = root.child("structure_module", "structure_module", "structure_module")
     fold = structure.child("", "fold_iteration", "")
     attention = fold.child("attention", "invariant_point_attention", "ipa")
@@ -453,6 +458,7 @@ def _structure_module(root: ModulePath, config: ModelConfig, method: MethodNames
 
 
 def _heads(root: ModulePath, config: ModelConfig) -> list[ParameterNames]:
+    """Return the names of the parameters of the heads; the aligned-error head is optional."""
     heads = root.child("heads", "", "aux_heads")
     lddt = heads.child("lddt", "predicted_lddt_head", "plddt")
     rows = [

@@ -126,6 +126,7 @@ def initial_weights(path: Path, config: ModelConfig, new: Sequence[str] = ()) ->
 
 
 def _with_new(path: Path, config: ModelConfig, patterns: Sequence[str]) -> InitialWeights:
+    """Return initial parameters from a file; parameters that match `patterns` may be absent or have another shape."""
     shapes = model_shapes(config)
     for pattern in patterns:
         if not fnmatch.filter(shapes, pattern):
@@ -172,6 +173,10 @@ def _content(path: Path, config: ModelConfig, new: Collection[str]) -> tuple[dic
 
 
 def _transfer(state: dict[str, Tensor], source: ModelConfig, config: ModelConfig) -> InitialWeights:
+    """Return initial parameters of `config` from all parameters `state` of a network with the settings `source`.
+
+    For a network of complexes, the parameters of a single-chain network are converted.
+    """
     shapes = model_shapes(config)
     converted = state
     if source.method == "monomer" and config.method == "multimer":

@@ -79,6 +79,11 @@ def with_alignments(complex_input: ComplexInput, msa: Sequence[Path], *, only: b
 
 
 def _with_directory(complex_input: ComplexInput, directory: Path, *, only: bool) -> ComplexInput:
+    """Return the complex with its alignments in `directory`: a file of the whole complex, or files of each entity.
+
+    Raise `InputError` if an entity has none. With `only`, the complex is the only target of the run, so that files may
+    lie directly in `directory`.
+    """
     names = file_names(complex_input.name)
     whole = next((path for name in names for path in _files(directory / name)), None)
     if whole is not None and is_complex_a3m(whole):
@@ -151,6 +156,10 @@ def _with_file(complex_input: ComplexInput, path: Path) -> ComplexInput:
 
 
 def _with_files(complex_input: ComplexInput, entity: Entity, more: ChainAlignmentFiles) -> ComplexInput:
+    """Return the complex with `more` files of an entity.
+
+    Unpaired files are added to its own ones; paired and UniProt files replace its own ones.
+    """
     entities = complex_input.target.entities
     files = list(complex_input.files or [ChainAlignmentFiles()] * len(entities))
     place = entities.index(entity)

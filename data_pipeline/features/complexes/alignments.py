@@ -84,6 +84,7 @@ def chains_of(target: ComplexTarget, alignments: Iterable[EntityAlignment], mode
 
 
 def _features(name: str, entity: EntityAlignment) -> Features:
+    """Return features of one entity; if it has a paired alignment, all rows of the unpaired one are kept."""
     if entity.paired is None:
         return monomer_features(
             name, entity.sequence, () if entity.unpaired is None else [entity.unpaired], entity.templates

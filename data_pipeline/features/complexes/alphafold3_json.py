@@ -41,6 +41,7 @@ def read_alphafold3_targets(path: Path, problems: InputProblems) -> list[FastaRe
 
 
 def _target(path: Path, name: str, entities: list[Any]) -> FastaRecord | ComplexTarget:
+    """Return the target `name` of the entities of a job: a record if it has one chain, else a complex."""
     if (problem := target_name_problem(name)) is not None:
         raise InputError.at(path, problem, record=name or None)
     sequences: list[str] = []

@@ -134,6 +134,7 @@ def _entities(whole: Alignment, spans: list[slice]) -> Iterator[EntityAlignment]
 
 
 def _selected(whole: Alignment, rows: np.ndarray, columns: slice) -> Alignment:
+    """Return the alignment of the rows where the mask `rows` is true and of a range of columns."""
     return Alignment(
         names=tuple(whole.names[row] for row in np.flatnonzero(rows)),
         letters=whole.letters[rows, columns],

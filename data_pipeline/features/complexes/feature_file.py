@@ -125,6 +125,7 @@ def _shape_problem(arrays: Mapping[str, np.ndarray]) -> str | None:
 
 
 def _name_problem(arrays: Mapping[str, np.ndarray]) -> str | None:
+    """Return what is wrong with the names of the arrays, missing or unknown, or None; shapes are not checked."""
     if missing := [name for name in _COMPLEX_ARRAYS if name not in arrays]:
         return f"{', '.join(missing)} missing"
     valid_names = {*_ALL_COMPLEX_ARRAYS, *_SHARED_ARRAYS}

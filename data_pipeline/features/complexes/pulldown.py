@@ -67,6 +67,7 @@ def read_pulldown(
 
 
 def _records(path: str | PathLike[str], problems: InputProblems) -> Records:
+    """Return the records of a FASTA file by name; errors of single records go to `problems`."""
     record_of_name = dict[str, FastaRecord]()
     for record in read_fasta(path, problems):
         with problems.collected(record.name):
@@ -117,6 +118,10 @@ def _proteins(text: str, records: Records, role: str) -> tuple[str, ...]:
 def _complexes(
     path: str | PathLike[str], rows: Iterator[_Row], records: tuple[Records, Records], problems: InputProblems
 ) -> list[PulldownComplex]:
+    """Return the complexes of the rows, without repetitions of an earlier complex in any order of its chains.
+
+    `records` has the records of baits and of preys by name. Errors of single rows go to `problems`.
+    """
     complexes: dict[tuple[tuple[str, str], ...], PulldownComplex] = {}
     names: dict[str, str] = {}
     for line, given_name, baits, preys in rows:

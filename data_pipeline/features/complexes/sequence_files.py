@@ -57,6 +57,7 @@ def read_fasta_targets(
 def _fasta_target(
     path: str | PathLike[str], line: int, header: bytes, lines: list[tuple[int, bytes]], records: TargetRecords
 ) -> FastaRecord | ComplexTarget:
+    """Return the target of a FASTA record: a complex if it has several chains or chain IDs. Adds it to `records`."""
     name, description = read_header(path, line, header)
     text, ids = "".join(map(_letters, lines)), _ids_in(description)
     is_single = not ids and not _has_chains(text)
@@ -150,6 +151,7 @@ def read_table_targets(
 def _table_target(
     path: str | PathLike[str], line: int, name: str, cells: dict[str, str], records: TargetRecords
 ) -> FastaRecord | ComplexTarget:
+    """Return the target of a table row: a complex if it has several chains or chain IDs. Adds it to `records`."""
     text, ids = "".join(cells["sequence"].split()).upper(), _ids(cells.get(CHAIN_IDS_WORD, ""))
     if not ids and not _has_chains(text):
         record = table_record(path, line, name, text)
@@ -174,6 +176,7 @@ def _complex(
     *,
     description: str = "",
 ) -> ComplexTarget:
+    """Return the complex of these chains; errors give file, line and name."""
     try:
         return ComplexTarget.of(name, sequences, chain_ids, description)
     except InputError as error:

@@ -127,6 +127,7 @@ def _targets_in(
 
 
 def _check_residues(target: AnyTarget, path: Path, *, as_protein: bool) -> None:
+    """Raise `InputError` if no residue is known, or, unless `as_protein`, if the target looks like a nucleic acid."""
     problem = unknown_residues_problem(target.sequence.replace(CHAIN_SEPARATOR, ""))
     if problem is None and not as_protein:
         problem = _kind_problem(target)
@@ -282,6 +283,7 @@ class TargetNames:
 
 
 def _files(inputs: Sequence[Path], problems: InputProblems) -> Iterator[Path]:
+    """Yield the paths that are no directories, and in place the input files of each directory."""
     for path in inputs:
         if not os.path.isdir(path):  # Path.is_dir raises if a name is too long
             yield path
@@ -291,6 +293,7 @@ def _files(inputs: Sequence[Path], problems: InputProblems) -> Iterator[Path]:
 
 
 def _files_in(directory: Path) -> list[Path]:
+    """Return the files of a directory whose names end like input files, sorted; without one, raise `InputError`."""
     try:
         inside = sorted(
             each for each in directory.iterdir() if each.name.lower().endswith(INPUT_SUFFIXES) and each.is_file()
@@ -350,6 +353,7 @@ def _checked(sequence: str, shown: str, *, as_protein: bool) -> str:
 
 
 def _target_of_alignment(path: Path) -> AnyTarget:
+    """Return the target of an A3M file, which is named after the file and has its first sequence."""
     name = path.name[: -len(next(suffix for suffix in A3M_SUFFIXES if path.name.lower().endswith(suffix)))]
     problem = target_name_problem(name)
     if problem is not None:
