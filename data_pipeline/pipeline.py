@@ -207,11 +207,13 @@ def _save(target: Target, step: AlignmentStep, identity: str, content: bytes, di
 
 
 def _parse(content: bytes, *, step: AlignmentStep, sequence: str, directory: Path) -> Alignment:
+    """Return the alignment in the content of a step's result file; `sequence` is the query."""
     parse = parse_stockholm if step.tool.file_format == "sto" else parse_a3m
     return parse(content, sequence, path=directory / step.result_file, max_rows=step.max_rows)
 
 
 def _is_missing(file: str, identity: str, target: Target, directory: Path) -> bool:
+    """Return whether the directory has no result of this search; a damaged record of searches counts as a result."""
     try:
         return ResultFiles(directory=directory).find(file, identity, target.sequence.encode()) is None
     except InputError:  # a damaged `searches.json`, which `prepare` reports

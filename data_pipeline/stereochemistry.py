@@ -34,7 +34,7 @@ VAN_DER_WAALS_RADIUS.flags.writeable = False
 
 # Bond, mean and deviation in Å. The first line applies to all residues with these atoms, unless their own line has
 # other values.
-_BONDS: Final = """
+_BOND_NORMS: Final = """
 all  N-CA 1.459 0.020  CA-C 1.525 0.026  C-O 1.229 0.019  CA-CB 1.535 0.022
 ALA  CA-CB 1.520 0.021
 ARG  CB-CG 1.521 0.027  CG-CD 1.515 0.025  CD-NE 1.460 0.017  NE-CZ 1.326 0.013  CZ-NH1 1.326 0.013  CZ-NH2 1.326 0.013
@@ -65,7 +65,7 @@ VAL  CA-CB 1.543 0.021  CB-CG1 1.524 0.021  CB-CG2 1.524 0.021
 """
 
 # Angle at the middle atom, mean and deviation in degrees.
-_ANGLES: Final = """
+_ANGLE_NORMS: Final = """
 all  N-CA-C 111.0 2.7  CA-C-O 120.1 2.1  N-CA-CB 110.6 1.8  C-CA-CB 110.4 2.0
 ALA  N-CA-CB 110.1 1.4  C-CA-CB 110.1 1.5
 ARG  CA-CB-CG 113.4 2.2  CB-CG-CD 111.6 2.6  CG-CD-NE 111.8 2.1  CD-NE-CZ 123.6 1.4
@@ -131,9 +131,9 @@ def distance_bounds(
 
 def _distances(residue: str) -> dict[tuple[str, ...], MeanAndDeviation]:
     """Return the distances of bonded atoms and, from bonds and angle, of atoms bonded to a common third atom."""
-    bonds = _table_of_residue(_BONDS, residue)
+    bonds = _table_of_residue(_BOND_NORMS, residue)
     distances = dict(bonds)
-    for (one, middle, other), (degrees, degrees_off) in _table_of_residue(_ANGLES, residue).items():
+    for (one, middle, other), (degrees, degrees_off) in _table_of_residue(_ANGLE_NORMS, residue).items():
         first, second = (bonds[tuple(sorted((atom, middle)))] for atom in (one, other))
         angle, angle_off = np.radians(degrees), np.radians(degrees_off)
         a, b, cosine = first.mean, second.mean, np.cos(angle)

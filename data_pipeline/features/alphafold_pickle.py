@@ -81,6 +81,7 @@ def convert(path: str, output: str) -> None:
 
 
 def _limit(kind: int, value: int) -> None:
+    """Set the soft limit of a resource `kind` of this process, at most to the hard limit, which stays."""
     _, hard = resource.getrlimit(kind)
     resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
@@ -206,10 +207,12 @@ def _converted(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _from_hhblits(types: np.ndarray) -> np.ndarray:
+    """Return our residue types for the types in the order of HHblits, which AlphaFold 2's files have."""
     if types.size and (types.min() < 0 or types.max() >= len(HHBLITS_TO_OUR_AATYPE)):
         raise ValueError("residue types outside 0..21")
     return HHBLITS_TO_OUR_AATYPE.astype(np.int8)[types]
 
 
 def _text(value: bytes | str) -> str:
+    """Return text, decoded from UTF-8 if it is bytes."""
     return value.decode() if isinstance(value, bytes) else value

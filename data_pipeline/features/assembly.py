@@ -204,6 +204,7 @@ def paired_rows(chains: Sequence[Chain]) -> list[PairedRows]:
 
 
 def _only_itself(features: Features) -> PairingRows:
+    """Return pairing rows with only the chain's own sequence, of no species."""
     return PairingRows(msa=features.msa[:1], deletion_matrix=features.deletion_matrix[:1], species=("",))
 
 
@@ -250,6 +251,7 @@ def _template_slots(
 
 
 def _names_of_slots(features: Features, slots: int) -> tuple[str, ...]:
+    """Return the names of the first templates, with "" for each of `slots` that is empty."""
     names = features.template_domain_names[:slots]
     return (*names, *[""] * (slots - len(names)))
 

@@ -98,4 +98,5 @@ def ground_truth(aatype: Int[np.ndarray, "r"], labels: ChainLabels) -> GroundTru
 
 
 def _take_atoms(values: Num[np.ndarray, "r a *rest"], atoms: Int[np.ndarray, "r b"]) -> Num[np.ndarray, "r b *rest"]:
+    """Return for each residue the values of its atoms with these indices."""
     return values[np.arange(len(values))[:, None], atoms]

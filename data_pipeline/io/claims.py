@@ -281,6 +281,7 @@ class Claims:
         self._files.remove_clocks(self._expiry)
 
     def _renew_always(self) -> None:
+        """Renew the claims at intervals until they are closed."""
         while not self._closed.wait(self._renewal):
             self.renew()
 
@@ -296,6 +297,7 @@ class Claims:
         return claims
 
     def _content(self, target: str, state: State, failure: str | None = None) -> bytes:
+        """Return the content of a claim's file."""
         words = {"target": target, "state": state, "owner": self._owner, "failure": failure}
         return json.dumps(words).encode()
 
@@ -336,6 +338,7 @@ def _machine() -> str:
 
 
 def _this_process() -> str:
+    """Return machine, process id and start of this process, which no other process shares."""
     return f"{_machine()} {os.getpid()} {_start_of(os.getpid())}"
 
 

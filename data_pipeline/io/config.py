@@ -178,6 +178,7 @@ class Config(Checked):
         return type(self).from_dict(values)
 
     def _require_divisible(self, channels: str, heads: str) -> None:
+        """Raise `ConfigError` unless the value of the setting `heads` divides the value of `channels`."""
         c, h = getattr(self, channels), getattr(self, heads)
         if c % h:
             raise ConfigError(f"{type(self).__name__}.{heads} ({h}) must divide {channels} ({c})")
@@ -224,6 +225,7 @@ def _named(kind: Any) -> str:
 
 
 def _unknown(name: str, part: str, table: Any) -> str:
+    """Return the message for the unknown setting `name`, whose part `part` is not in `table`."""
     if not isinstance(table, dict):
         return f"unknown setting '{printable(name)}': the setting before '{printable(part)}' has no parts"
     choices = f"'{printable(part)}' could be one of {', '.join(table)}{did_you_mean(part, table)}"
@@ -240,6 +242,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _plain(value: Any) -> Any:
+    """Return a setting's value as JSON can write it."""
     if isinstance(value, Config):
         return value.to_dict()
     return value.isoformat() if isinstance(value, date) else value

@@ -70,6 +70,7 @@ class BatchInputError(InputError):
 
 
 def _lines(errors: Iterable[InputError]) -> list[str]:
+    """Return a shortened line for each different error, at most `MAX_LISTED`, and a line with the number of others."""
     texts = list(dict.fromkeys(printable(str(error), _MAX_LINE_CHARACTERS) for error in errors))
     more = [f"... and {len(texts) - MAX_LISTED:,} more"] if len(texts) > MAX_LISTED else []
     return [*texts[:MAX_LISTED], *more]

@@ -40,6 +40,7 @@ def extra_versions() -> dict[str, dict[str, str | None]]:
 
 
 def _version(distribution: str) -> str | None:
+    """Return the version of an installed distribution, or None."""
     try:
         return version(distribution)
     except PackageNotFoundError:
@@ -47,4 +48,5 @@ def _version(distribution: str) -> str | None:
 
 
 def _missing(packages: tuple[str, ...]) -> list[str]:
+    """Return the packages that cannot be imported."""
     return [name for name in packages if find_spec(name) is None]

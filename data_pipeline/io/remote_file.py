@@ -177,6 +177,7 @@ class RemoteFile:
 
 
 def _whole(number: str) -> int | None:
+    """Return the integer of a header with decimal digits, or None."""
     return int(number) if number.isdecimal() and len(number) < 20 else None
 
 

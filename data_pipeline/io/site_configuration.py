@@ -139,6 +139,7 @@ def _value(path: Path, key: str, value: Any) -> Any:
 
 
 def _absolute(path: Path, key: str, value: str) -> Path:
+    """Return the absolute path of a value, relative to the directory of the configuration file `path`."""
     try:
         return path.parent.absolute() / Path(value).expanduser()
     except RuntimeError:

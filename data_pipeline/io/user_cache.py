@@ -150,6 +150,7 @@ def writable_cache(directory: Path) -> Path:
 
 @cache
 def _temporary_cache() -> Path:
+    """Return a directory that is made once per process and deleted at its end."""
     directory = tempfile.mkdtemp(prefix="helixfold-cache-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return Path(directory)

@@ -79,6 +79,7 @@ class AlignmentBuilder:
         return np.frombuffer(self._deletions, self._dtype).reshape(len(self), self._columns)
 
     def _add_names(self, names: list[str]) -> None:
+        """Add row names and check the memory of all rows so far."""
         self.names += names
         self._name_bytes += sum(map(sys.getsizeof, names)) + _NAME_OVERHEAD_BYTES * len(names)
         check_memory(self._path, len(self._letters) + len(self._deletions) + self._name_bytes, len(self))

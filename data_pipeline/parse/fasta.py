@@ -231,6 +231,7 @@ def filesystem_key(name: str) -> str:
 
 
 def _without_case(name: str) -> str:
+    """Return a name in the form in which names that differ only in case or Unicode form are equal."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 

@@ -261,11 +261,13 @@ def with_rings(chains: Sequence[Chain], bonds: Iterable[Bond]) -> tuple[Chain, .
 
 
 def _ring_bond(chain: Chain) -> Bond:
+    """Return the bond from the last residue's C to the first residue's N, which closes a ring."""
     first, last = (str(chain.residue_numbers[end]) for end in (0, -1))
     return frozenset(((chain.name, last, "C"), (chain.name, first, "N")))
 
 
 def _address(atom: gemmi.AtomAddress) -> tuple[str, ...]:
+    """Return chain, residue number and name of an atom."""
     return (atom.chain_name.strip(), str(atom.res_id.seqid.num), atom.atom_name)
 
 
@@ -280,7 +282,7 @@ _REVISION = re.compile(rb"^REVDAT .{6}(\d\d)-([A-Z]{3})-(\d\d)", re.MULTILINE | 
 _METHOD = re.compile(rb"^EXPDTA  ..(.*)$", re.MULTILINE)
 _RESOLUTION = re.compile(rb"^REMARK   2 RESOLUTION\. +(\d+\.\d*) ", re.MULTILINE)
 _MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
-_FIRST_YEAR = 70  # two-digit years from 70 are 19xx; the archive began in 1971
+_FIRST_YEAR_OF_1900S = 70  # two-digit years from 70 are 19xx; the archive began in 1971
 _RESIDUE_NUMBER = re.compile(rb" *-?\d+ *|[A-Za-z][0-9A-Za-z]{3}")  # hybrid-36 continues with letters
 
 
@@ -367,7 +369,7 @@ def _release_date(header: bytes) -> date | None:
     for day, month, year in _REVISION.findall(header):
         name = month.decode().upper()
         if name in _MONTHS:
-            century = 1900 if int(year) >= _FIRST_YEAR else 2000
+            century = 1900 if int(year) >= _FIRST_YEAR_OF_1900S else 2000
             try:
                 dates.append(date(century + int(year), _MONTHS.index(name) + 1, int(day)))
             except ValueError:
@@ -376,10 +378,12 @@ def _release_date(header: bytes) -> date | None:
 
 
 def _resolution(header: bytes) -> float | None:
+    """Return the resolution in Angstrom in the header of a PDB file; None if it has none or 0."""
     match = _RESOLUTION.search(header)
     return (float(match[1]) or None) if match else None
 
 
 def _method(header: bytes) -> str:
+    """Return the experimental methods in the header of a PDB file, in lower case and separated by commas."""
     text = b" ".join(_METHOD.findall(header)).decode()
     return ",".join(" ".join(method.lower().split()) for method in text.split(";") if method.strip())

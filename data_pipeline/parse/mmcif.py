@@ -107,6 +107,7 @@ def _polymers(block: gemmi.cif.Block, path: str | PathLike[str]) -> dict[str, _P
 
 
 def _is_peptide(component: str, kind: str) -> bool:
+    """Return whether a component is an amino acid, by its kind, else by its name."""
     return "peptide" in kind.lower() if kind else component == "UNK" or residue_letter(component) != "X"
 
 
@@ -206,6 +207,7 @@ def _atom_table(sites: Category) -> AtomTable:
 
 
 def _coordinates(sites: Category) -> Float[np.ndarray, "n 3"]:
+    """Return the coordinates of all atoms in Angstrom, NaN where one is missing."""
     return np.stack([sites.reals(f"Cartn_{axis}", unset=np.nan) for axis in "xyz"], axis=-1)
 
 

@@ -121,6 +121,7 @@ def scanned_eps(vectors: Float32[np.ndarray, "n c"], min_samples: int) -> float:
 
 
 def _dbscan(vectors: Float32[np.ndarray, "n c"], eps: float, min_samples: int) -> Int[np.ndarray, "n"]:
+    """Return the cluster of each vector, -1 if none; `eps` is the largest distance of neighbours."""
     # The import is slow.
     from sklearn.cluster import DBSCAN  # noqa: PLC0415
 

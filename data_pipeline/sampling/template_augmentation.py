@@ -18,7 +18,7 @@ from data_pipeline.residues import ATOM_ORDER, GAP, RESTYPES, UNKNOWN
 from data_pipeline.sampling.templates import choose_templates
 
 OWN_STRUCTURE = "own structure"  # name of a template that is a corrupted copy of the chain itself
-_BACKBONE = [ATOM_ORDER[name] for name in ("N", "CA", "C", "O")]
+_BACKBONE_ATOM_INDICES = [ATOM_ORDER[name] for name in ("N", "CA", "C", "O")]
 _GLYCINE = RESTYPES.index("G")
 # Residues that move together, because loops and secondary-structure elements of homologs are displaced as a whole.
 _MIN_SEGMENT_RESIDUES, _MAX_SEGMENT_RESIDUES = 1, 15
@@ -121,7 +121,7 @@ def corrupted_copy(
     atoms = mask * remains[:, None]
     is_substituted = types != aatype
     shared_atoms = np.zeros((length, 37), np.float32)
-    shared_atoms[:, _BACKBONE] = 1
+    shared_atoms[:, _BACKBONE_ATOM_INDICES] = 1
     shared_atoms[:, ATOM_ORDER["CB"]] = (types != _GLYCINE) & (aatype != _GLYCINE)
     atoms = (atoms * np.where(is_substituted[:, None], shared_atoms, 1)).astype(np.float32)
     alpha = ATOM_ORDER["CA"]

@@ -43,7 +43,7 @@ _MAX_FAILURES_IN_A_ROW = 8
 _MAX_FIRST_FAILURES = 3  # for a server that has never answered
 _MAX_ANSWER_BYTES, _MAX_ARCHIVE_BYTES = 2**16, 2**28
 _TICKET = re.compile(r"[A-Za-z0-9_-]{1,200}")
-_UNFINISHED = ("PENDING", "RUNNING")
+_UNFINISHED_STATUSES = ("PENDING", "RUNNING")
 Answer = TypeVar("Answer")
 
 
@@ -195,6 +195,7 @@ class _Conversation:
         return self._retry(lambda: self._download(path, read))
 
     def _check_contact(self) -> None:
+        """Raise `ServerUnavailableError` if the server failed before."""
         if self._contact.problem is not None:
             raise ServerUnavailableError(self._contact.problem)
 
@@ -207,8 +208,9 @@ class _Conversation:
         return ticket
 
     def _poll(self, ticket: str) -> None:
+        """Return if the search of a ticket is complete, else raise an error."""
         status = self._request_state("GET", f"ticket/{ticket}")["status"]
-        if status in _UNFINISHED:
+        if status in _UNFINISHED_STATUSES:
             raise _TemporaryError(f"the search is still {status}", "busy" if status == "PENDING" else "searching")
 
     def _alignments(self, ticket: str, kind: TicketKind, batch: dict[int, str]) -> ServerAlignments:
@@ -240,7 +242,7 @@ class _Conversation:
             raise _TemporaryError("too many requests (RATELIMIT)", "busy")
         if status in ("MAINTENANCE", "UNKNOWN"):
             raise _TemporaryError(f"its state is {status}")
-        if status not in (*_UNFINISHED, "COMPLETE"):
+        if status not in (*_UNFINISHED_STATUSES, "COMPLETE"):
             raise _TemporaryError(f"it answered with the unknown state '{printable(str(status))}'")
 
     def _request_state(self, method: str, path: str, data: dict[str, str] | None = None) -> dict[str, object]:
@@ -348,4 +350,5 @@ class _Conversation:
 
 
 def _shown(content: bytes) -> str:
+    """Return the beginning of an answer in quotes, as one line for a message."""
     return f"'{printable(' '.join(content[:2000].decode('utf-8', 'replace').split()), 100)}'"

@@ -73,6 +73,7 @@ class ClusterBuild(Checked):
         return len(species)
 
     def _add_nothing(self, directory: Path, species: Sequence[int]) -> None:
+        """Make the database "new" by renaming "members"."""
         for path in sorted(directory.glob("members*")):
             path.rename(directory / path.name.replace("members", "new", 1))
 

@@ -80,6 +80,7 @@ class ColabfoldOptions(Checked):
         return ["-a", "-e", "0.1", *self._prefilter(7.5)]
 
     def _prefilter(self, sensitivity: float) -> Step:
+        """Return the options of the prefilter; on a GPU, the sensitivity has no effect."""
         if not self.gpu:
             return ["--prefilter-mode", "0", "-s", f"{sensitivity:.1f}"]
         # The GPU prefilter compares all sequences without gaps.

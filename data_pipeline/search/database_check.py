@@ -50,6 +50,7 @@ def _problem(database: AlignmentDatabase | TemplateDatabase, path: Path) -> Prob
 
 
 def _check_fasta(path: Path) -> None:
+    """Raise `InputError` if a FASTA database is damaged or has no sequences."""
     if not sum(chunk.content.count(b">") for chunk in read_fasta_chunks(path)):
         raise InputError.at(path, "the database has no sequences; was it completely downloaded and unpacked?")
 

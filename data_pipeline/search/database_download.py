@@ -170,6 +170,7 @@ def _convert(part: Path, output: Path) -> None:
 
 
 def _discard(part: Path) -> None:
+    """Delete a partial download and its status files."""
     for path in (part, part.with_name(f"{part.name}.json"), part.with_name(f"{part.name}.aria2")):
         path.unlink(missing_ok=True)
 
@@ -186,5 +187,6 @@ def _read_record(directory: Path) -> dict[str, object]:
 
 
 def _add_to_record(directory: Path, archive: str, size: int) -> None:
+    """Note in the record file of the directory that an archive of this size in bytes is complete."""
     with atomic_write(directory / RECORD_FILE) as temporary:
         temporary.write_text(json.dumps({**_read_record(directory), archive: {"size": size}}, indent=1) + "\n")

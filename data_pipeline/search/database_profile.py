@@ -331,5 +331,6 @@ class _Table:
 
 
 def _are_texts(value: Any) -> bool:
+    """Return whether a value is text or a list of texts, none of them empty."""
     texts = value if isinstance(value, list) else [value]
     return bool(texts) and all(isinstance(text, str) and text for text in texts)

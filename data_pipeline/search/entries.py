@@ -135,10 +135,12 @@ def _get(name: str, url: str, limit: int) -> bytes:
 
 
 def _host(url: str) -> str:
+    """Return the host of an address, without user and password."""
     return printable(urlsplit(url).netloc.rpartition("@")[2])
 
 
 def _mmcif(name: str, content: bytes) -> bytes:
+    """Return the content unchanged; raise `InputError` if it is no mmCIF file."""
     if not content.lstrip().lower().startswith(b"data_"):
         raise InputError(f"{name}: the server did not send an mmCIF file; try again later")
     return content
@@ -156,6 +158,7 @@ def _records(name: str, content: bytes) -> list[tuple[str, str]]:
 
 
 def _uniprot_fasta(entry: str, content: bytes) -> bytes:
+    """Return the first record of a FASTA file with the name `entry`."""
     (header, sequence), *_ = _records(entry, content)
     return f">{entry} {header.partition(' ')[2]}\n{sequence}\n".encode()
 

@@ -18,7 +18,7 @@ from data_pipeline.search.tool import FileFormat
 
 # hhsearch and hhblits crash or fail without the first two; they compute profiles that `_hhm` lacks.
 _DATABASE_PARTS = ("_a3m", "_cs219", "_hhm")
-_REQUIRED_PARTS = _DATABASE_PARTS[:2]
+_REQUIRED_DATABASE_PARTS = _DATABASE_PARTS[:2]
 _MAX_COLUMNS = 20_001  # of a profile without -maxres; hh-suite drops the rest
 _DATE_LINE = re.compile(rb"^Date .*\n", re.MULTILINE)
 
@@ -31,7 +31,7 @@ def check_databases(prefixes: tuple[Path, ...]) -> None:
     if not prefixes:
         raise InputError("a search with hh-suite needs a database; pass its prefix")
     for prefix in prefixes:
-        for part in _REQUIRED_PARTS:
+        for part in _REQUIRED_DATABASE_PARTS:
             for ending in (".ffdata", ".ffindex"):
                 path = prefix.with_name(f"{prefix.name}{part}{ending}")
                 if not path.is_file():
@@ -83,6 +83,7 @@ class HhsuiteSearch(Checked):
 
 
 def _size(prefix: Path) -> int:
+    """Return the total size in bytes of a database's .ffdata files."""
     paths = [prefix.with_name(f"{prefix.name}{part}.ffdata") for part in _DATABASE_PARTS]
     return sum(path.stat().st_size for path in paths if path.is_file())
 

@@ -213,5 +213,6 @@ def save_structures(archive: IO[bytes], names: Sequence[str], directory: Path) -
 
 
 def _file(name: str) -> str | None:
+    """Return the name of the mmCIF file for a hit such as "1abc_A", or None if it is not named like this."""
     match = _HIT_NAME.fullmatch(name)
     return None if match is None else f"{match[1].lower()}.cif"

@@ -121,6 +121,7 @@ class ServerAlignments:
         return b"" if self._table is None else _read_part(self._tar, self._table)
 
     def _target(self, key: int) -> bytes:
+        """Return the FASTA record of the sequence with this number."""
         return f">query\n{self._sequences[key]}\n".encode()
 
     def _row_count(self, span: Span) -> int:
@@ -259,6 +260,7 @@ def _read_part(tar: IO[bytes], span: Span) -> bytes:
 
 
 def _is_cut(span: Span) -> bool:
+    """Return whether a text is too long and was cut."""
     return span.stop - span.start > MAX_TEXT_BYTES
 
 

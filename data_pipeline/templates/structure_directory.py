@@ -107,6 +107,7 @@ class StructureDirectory:
         )
 
     def _candidates(self, entry: str) -> Iterator[Path]:
+        """Yield the possible paths of an entry's file, directly in the directory and in its folder of two letters."""
         for name in dict.fromkeys((entry.lower(), entry.upper())):
             files = [*(f"{name}{suffix}" for suffix in STRUCTURE_SUFFIXES), f"pdb{name}.ent.gz", f"pdb{name}.ent"]
             for folder in (self.directory, self.directory / name[-3:-1]):
@@ -157,6 +158,7 @@ def read_release_dates(path: str | os.PathLike[str]) -> dict[str, date]:
 
 
 def _table_lines(path: str | os.PathLike[str]) -> list[str]:
+    """Return the lines of a table of entries."""
     return read_text_bytes(path, _MAX_TABLE_BYTES).decode("utf-8", "replace").split("\n")
 
 
@@ -174,5 +176,6 @@ def _entries(directory: os.PathLike[str]) -> Iterator[os.DirEntry[str]]:
 
 
 def _size(structure: Structure) -> int:
+    """Return the bytes of a structure's arrays."""
     arrays = ((chain.atom_positions, chain.atom_mask, chain.b_factors) for chain in structure.chains)
     return sum(array.nbytes for chain in arrays for array in chain)

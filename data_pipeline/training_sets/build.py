@@ -114,6 +114,7 @@ def build_assembly(name: str, path: Path, chains: Mapping[str, ChainOutcome]) ->
 
 
 def _pairing_rows(chain: ChainOutcome) -> PairingRows:
+    """Read a chain's UniProt alignment and return its rows with species."""
     assert chain.pairing is not None
     path = chain.pairing.path
     alignment = read_alignment(path, max_rows=chain.pairing.max_rows)
@@ -338,6 +339,7 @@ def _pool(builder: RecordBuilder, store: Path, workers: int) -> ProcessPoolExecu
 
 
 def _start(builder: RecordBuilder, store: Path) -> None:
+    """Prepare a worker process."""
     global _worker  # noqa: PLW0603  # a pool has no other way to share state between tasks
     leave_interruptions_to_parent()
     end_with_parent()  # otherwise, processes of a pool wait for work forever

@@ -86,12 +86,14 @@ class BuildCache:
             partial.unlink(missing_ok=True)
 
     def _packed(self, key: str) -> bytes | None:
+        """Return the record of a key in the finished store, or None."""
         if self._database is None:
             return None
         content = self._database.get(key)
         return None if content is None else bytes(content)
 
     def _file(self, key: str) -> Path:
+        """Return the path of a key's file in the working directory."""
         return self._work / key[:2] / key
 
 

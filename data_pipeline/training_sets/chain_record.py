@@ -167,11 +167,13 @@ def _shuffled(values: np.ndarray) -> bytes:
 
 
 def _unshuffled(body: bytes, dtype: np.dtype) -> np.ndarray:
+    """Return the values whose first bytes come first, then all second bytes, and so on."""
     planes = np.frombuffer(body, np.uint8).reshape(dtype.itemsize, -1)
     return np.ascontiguousarray(planes.T).view(dtype).reshape(-1)
 
 
 def _fits(values: np.ndarray, kind: str) -> bool:
+    """Return whether integers lie within the bounds of the integer type `kind`."""
     bounds = np.iinfo(np.dtype(kind))
     return bool(
         values.dtype.kind in "iu" and (not values.size or (values.min() >= bounds.min and values.max() <= bounds.max))
@@ -184,6 +186,7 @@ def _same_bits(first: np.ndarray, second: np.ndarray) -> bool:
 
 
 def _little_endian(array: np.ndarray) -> np.ndarray:
+    """Return the array in little-endian order; raise ValueError for a type that is not supported."""
     array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     if array.dtype.str not in _SUPPORTED_DTYPES:
         raise ValueError(f"arrays of {array.dtype} cannot be packed")
@@ -343,4 +346,5 @@ def _pack(name: str, arrays: Mapping[str, np.ndarray]) -> EncodedArray:
 
 
 def _sizes(head: ChainRecordHeader) -> dict[str, int]:
+    """Return the sizes of the axes: residues r, alignment rows n and templates t."""
     return {"r": len(head.sequence), "n": head.msa_rows, "t": len(head.template_domain_names)}

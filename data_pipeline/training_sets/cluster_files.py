@@ -83,5 +83,6 @@ def given_clusters(names: Iterable[str], clusters: Mapping[str, str]) -> tuple[d
 
 
 def _lower_id(name: str) -> str:
+    """Return a chain's name with its entry, before the first '_', in lower case."""
     entry, separator, chain = name.partition("_")
     return f"{entry.lower()}{separator}{chain}"

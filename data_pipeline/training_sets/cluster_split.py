@@ -150,4 +150,5 @@ def write_split(
 
 
 def _words(sequence: str) -> set[str]:
+    """Return all parts of a sequence with `_WORD_LETTERS` letters."""
     return {sequence[start : start + _WORD_LETTERS] for start in range(len(sequence) - _WORD_LETTERS + 1)}

@@ -108,10 +108,12 @@ class Database:
             raise self._damaged("a page points beyond its end") from error
 
     def _key(self, page: memoryview, index: int) -> bytes:
+        """Return the key of node `index` in a page."""
         start, *_, size = self._node(page, index)
         return bytes(page[start : start + size])
 
     def _child(self, page: memoryview, index: int) -> int:
+        """Return the page index of the child to which node `index` of a branch points."""
         _, low, middle, high, _ = self._node(page, index)
         return low | middle << 16 | high << 32
 

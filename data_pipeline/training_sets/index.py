@@ -121,6 +121,7 @@ def _is_name(cell: str) -> bool:
 
 
 def _optional(read: Callable[[str], object]) -> Callable[[str], object]:
+    """Return a function that reads a cell with `read`, and returns None for an empty cell."""
     return lambda cell: read(cell) if cell else None
 
 

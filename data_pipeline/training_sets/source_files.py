@@ -39,7 +39,7 @@ _MAX_ROWS_OF_DATABASE: tuple[tuple[str, int | None], ...] = (
 )
 _PAIRING_FILE_STARTS = ("uniprot_hits", "uniprot.")  # UniProt searches, used to pair the chains of a complex
 _PAIRING_ROWS = 50_000  # max rows of these searches (AlphaFold 2.3)
-_HMMSEARCH_HITS = ("hmm_output.sto", "pdb_hits.sto")
+_HMMSEARCH_HIT_FILES = ("hmm_output.sto", "pdb_hits.sto")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +175,7 @@ def search_results(folder: Path) -> SearchResults:
     pairing: list[AlignmentFile] = []
     for path in files:
         name = path.name.lower().removesuffix(".gz")
-        if name.endswith((".hhr", ".m8")) or name in _HMMSEARCH_HITS:
+        if name.endswith((".hhr", ".m8")) or name in _HMMSEARCH_HIT_FILES:
             hits.append((not name.startswith("pdb"), path.name, path))
         elif name.endswith(_ALIGNMENT_SUFFIXES) and name.startswith(_PAIRING_FILE_STARTS):
             pairing.append(AlignmentFile(path=path, max_rows=_PAIRING_ROWS))

@@ -138,6 +138,7 @@ class FeatureStore:
         return record
 
     def _database(self, index: int) -> Database:
+        """Return the database of a shard, which is opened on first use."""
         if index not in self._open:
             self._open[index] = Database(self._databases[index])
         return self._open[index]

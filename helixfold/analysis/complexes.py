@@ -62,6 +62,7 @@ class ChainMapping:
         self.interfaces = self._interfaces(assignment)
 
     def _best(self) -> Assignment:
+        """Return the best assignment; with too many possible ones, improve the best of several superpositions."""
         groups = _groups(self._similar)
         if prod(perm(max(map(len, group)), min(map(len, group))) for group in groups) <= _MAX_ASSIGNMENTS:
             return self._best_of([self._only_similar(each) for each in _all_assignments(groups)])
@@ -76,6 +77,7 @@ class ChainMapping:
         return min(best, key=lambda each: (-len(each), self._rmsd(each))) if len(best) > 1 else best[0]
 
     def _only_similar(self, assignment: Assignment) -> Assignment:
+        """Return the pairs of an assignment whose chains are similar."""
         return {theirs: ours for theirs, ours in assignment.items() if (theirs, ours) in self._similar}
 
     def _improved(self, assignment: Assignment) -> Assignment:
@@ -94,6 +96,7 @@ class ChainMapping:
             best = swaps[totals.index(total)]
 
     def _total(self, assignment: Assignment) -> float:
+        """Return the sum of DockQ of the native interfaces."""
         return sum(quality.dockq for quality in self._interfaces(assignment).values())
 
     def _interfaces(self, assignment: Assignment) -> dict[tuple[int, int], DockQ]:
@@ -105,9 +108,11 @@ class ChainMapping:
         }
 
     def _interface_quality(self, one: int, ours: int, other: int, other_ours: int) -> DockQ:
+        """Return DockQ of two reference chains and their predicted chains `ours` and `other_ours`, all as indices."""
         return dockq(self._similar[one, ours], self._similar[other, other_ours], self._native[one, other])
 
     def _rmsd(self, assignment: Assignment) -> float:
+        """Return the C-alpha RMSD (Angstrom) of all assigned chains in one superposition; 0 without chains."""
         points = [_common(self._similar[key]) for key in assignment.items()]
         return rmsd(*(np.concatenate(side) for side in zip(*points, strict=True))) if points else 0.0
 

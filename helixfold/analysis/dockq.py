@@ -21,7 +21,7 @@ from helixfold.analysis.residues import Pairing
 _CONTACT_DISTANCE, _INTERFACE_DISTANCE = 5.0, 10.0
 # Angstrom, RMSD that counts half.
 _IRMS_SCALE, _LRMS_SCALE = 1.5, 8.5
-_BACKBONE = [ATOM_ORDER[name] for name in ("N", "CA", "C", "O")]
+_BACKBONE_ATOM_INDICES = [ATOM_ORDER[name] for name in ("N", "CA", "C", "O")]
 
 CapriClass = Literal["incorrect", "acceptable", "medium", "high"]
 
@@ -151,13 +151,16 @@ def _backbone(
 ) -> tuple[Float[np.ndarray, "a 3"], Float[np.ndarray, "a 3"]]:
     """Return predicted and true positions of the common backbone atoms of some residues."""
     predicted, reference, place = pairing.predicted, pairing.reference, pairing.place[residues]
-    has = (predicted.atom_mask[place][:, _BACKBONE] > 0) & (reference.atom_mask[residues][:, _BACKBONE] > 0)
+    has = (predicted.atom_mask[place][:, _BACKBONE_ATOM_INDICES] > 0) & (
+        reference.atom_mask[residues][:, _BACKBONE_ATOM_INDICES] > 0
+    )
     return (
-        predicted.atom_positions[place][:, _BACKBONE][has].astype(np.float64),
-        reference.atom_positions[residues][:, _BACKBONE][has].astype(np.float64),
+        predicted.atom_positions[place][:, _BACKBONE_ATOM_INDICES][has].astype(np.float64),
+        reference.atom_positions[residues][:, _BACKBONE_ATOM_INDICES][has].astype(np.float64),
     )
 
 
 def _heavy_atoms(chain: Chain) -> tuple[Float[np.ndarray, "a 3"], Int[np.ndarray, " a"]]:
+    """Return the position in Angstrom and the residue index of each atom of a chain."""
     residue, slot = np.nonzero(chain.atom_mask > 0)
     return chain.atom_positions[residue, slot].astype(np.float64), residue

@@ -126,6 +126,7 @@ def _average_linkage(distances: Float[np.ndarray, "n n"], below: float) -> Int[n
 
 
 def _without_small(labels: Int[np.ndarray, " r"]) -> Int[np.ndarray, " r"]:
+    """Return the labels without domains below `_MIN_DOMAIN_RESIDUES` residues."""
     names, counts = np.unique(labels, return_counts=True)
     return np.where(np.isin(labels, names[counts < _MIN_DOMAIN_RESIDUES]), _NO_DOMAIN, labels)
 

@@ -132,6 +132,7 @@ def _named_file(path: Path) -> StructureFile:
 
 
 def _continues(longer: str, shorter: str) -> bool:
+    """Return whether the longer name is the shorter one, then a separator and at least one character."""
     return len(longer) > len(shorter) + 1 and longer.startswith(shorter) and longer[len(shorter)] in _SEPARATORS
 
 

@@ -167,6 +167,7 @@ def tm_scale(length: int) -> float:
 
 
 def _fragment_sizes(length: int) -> list[int]:
+    """Return sizes of the fragments on which searches begin: the length and its halves, down to a minimum."""
     smallest = min(_MIN_FRAGMENT, length)
     halves = [length >> halvings for halvings in range(5)]
     return [*(size for size in halves if size > smallest), smallest]

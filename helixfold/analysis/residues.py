@@ -100,14 +100,17 @@ def best_pairing(
 
 
 def _shorter(pairing: Pairing) -> int:
+    """Return the number of residues with a C-alpha atom in the chain that has fewer of them."""
     return min(int(pairing.observed.sum()), int((pairing.predicted.atom_mask[:, _CA] > 0).sum()))
 
 
 def _is_same_protein(pairing: Pairing) -> bool:
+    """Return whether enough residues are in both chains, and enough residues of the shorter one are equal."""
     return int(pairing.both.sum()) >= MIN_RESIDUES and pairing.equal >= MIN_EQUAL * _shorter(pairing)
 
 
 def _aligned(predicted: Chain, reference: Chain) -> Pairing:
+    """Return the pairing of two chains by a global alignment of their sequences."""
     place = align("global", reference.sequence, predicted.sequence).partner
     return Pairing(predicted=predicted, reference=reference, place=place)
 

@@ -113,6 +113,7 @@ def find_parameters(
 
 
 def _has_files(names: Sequence[str]) -> bool:
+    """Return whether the directory of parameters has a file for each of the names."""
     return all(_in_directory(parameters_directory(), name) for name in names)
 
 
@@ -210,6 +211,7 @@ def _load(settings: Preset, path: Path, adapters: Sequence[WeightedAdapter]) -> 
 
 
 def _ready(settings: Preset, network: AlphaFold, notes: tuple[str, ...], provenance: WeightsProvenance) -> ReadyModel:
+    """Return the network with its notes, and a digest of settings and parameters."""
     network.notes = notes
     text = f"{json.dumps(settings.to_dict_of_first_version(), sort_keys=True)}\n{digest_of(network.state_dict())}"
     digest = hashlib.sha256(text.encode()).hexdigest()
@@ -243,6 +245,7 @@ def _files(names: Sequence[str], weights: Path | None, method: Method) -> dict[s
 
 
 def _in_directory(directory: Path | None, name: str) -> Path | None:
+    """Return the path of the preset's parameters in a directory, or None."""
     if directory is None:
         return None
     candidates = (directory / f"{stem}{suffix}" for stem in (f"params_{name}", name) for suffix in SUFFIXES)

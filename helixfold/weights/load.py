@@ -129,6 +129,7 @@ def _preset_shapes(config: ModelConfig, form: Format) -> Shapes:
 
 
 def _in_file(shapes: Shapes, config: ModelConfig, form: Format) -> Shapes:
+    """Return the shapes that the network's parameters have in a file of this format."""
     return their_shapes(_MAPPINGS_OF_FORMAT[form](config), shapes) if form in _MAPPINGS_OF_FORMAT else shapes
 
 

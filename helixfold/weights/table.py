@@ -100,6 +100,7 @@ def _attention_output(module: ModulePath, heads: int) -> list[ParameterNames]:
 
 
 def _self_attention(module: ModulePath, heads: int) -> list[ParameterNames]:
+    """Return the names of a self-attention's parameters; query, key and value are one parameter of the network."""
     parts = [(f"{part}_w", f"linear_{part[0]}.weight") for part in ("query", "key", "value")]
     return [module.joined("qkv.weight", parts, to_heads(heads)), *_gate_and_output(module, heads)]
 
@@ -115,6 +116,7 @@ def _global_attention(module: ModulePath, heads: int) -> list[ParameterNames]:
 
 
 def _transition(module: ModulePath) -> list[ParameterNames]:
+    """Return the names of a transition's parameters."""
     return [
         *norms(module, ("norm", "input_layer_norm", "layer_norm")),
         *linears(module, ("linear_1", "transition1", "linear_1"), ("linear_2", "transition2", "linear_2")),

@@ -252,10 +252,13 @@ def _differences(source: ModelConfig, config: ModelConfig) -> str:
     )
 
 
-_ATTENTION = "structure_module.attention"
-_TEMPLATES = "template_embedder"
-_TEMPLATE_PAIR = f"{_TEMPLATES}.pair"
-_POSITION_WEIGHT, _TORSION_WEIGHT = "input_embedder.relative_position.weight", f"{_TEMPLATES}.angles.linear_1.weight"
+_POINT_ATTENTION_NAME = "structure_module.attention"
+_TEMPLATE_EMBEDDER_NAME = "template_embedder"
+_TEMPLATE_PAIR = f"{_TEMPLATE_EMBEDDER_NAME}.pair"
+_POSITION_WEIGHT, _TORSION_WEIGHT = (
+    "input_embedder.relative_position.weight",
+    f"{_TEMPLATE_EMBEDDER_NAME}.angles.linear_1.weight",
+)
 # Linear maps of which a monomer has only some of the inputs, and the number of missing inputs.
 EXTENDED = {
     _POSITION_WEIGHT: SEPARATIONS + 1 + CHAIN_DIFFERENCES - (2 * MAX_SEPARATION + 1),
@@ -264,7 +267,11 @@ EXTENDED = {
 # Parameters of a monomer whose values go to parameters with other names in the network for complexes.
 CONVERTED = tuple(
     f"{name}.{kind}"
-    for name in (f"{_ATTENTION}.key_value", f"{_ATTENTION}.key_value_points", f"{_TEMPLATE_PAIR}.linear")
+    for name in (
+        f"{_POINT_ATTENTION_NAME}.key_value",
+        f"{_POINT_ATTENTION_NAME}.key_value_points",
+        f"{_TEMPLATE_PAIR}.linear",
+    )
     for kind in ("weight", "bias")
 )
 
@@ -276,7 +283,7 @@ def multimer_parameters(state: dict[str, Tensor], monomer: ModelConfig, multimer
     (`EXTENDED`), such as "in another chain", are 0. Other parameters are returned unchanged, also if the network for
     complexes does not have them.
     """
-    result = {name: tensor for name, tensor in state.items() if not name.startswith(_ATTENTION)}
+    result = {name: tensor for name, tensor in state.items() if not name.startswith(_POINT_ATTENTION_NAME)}
     for name in ("target", "left", "right"):
         # Without the first channel, which marks chain breaks.
         result[f"input_embedder.{name}.weight"] = state[f"input_embedder.{name}.weight"][:, 1:]
@@ -297,7 +304,7 @@ def _point_attention(state: dict[str, Tensor], config: StructureConfig, scale: f
     h, d, p = config.heads, config.c_scalar, config.value_points
 
     def old(name: str) -> Tensor:
-        return state[f"{_ATTENTION}.{name}"]
+        return state[f"{_POINT_ATTENTION_NAME}.{name}"]
 
     key, value = rearrange(old("key_value.weight"), "(h two d) c -> two (h d) c", two=2, h=h)
     result = {"query.weight": old("query.weight"), "key.weight": key, "value.weight": value}
@@ -317,7 +324,7 @@ def _point_attention(state: dict[str, Tensor], config: StructureConfig, scale: f
     # effect.
     value_bias = rearrange(old("key_value.bias"), "(h two d) -> two (h d)", two=2, h=h)[1]
     result["out.bias"] = old("out.bias") + means @ value_bias
-    return {f"{_ATTENTION}.{name}": tensor for name, tensor in result.items()}
+    return {f"{_POINT_ATTENTION_NAME}.{name}": tensor for name, tensor in result.items()}
 
 
 def _templates(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -340,4 +347,5 @@ def _templates(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _inverse_softplus(values: Tensor) -> Tensor:
+    """Return the values whose softplus is `values`."""
     return values + torch.log(-torch.expm1(-values))

@@ -129,6 +129,7 @@ def _stems(directory: Path, names: Sequence[str], entity: Entity) -> Iterator[Pa
 
 
 def _files(stem: Path) -> list[Path]:
+    """Return the existing files whose path is `stem` with one of the endings of alignments."""
     paths = (stem.with_name(f"{stem.name}{suffix}") for suffix in ALIGNMENT_SUFFIXES)
     return [path for path in paths if path.is_file()]
 

@@ -95,6 +95,7 @@ def _features(name: str, entity: EntityAlignment) -> Features:
 
 
 def _pairing(entity: EntityAlignment) -> PairingRows | PairedRows | None:
+    """Return the rows that are paired across chains: of the paired alignment, else of UniProt, else None."""
     if entity.paired is not None:
         return _rows(entity.sequence, entity.paired)
     return None if entity.uniprot is None else PairingRows.of(entity.sequence, entity.uniprot)

@@ -34,6 +34,7 @@ def default_chain_ids(count: int) -> tuple[str, ...]:
 
 
 def _longer_ids(length: int) -> Iterator[str]:
+    """Return all chain IDs of this many letters, in the order AA, BA, CA, ..."""
     return ("".join(reversed(letters)) for letters in product(ascii_uppercase, repeat=length))
 
 

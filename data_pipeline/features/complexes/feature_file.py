@@ -184,11 +184,13 @@ def _chain_problem(arrays: Mapping[str, np.ndarray], sequences: list[str]) -> st
 
 
 def _are_neighbours(sequences: list[str]) -> bool:
+    """Return whether equal sequences directly follow each other."""
     blocks = [sequence for previous, sequence in pairwise(["", *sequences]) if sequence != previous]
     return len(blocks) == len(set(blocks))
 
 
 def _of_residue_gap(problem: str | None) -> str | None:
+    """Return a message of a problem with the arrays for monomer models; None stays None."""
     return problem and f"for monomer models, {problem}"
 
 

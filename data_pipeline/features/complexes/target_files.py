@@ -231,6 +231,10 @@ def _check_templates(targets: Sequence[AnyTarget], paths: Sequence[Path]) -> Non
 
 
 def _with_files(target: AnyTarget, msa: Sequence[Path], templates: Sequence[Path], *, only: bool) -> AnyTarget:
+    """Return the target with alignments from `msa` added, and with `templates` unless it has its own.
+
+    With `only`, it is the only target of the run.
+    """
     templates = target.templates or tuple(templates)
     if isinstance(target, ComplexInput):
         return replace(with_alignments(target, msa, only=only), templates=templates)
@@ -336,6 +340,7 @@ def typed_target(text: str, *, as_protein: bool = False) -> AnyTarget:
 
 
 def _typed_name(sequence: str) -> str:
+    """Return the name of a sequence that was given on the command line, from its SHA-256."""
     return f"sequence_{hashlib.sha256(sequence.encode()).hexdigest()[:8]}"
 
 
