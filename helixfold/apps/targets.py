@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from data_pipeline.features.assembly import MAX_TEMPLATES
-from data_pipeline.features.complexes.alignment_files import NAMES, require_directories
+from data_pipeline.features.complexes.alignment_files import FILE_OF_TARGET, require_directories
 from data_pipeline.features.complexes.complex_input import AnyTarget, ChainAlignmentFiles, ComplexInput
 from data_pipeline.features.complexes.pulldown import PulldownComplex, read_pulldown
 from data_pipeline.features.complexes.target_files import (
@@ -169,7 +169,7 @@ def _in_complexes(
         for protein, sequence in zip(each.proteins, each.target.sequences, strict=True):
             names.setdefault(sequence, protein)
     files: dict[str, tuple[Path, ...]] = {}
-    require_directories(options.msa, NAMES)
+    require_directories(options.msa, FILE_OF_TARGET)
     for sequence, name in names.items():
         with problems.collected(name):
             files[sequence] = tuple(alignments_of(Target(name=name, sequence=sequence), options.msa, only=False))
