@@ -159,7 +159,7 @@ class OuterSync:
             f"islands synchronised: {report.left_out} anomalous updates of modules were left out; "
             f"{report.rolled_back} modules of the network were not changed"
         )
-        return merged, [message] if report.left_out else []
+        return merged, [message] if report.left_out or report.rolled_back else []
 
     def gathered_state(self) -> dict[str, Tensor]:
         """Return the tensors of a checkpoint, by name; only the first rank's return value is complete.
