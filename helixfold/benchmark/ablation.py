@@ -47,7 +47,7 @@ from helixfold.planning.size import dtype_name
 from helixfold.weights.untrained import untrained_model
 
 Results = Mapping[str, Tensor]
-# Names of the fused operators, by kind.
+# Names of the fused operators, by the kind that is switched off together. Each kind is one technique.
 KINDS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "attention": frozenset({"attention", "self_attention", "global_attention"}),
@@ -60,15 +60,16 @@ KINDS: Mapping[str, frozenset[str]] = MappingProxyType(
     }
 )
 ALL_OPERATORS = frozenset().union(*KINDS.values())
-_LEARNING_RATE = 1e-3
-_NOTHING = RecomputeConfig.everywhere("none")
+_ADAM_LEARNING_RATE = 1e-3
+_NO_RECOMPUTATION = RecomputeConfig.everywhere("none")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """The network and the sizes of its random inputs.
+    """The network, its losses in training, and the sizes of its random inputs.
 
-    `recycles` is the number of recycling iterations before the last one, and `draw` the seed of the random inputs.
+    `rows` is the number of MSA rows without templates. `recycles` is the number of recycling iterations before the last
+    one. `draw` is the seed of the random inputs and of dropout.
     """
 
     model: ModelConfig
@@ -90,8 +91,9 @@ class Problem:
 class TrainingSetup:
     """Settings of a training step: the techniques that are switched on.
 
-    `plain` names the operators that use PyTorch's own functions. With `flat_optimizer`, parameters, gradients and
-    moments are in a few flat buffers.
+    `dtype` is the precision of the trunk. `plain` names the operators that use PyTorch's own functions. With
+    `flat_optimizer`, the optimizer is `FlatAdam`, whose buffers hold all parameters, gradients and moments; otherwise
+    it is `AdamByTensor`.
     """
 
     dtype: torch.dtype
@@ -101,16 +103,20 @@ class TrainingSetup:
 
     def plainest(self) -> "TrainingSetup":
         """Return the setup of the same dtype with every technique switched off."""
-        return TrainingSetup(dtype=self.dtype, plain=ALL_OPERATORS, recompute=_NOTHING, flat_optimizer=False)
+        return TrainingSetup(dtype=self.dtype, plain=ALL_OPERATORS, recompute=_NO_RECOMPUTATION, flat_optimizer=False)
 
     def run(self, problem: Problem, device: torch.device) -> "TrainingRun":
-        """Create a training step with this setup."""
+        """Create the network, inputs and optimizer for a training step with this setup, without running the step."""
         return TrainingRun(problem, self, device)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionSetup:
-    """Settings of a prediction; `plain` names the operators that use PyTorch's own functions."""
+    """Settings of a prediction.
+
+    `plain` names the operators that use PyTorch's own functions. `way` is the executor; "slabs, not in place" is the
+    executor `NotInPlace`.
+    """
 
     dtype: torch.dtype
     plain: frozenset[str] = frozenset()
@@ -121,7 +127,7 @@ class PredictionSetup:
         return PredictionSetup(dtype=self.dtype, plain=ALL_OPERATORS, way="whole")
 
     def run(self, problem: Problem, device: torch.device) -> "PredictionRun":
-        """Create a prediction with this setup."""
+        """Create the network, inputs and executor for a prediction with this setup, without running it."""
         return PredictionRun(problem, self, device)
 
 
@@ -130,7 +136,7 @@ Setup = TrainingSetup | PredictionSetup
 
 @dataclass(frozen=True, kw_only=True)
 class Technique:
-    """A technique, and the setups with and without it."""
+    """A technique, and the two setups that are compared: with it (`on`) and without it (`off`)."""
 
     name: str
     on: Setup
@@ -138,17 +144,25 @@ class Technique:
 
 
 def training_techniques(dtype: torch.dtype) -> list[Technique]:
-    """Return the techniques of a training step."""
+    """Return the techniques of a training step whose normal precision is `dtype`.
+
+    They are the fused operators (all, then each of `KINDS`), the precision unless it is float32, flat buffers and
+    recomputation.
+    """
     on = TrainingSetup(dtype=dtype)
     return [
         *_operators_and_dtype(on),
         Technique(name="flat buffers of the optimizer", on=on, off=replace(on, flat_optimizer=False)),
-        Technique(name="recomputed blocks", on=on, off=replace(on, recompute=_NOTHING)),
+        Technique(name="recomputed blocks", on=on, off=replace(on, recompute=_NO_RECOMPUTATION)),
     ]
 
 
 def prediction_techniques(dtype: torch.dtype) -> list[Technique]:
-    """Return the techniques of a prediction."""
+    """Return the techniques of a prediction whose normal precision is `dtype`.
+
+    They are the fused operators (all, then each of `KINDS`), the precision unless it is float32, slabs, updates in
+    place and spilled streams.
+    """
     on = PredictionSetup(dtype=dtype)
     return [
         *_operators_and_dtype(on),
@@ -168,7 +182,8 @@ def _operators_and_dtype(on: Setup) -> Iterator[Technique]:
 class AdamByTensor:
     """Optimizer that processes tensor by tensor with `torch.optim.Adam`: clipping, update, moving average, rounding.
 
-    Parameters are cast to `dtype`, except in submodules that stay in float32.
+    The model's parameters are cast to `dtype`, except in submodules that stay in float32. `masters` are the float32
+    copies of all parameters, which Adam updates.
     """
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
@@ -178,10 +193,10 @@ class AdamByTensor:
         float32_ids = {id(each) for name in IN_FLOAT32 for each in model.get_submodule(name).parameters()}
         for parameter in self._parameters:
             parameter.data = parameter.detach() if id(parameter) in float32_ids else parameter.detach().to(dtype)
-        self._adam = torch.optim.Adam(self.masters, lr=_LEARNING_RATE, eps=1e-6, foreach=False)
+        self._adam = torch.optim.Adam(self.masters, lr=_ADAM_LEARNING_RATE, eps=1e-6, foreach=False)
 
     def backward(self, loss: Tensor) -> None:
-        """Compute the gradients of the masters."""
+        """Compute the gradients of the loss and store them, in float32, as the gradients of the masters."""
         loss.backward()
         for parameter, master in zip(self._parameters, self.masters, strict=True):
             master.grad = None if parameter.grad is None else parameter.grad.to(master.dtype)
@@ -189,7 +204,7 @@ class AdamByTensor:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Update the parameters and clear the gradients."""
+        """Clip the gradients, update masters, moving averages and the model's parameters, and clear the gradients."""
         nn.utils.clip_grad_norm_(self.masters, 0.1, foreach=False)
         self._adam.step()
         for parameter, master, average in zip(self._parameters, self.masters, self._averages, strict=True):
@@ -198,7 +213,10 @@ class AdamByTensor:
         self._adam.zero_grad()
 
     def gradient(self) -> Tensor:
-        """Return the gradients as one vector, in the order of the model's parameters."""
+        """Return the gradients of all masters as one vector, in the order of the model's parameters.
+
+        Parameters without a gradient have zeros.
+        """
         return torch.cat(
             [(torch.zeros_like(each) if each.grad is None else each.grad).flatten() for each in self.masters]
         )
@@ -213,16 +231,16 @@ class FlatAdam:
         self._optimizer = FlatOptimizer(model, config, working_dtype=dtype, keep_float32=IN_FLOAT32)
 
     def backward(self, loss: Tensor) -> None:
-        """Compute the gradients of the parameters."""
+        """Compute the gradients of the loss and collect them in the optimizer's flat buffer."""
         self._optimizer.backward(loss)
         self._optimizer.collect(last=True)
 
     def step(self) -> None:
-        """Update the parameters and clear the gradients."""
-        self._optimizer.step(_LEARNING_RATE, micro_batches=1)
+        """Clip the gradients, update parameters, moments and moving average, and clear the gradients."""
+        self._optimizer.step(_ADAM_LEARNING_RATE, micro_batches=1)
 
     def gradient(self) -> Tensor:
-        """Return the gradients as one vector, in the order of the model's parameters."""
+        """Return the collected gradients as one vector, in the order of the model's parameters."""
         offsets = {id(parameter): start for parameter, start, _ in self._optimizer.trained}
         values = self._optimizer.gradient_sum
         return torch.cat([values[offsets[id(each)] :][: each.numel()] for each in self._model.parameters()])
@@ -241,12 +259,15 @@ class TrainingRun:
         self._labels = random_labels(self._batch)
 
     def step(self) -> None:
-        """Run one whole step."""
+        """Run one whole training step: recycling, forward, loss, backward and the optimizer's update."""
         self._gradients()
         self._optimizer.step()
 
     def results(self) -> Results:
-        """Compute the loss [1], and its gradient with respect to all parameters as one vector [n]."""
+        """Return the loss [1] and its gradient with respect to all parameters as one vector [n], on the CPU.
+
+        The parameters are not updated.
+        """
         loss = self._gradients()
         return {"loss": loss.cpu()[None], "gradient": self._optimizer.gradient().cpu()}
 
@@ -275,14 +296,14 @@ class PredictionRun:
         self._batch = random_batch(*problem.sizes, device)
 
     def step(self) -> Outputs:
-        """Run one prediction."""
+        """Run one prediction, with recycling, and return its outputs."""
         inputs, dtype = [self._batch], self._setup.dtype
         with torch.no_grad(), _operators(self._setup.plain):
             previous = self._model.recycle(self._executor, [inputs] * self._problem.recycles, dtype)
             return self._model(self._executor, inputs, previous, dtype)
 
     def results(self) -> Results:
-        """Run one prediction and return the pair stream, the atoms and all logits."""
+        """Run one prediction and return, by name, the pair stream, the atom positions and all logits, on the CPU."""
         outputs = self.step()
         logits = {each.name: getattr(outputs.logits, each.name) for each in fields(outputs.logits)}
         return {
@@ -320,14 +341,14 @@ STAGES = {
     "initial": (examples.initial_training(), losses.initial_training(), "initial training"),
     "finetuning": (examples.finetuning(), losses.finetuning(), "fine-tuning"),
 }
-_WRONG = 1
+_EXIT_CODE_OF_WRONG_RESULTS = 1
 _MIB = 2**20
 # Minimum time of a measurement; shorter steps are repeated.
 _MIN_SECONDS = 0.3
 # Largest allowed errors, in float32 and in lower precision, relative to the norm of plain PyTorch's result in float32.
 # In lower precision, twice plain PyTorch's own error is allowed if that is larger.
-_FLOAT32_ERROR, _LOW_PRECISION_ERROR, _TIMES_PLAIN = 1e-4, 2e-3, 2.0
-_HEADER = (
+_MAX_FLOAT32_ERROR, _MAX_LOW_PRECISION_ERROR, _MAX_RATIO_TO_PLAIN_ERROR = 1e-4, 2e-3, 2.0
+_TABLE_HEADER = (
     f"{'':38} {'with, ms':>10} {'without':>10} {'faster':>8} {'(range)':>13}  {'with, MiB':>10} {'without':>10} "
     f"{'less':>6}"
 )
@@ -337,8 +358,8 @@ _HEADER = (
 class Reading:
     """Measurements of one setup.
 
-    `seconds` has the time of a step in each round. `memory` is the peak in bytes, without the memory of the program
-    itself, but with parameters, moments and inputs. `faults` lists the wrong results.
+    `seconds` has the mean time of a step in each round. `memory` is the peak in bytes, without the memory of the
+    program itself, but with parameters, moments and inputs. `faults` has a sentence for each wrong result.
     """
 
     setup: Setup
@@ -347,7 +368,7 @@ class Reading:
     faults: list[str] = field(default_factory=list)
 
     def row(self) -> dict[str, Any]:
-        """Return the reading as a dict for JSON."""
+        """Return the reading as a dict for JSON, with all values of the setup as text."""
         setup = {name: str(value) for name, value in vars(self.setup).items()}
         setup |= {"dtype": dtype_name(self.setup.dtype), "plain": " ".join(sorted(self.setup.plain))}
         return vars(self) | {"setup": setup}
@@ -362,7 +383,10 @@ class Comparison:
     off: Reading
 
     def lines(self) -> Iterator[str]:
-        """Yield the row of the table, and a line for each wrong result."""
+        """Yield the row of the table as text, and a line for each wrong result.
+
+        The row has the median step times and peak memory with and without the technique, and their ratios.
+        """
         on, off = self.on, self.off
         # These are the ratios of step times without and with the technique, in each round.
         ratios = [longer / shorter for shorter, longer in zip(on.seconds, off.seconds, strict=True)]
@@ -386,9 +410,10 @@ class Comparison:
 
 
 def run(options: AblationOptions) -> int:
-    """Print the time and memory that each technique saves. Return 0, or 1 if any result is wrong.
+    """Measure and print the time and memory with and without each technique. Return 0, or 1 if any result is wrong.
 
-    Raise `InputError` if the file cannot be written, or no technique matches `--only`.
+    With `--json`, the measurements are also written to a file. Raise `InputError` if the file cannot be written, or no
+    technique matches `--only`.
     """
     if options.json is not None and not options.json.parent.is_dir():
         raise InputError(f"{options.json} cannot be written: {options.json.parent} is not a directory")
@@ -408,13 +433,13 @@ def run(options: AblationOptions) -> int:
     for part, matching in techniques.items():
         if matching:
             what = "a training step" if part == "training" else "a prediction"
-            print(f"\n{what}, {options.dtype}\n{_HEADER}", flush=True)
+            print(f"\n{what}, {options.dtype}\n{_TABLE_HEADER}", flush=True)
             for comparison in comparisons(matching, problem, options.repeats, str(device)):
                 rows.append(comparison.row(part))
                 print("\n".join(comparison.lines()), flush=True)
     content = {"machine": machine.to_dict(), "name": name, "options": asdict(options), "techniques": rows}
     write_json(options.json, content)
-    return _WRONG if any(row[way]["faults"] for row in rows for way in ("with", "without")) else 0
+    return _EXIT_CODE_OF_WRONG_RESULTS if any(row[way]["faults"] for row in rows for way in ("with", "without")) else 0
 
 
 def comparisons(techniques: Sequence[Technique], problem: Problem, repeats: int, device: str) -> list[Comparison]:
@@ -427,9 +452,10 @@ def comparisons(techniques: Sequence[Technique], problem: Problem, repeats: int,
 
 
 def measure(mesh: Mesh, problem: Problem, setups: Sequence[Setup], repeats: int) -> list[Reading]:
-    """Measure each setup.
+    """Check the results of each setup, then measure its peak memory and, in `repeats` rounds, the time of a step.
 
-    Each round rebuilds and measures every setup once, so that changes in the machine's speed affect all setups alike.
+    `mesh` is a mesh of one rank, which gives the device. Each round rebuilds and measures every setup once, so that
+    changes in the machine's speed affect all setups alike.
     """
     if all(isinstance(setup, PredictionSetup) for setup in setups):
         keep_few_kernels()  # `helixfold predict` does the same, but not `helixfold train`.
@@ -455,7 +481,10 @@ def measure(mesh: Mesh, problem: Problem, setups: Sequence[Setup], repeats: int)
 
 
 def judge(problem: Problem, setups: Sequence[Setup], device: torch.device) -> list[Reading]:
-    """Check the results of each setup, and return readings that list wrong results but have no times yet."""
+    """Check the results of each setup, and return readings that list wrong results but have no measurements yet.
+
+    Results are compared with plain PyTorch in float32. A setup is wrong only if it fails for two random inputs.
+    """
     # Recycling is off, because recycled distances are sorted into bins, where rounding may change the bin.
     problem = replace(problem, recycles=0)
 
@@ -467,11 +496,13 @@ def judge(problem: Problem, setups: Sequence[Setup], device: torch.device) -> li
     def faults(setup: Setup, draw: int) -> list[str]:
         in_float32 = replace(setup, dtype=torch.float32)
         true = plain_results(in_float32.plainest(), draw)
-        allowed = dict.fromkeys(true, _FLOAT32_ERROR)
+        allowed = dict.fromkeys(true, _MAX_FLOAT32_ERROR)
         wrong = list(_faults(errors(results(in_float32, draw), true), allowed, "float32"))
         if setup != in_float32:
             plain = errors(plain_results(setup.plainest(), draw), true)
-            allowed = {name: max(_LOW_PRECISION_ERROR, _TIMES_PLAIN * error) for name, error in plain.items()}
+            allowed = {
+                name: max(_MAX_LOW_PRECISION_ERROR, _MAX_RATIO_TO_PLAIN_ERROR * error) for name, error in plain.items()
+            }
             wrong += _faults(errors(results(setup, draw), true), allowed, dtype_name(setup.dtype))
         return wrong
 

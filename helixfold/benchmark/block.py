@@ -26,16 +26,21 @@ from helixfold.model.presets import preset
 from helixfold.model.update import Executor
 from helixfold.ops.dispatch import forced
 
+# The MSA stream, the pair stream, the MSA mask and the pair mask.
 Streams = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def run(options: BlockOptions, common: CommonOptions) -> None:
-    """Measure an Evoformer block and print the readings."""
+    """Measure an Evoformer block, print the readings, and write them to the file of `common.json`, if it is set."""
     show(partial(readings, options, common), common)
 
 
 def readings(options: BlockOptions, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:
-    """Yield readings of a forward pass without gradients, whole and in slabs, then of forward and backward."""
+    """Yield two readings for each dtype: a forward pass without gradients, then forward and backward pass.
+
+    Both are measured with plain PyTorch, with our operators and, on a GPU, replayed as a CUDA graph. The forward pass
+    is also measured in slabs.
+    """
     name = f"Evoformer block of {options.preset}, {options.residues} residues, {options.rows} rows"
     for dtype in common.dtypes:
         kind = getattr(torch, dtype)
@@ -65,7 +70,7 @@ def readings(options: BlockOptions, common: CommonOptions, machine: BenchmarkDev
 
 
 def leaves(streams: Streams, *, gradients: bool) -> Streams:
-    """Return the streams as autograd leaves that require gradients or not, with their masks."""
+    """Return detached MSA and pair streams that require gradients or not, with their unchanged masks."""
     msa, pair, *masks = streams
     msa, pair = (each.detach().requires_grad_(gradients) for each in (msa, pair))
     return msa, pair, masks[0], masks[1]
@@ -82,7 +87,8 @@ def block_pass(
 ) -> Callable[[], object]:
     """Return a function that runs the block forward, and also backward if the streams require gradients.
 
-    `backend` forces the operators' backend, such as "reference".
+    The function returns the new streams, or the gradients of both streams and all parameters. `run` is the executor.
+    `backend` forces the operators' backend, such as "reference"; None lets each operator choose.
     """
     gradients = streams[0].requires_grad
     inputs = [*streams[:2], *stack.parameters()]
@@ -100,7 +106,7 @@ def block_pass(
 def block_flops(residues: int, rows: int, name: str = "model_1", *, gradients: bool = False) -> int:
     """Return PyTorch's count of the FLOPs of a block's forward pass, or with `gradients` of forward and backward pass.
 
-    The block is run on meta tensors, so nothing is computed.
+    `name` is the preset. The block is run on meta tensors, so nothing is computed.
     """
     meta = torch.device("meta")
     stack = evoformer(name, 1, meta).requires_grad_(gradients)
@@ -114,7 +120,10 @@ def block_flops(residues: int, rows: int, name: str = "model_1", *, gradients: b
 
 
 def evoformer(name: str, blocks: int, device: torch.device) -> EvoformerStack:
-    """Return a stack of `blocks` Evoformer blocks with the channels of preset `name` and small random parameters."""
+    """Return a stack of `blocks` Evoformer blocks with the channels of preset `name` and small random parameters.
+
+    It is in evaluation mode, and its parameters do not require gradients.
+    """
     model = preset(name).model
     with device:
         stack = EvoformerStack(replace(model.evoformer, blocks=blocks), model.c_z).eval().requires_grad_(False)

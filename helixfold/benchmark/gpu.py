@@ -51,9 +51,10 @@ from helixfold.planning.executors import EXECUTORS
 from helixfold.planning.size import gib
 from helixfold.training.estimate import with_settled_recompute
 
-_FASTEST = 3  # number of choices that are printed for each launch
-_REPEATS = 20
-# Values to try, by kernel. Names that are not parameters of the kernel are options of its launch.
+_PRINTED_CHOICES = 3  # maximum number of other choices that are printed for each launch
+_LAUNCHES_PER_MEASUREMENT = 20
+# Values of tile sizes and launch options to try, by kernel. Names that are not parameters of the kernel are options of
+# its launch.
 CHOICES: dict[str, dict[str, tuple[int, ...]]] = {
     "attention.attend": {"block_q": (64, 128), "block_k": (32, 64), "num_warps": (4, 8), "num_stages": (2, 3)},
     "attention_backward.to_key_and_value": {"block_q": (32, 64), "block_k": (64, 128), "num_warps": (4, 8)},
@@ -102,12 +103,15 @@ class KernelLaunch:
         return f"{self.kernel.jitted.fn.__module__.rpartition('.')[2]}.{self.kernel.name.lstrip('_')}"
 
     def changed(self, change: Mapping[str, int]) -> "KernelLaunch":
-        """Return the launch with other tiles or options, and the grid and memory that they need."""
+        """Return the launch with other tiles or options, and the grid and buffers that they need.
+
+        `change` has the new values by the name of a parameter or option. A limit on registers is dropped.
+        """
         arguments = {name: change.get(name, value) for name, value in self.arguments.items()}
         options = {**self.options, **{name: value for name, value in change.items() if name not in arguments}}
         # A limit on registers applies only to the original tiles.
         options.pop("maxnreg", None)
-        grid = _GRIDS[self.name](arguments, self.grid)
+        grid = _GRID_FUNCTIONS[self.name](arguments, self.grid)
         return replace(self, grid=grid, arguments=arguments, options=options)
 
     def run(self) -> None:
@@ -119,7 +123,10 @@ class KernelLaunch:
         self.kernel.jitted.run(grid=self.grid, warmup=True, **self.arguments, **self.options)
 
     def choices(self) -> Iterator[tuple[str, "KernelLaunch"]]:
-        """Yield the original launch and the launch with each choice of tiles and options, by description."""
+        """Yield descriptions and launches: first the original as "ours", then each combination of `CHOICES`.
+
+        Combinations with tiles that are larger than the problem are left out.
+        """
         yield "ours", self
         values = CHOICES.get(self.name, {})
         for combination in itertools.product(*values.values()) if values else ():
@@ -141,7 +148,10 @@ class KernelLaunch:
 
 
 def launches_of(action: Callable[[], object]) -> list[KernelLaunch]:
-    """Run an action and return the kernels that it launches, without repeats of the same kind of launch."""
+    """Run an action and return the launches of our kernels in it, in order.
+
+    Of launches with the same kernel, grid, absent arguments and keyword arguments, only the first is returned.
+    """
     launches: dict[object, KernelLaunch] = {}
 
     def watch(kernel: Kernel, grid: tuple[int, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -158,9 +168,9 @@ def launches_of(action: Callable[[], object]) -> list[KernelLaunch]:
 
 
 def block_launches(preset: str, sizes: tuple[int, int], device: torch.device) -> list[KernelLaunch]:
-    """Return the kernel launches of an Evoformer block's forward and backward pass in bfloat16.
+    """Run an Evoformer block forward and backward in bfloat16, and return its different kernel launches.
 
-    `sizes` has the numbers of residues and MSA rows.
+    `sizes` has the numbers of residues and MSA rows. See `launches_of`.
     """
     return launches_of(random_block(preset, *sizes, torch.bfloat16, device))
 
@@ -168,7 +178,11 @@ def block_launches(preset: str, sizes: tuple[int, int], device: torch.device) ->
 def tile_readings(
     preset: str, sizes: tuple[int, int], common: CommonOptions, machine: BenchmarkDevice
 ) -> Iterator[Readings]:
-    """Yield, for each kernel launch of a block, its time with our tiles and with the fastest other tiles."""
+    """Yield, for each launch of a kernel in `CHOICES` by a block, its time with our tiles and with other tiles.
+
+    Only the three fastest other choices are reported for a launch. `sizes` has the numbers of residues and MSA rows. On
+    a GPU, all choices are first compiled in parallel processes.
+    """
     launches = block_launches(preset, sizes, machine.device)
     if machine.device.type == "cuda":
         _compile_by_all_processors(preset, sizes)
@@ -177,7 +191,7 @@ def tile_readings(
             continue
         costs = {by: _cost(each, machine.device, common.repeats or 3) for by, each in launch.choices()}
         fastest = sorted((by for by in costs if costs[by].failure is None), key=lambda by: costs[by].seconds)
-        printed = ["ours", *[by for by in fastest if by != "ours"][:_FASTEST]]
+        printed = ["ours", *[by for by in fastest if by != "ours"][:_PRINTED_CHOICES]]
         channels = launch.arguments.get("c", launch.arguments.get("channels"))
         yield Readings(
             part="tiles",
@@ -193,7 +207,9 @@ def _cost(launch: KernelLaunch, device: torch.device, repeats: int) -> Cost:
     try:
         launch.run()
         synchronize(device)
-        return Cost(seconds=min(mean_seconds(launch.run, _REPEATS, device=device) for _ in range(repeats)))
+        return Cost(
+            seconds=min(mean_seconds(launch.run, _LAUNCHES_PER_MEASUREMENT, device=device) for _ in range(repeats))
+        )
     # For example, the tiles need more shared memory than the GPU has.
     except Exception as error:
         return Cost(failure=reason_of_failure(error))
@@ -286,7 +302,7 @@ def _outer_weight(arguments: dict[str, Any], before: _Grid) -> _Grid:
     return arguments["c"] // arguments["block_c"], before[1]
 
 
-_GRIDS: dict[str, Callable[[dict[str, Any], _Grid], _Grid]] = {
+_GRID_FUNCTIONS: dict[str, Callable[[dict[str, Any], _Grid], _Grid]] = {
     "attention.attend": _attention("block_q"),
     "attention_backward.to_key_and_value": _attention("block_k"),
     "attention_backward.to_query": _attention("block_q"),
@@ -311,7 +327,13 @@ _GRIDS: dict[str, Callable[[dict[str, Any], _Grid], _Grid]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """Presets, numbers of residues and MSA rows, and other settings with which a GPU is measured."""
+    """Preset and sizes with which a GPU is measured.
+
+    `operators`, `models`, `chains` and `peers` are the numbers of residues for the parts "ops", "model", "long" and
+    "peers". `blocks` are pairs of residues and MSA rows for "block"; the first pair is also used for "tiles" and
+    traces. `rows` and `extra_rows` are the MSA rows of whole networks. Each of `stages` is a training step with the
+    options of `step`, measured with each checkpoint policy in `policies`.
+    """
 
     preset: str = "model_1"
     operators: tuple[int, ...] = (256, 384, 1024)
@@ -350,20 +372,26 @@ def operators(sizes: Sizes, common: CommonOptions, machine: BenchmarkDevice) -> 
 
 
 def blocks(sizes: Sizes, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:
-    """Yield readings of one Evoformer block."""
+    """Yield readings of one Evoformer block at each of `sizes.blocks` (see `block.readings`)."""
     for residues, rows in sizes.blocks:
         yield from block.readings(BlockOptions(preset=sizes.preset, residues=residues, rows=rows), common, machine)
 
 
 def models(sizes: Sizes, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:
-    """Yield readings of one forward pass of the whole network."""
+    """Yield readings of one forward pass of the whole network for each number of residues in `sizes.models`.
+
+    Lengths in `sizes.plain_models` are also measured with plain PyTorch and in slabs; others only whole.
+    """
     for residues in sizes.models:
         ways: tuple[Way, ...] = ("plain", "whole", "slabs") if residues in sizes.plain_models else ("whole",)
         yield from model.readings(_model(sizes, residues, ways), common, machine)
 
 
 def steps(sizes: Sizes, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:
-    """Yield readings of a training step for each stage and checkpoint policy, with a note on the choice of "auto"."""
+    """Yield readings of a training step for each stage and checkpoint policy, or its failure.
+
+    The reading of the whole step has a note on the policy that "auto" would choose.
+    """
     for stage in sizes.stages:
         note = _auto_policy(stage, machine.device)
         for keep in sizes.policies:
@@ -386,7 +414,7 @@ def long_chains(sizes: Sizes, common: CommonOptions, machine: BenchmarkDevice) -
     """Yield the time and peak memory of two recycling iterations of long chains by each executor.
 
     Each stack has one block, because memory does not depend on the number of blocks. Executors that need more than the
-    free memory are not measured.
+    free memory are not measured; their cost is a failure. The notes have the estimates of memory.
     """
     for dtype in common.dtypes:
         for residues in sizes.chains:
@@ -431,7 +459,10 @@ def _chain(point: Point, device: torch.device) -> Cost:
 
 
 def peers(sizes: Sizes, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:
-    """Yield readings of other packages next to ours: triangle operators, and DeepMind's program."""
+    """Yield readings of other packages next to ours: of triangle operators, then of DeepMind's program.
+
+    DeepMind's program is measured as published and with ColabFold's kernels, for each length in `sizes.peers`.
+    """
     for name in (TRIANGLE_CORE, OUTGOING, INCOMING):
         yield from ops.readings(replace(_operators(sizes), only=name), common, machine)
     for residues in sizes.peers:
@@ -462,10 +493,14 @@ def _or_failure(readings: Iterator[Readings], name: str, part: str, common: Comm
 
 
 def other_tiles(sizes: Sizes, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:
-    """Yield readings of a block's kernels with our tiles and other tiles, in bfloat16."""
+    """Yield readings of a block's kernels with our tiles and other tiles (`tile_readings`), in bfloat16.
+
+    The block has the first size of `sizes.blocks`.
+    """
     yield from tile_readings(sizes.preset, sizes.blocks[0], common, machine)
 
 
+# A part of the command: a function that measures and yields readings.
 Part = Callable[[Sizes, CommonOptions, BenchmarkDevice], Iterator[Readings]]
 PARTS: dict[str, Part] = {
     "ops": operators,
@@ -484,7 +519,7 @@ def measured(names: list[str], sizes: Sizes, common: CommonOptions, machine: Ben
         yield from _or_failure(PARTS[name](sizes, common, machine), f"the part {name}", name, common)
 
 
-_ROWS = 60
+_PROFILE_TABLE_ROWS = 60
 
 
 def write_traces(directory: Path, sizes: Sizes, dtype: torch.dtype, device: torch.device) -> list[Path]:
@@ -511,7 +546,9 @@ def _write(path: Path, action: Callable[[], object], device: torch.device) -> li
         synchronize(device)
     table, trace = path.with_suffix(".txt"), path.with_suffix(".json.gz")
     order = "self_cuda_time_total" if device.type == "cuda" else "self_cpu_time_total"
-    table.write_text(profiler.key_averages().table(sort_by=order, row_limit=_ROWS, max_name_column_width=80) + "\n")
+    table.write_text(
+        profiler.key_averages().table(sort_by=order, row_limit=_PROFILE_TABLE_ROWS, max_name_column_width=80) + "\n"
+    )
     profiler.export_chrome_trace(str(trace))
     return [table, trace]
 
@@ -524,14 +561,14 @@ def _step(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Callable[[]
     return lambda: [part() for part in parts.values()]
 
 
-_PEERS = {*PACKAGES, *PEERS.values()}
-_OURS = ("ours", "whole", "slabs", "spilled")
+_PEER_NAMES = {*PACKAGES, *PEERS.values()}
+_STARTS_OF_OUR_NAMES = ("ours", "whole", "slabs", "spilled")
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command with these command-line arguments and return its exit code.
+    """Measure the parts in these command-line arguments, print readings and a summary, and return exit code 0.
 
-    Wrong arguments end the process with a message and exit code 2.
+    With --trace, only profiles are written. Wrong arguments end the process with a message and exit code 2.
     """
     parser = argparse.ArgumentParser(prog="benchmark.py gpu", description="Measure one GPU, part by part.")
     parser.add_argument("--part", nargs="+", choices=list(PARTS), default=list(PARTS), help="parts (default: all)")
@@ -560,13 +597,16 @@ def main(words: Sequence[str]) -> int:
 
 
 def summary(readings: Sequence[Readings], machine: BenchmarkDevice) -> Iterator[str]:
-    """Yield a line for each reading: our fastest time, compared with plain PyTorch and the fastest peer."""
+    """Yield the lines of a table: for each reading, our fastest time, compared with plain PyTorch and the fastest peer.
+
+    The column "of best" has the share of the rate of a large matrix product.
+    """
     yield ""
     yield f"{'':112} {'ours, ms':>10} {'of best':>8} {'to plain':>9} {'to peer':>8}"
     for reading in readings:
         rows = {by: row for by in reading.costs if (row := reading.row(by, machine))["seconds"] is not None}
-        ours = [row for by, row in rows.items() if by.startswith(_OURS)]
-        peers = [row["seconds"] for by, row in rows.items() if by in _PEERS]
+        ours = [row for by, row in rows.items() if by.startswith(_STARTS_OF_OUR_NAMES)]
+        peers = [row["seconds"] for by, row in rows.items() if by in _PEER_NAMES]
         title = f"{reading.name[:90]:90} {reading.passes:21}"
         if not ours:
             yield f"{title} {'failed':>10}"

@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 
 
 def run(options: KernelsOptions) -> None:
-    """Compile all kernels of training, and print their registers, spills and the bytes of their tensors.
+    """Compile the kernels of training, and print their registers, spills and the bytes of their tensors.
 
-    Raise `InputError` without `--static`, without Triton, or if Triton's interpreter is on.
+    The kernels are from parts of the network whose name contains `--only`, for each of `--arch`. With `--json`, the
+    tables are also written to a file. Raise `InputError` without `--static`, without Triton, if Triton's interpreter is
+    on, or if no part matches.
     """
     if not options.static:
         raise InputError(
@@ -43,13 +45,14 @@ def run(options: KernelsOptions) -> None:
 
 
 # A line of machine code: its address, a predicate if there is one, and the instruction's name with its modifiers.
-_INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
-_RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+)")
+_INSTRUCTION_PATTERN = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
+_RESOURCES_PATTERN = re.compile(r"REG:(\d+) STACK:(\d+)")
 # Names of matrix instructions of a warp (before Hopper, and on consumer Blackwell), of a group of four warps (Hopper),
 # and of the tensor memory (data centre Blackwell).
-_MATRIX = re.compile(r"(?:HMMA|IMMA|DMMA|QMMA|OMMA|HGMMA|QGMMA|UTC\w*MMA)\b")
-_SECONDS = 120.0
-_LISTING_BYTES = 2**26
+_MATRIX_INSTRUCTION_PATTERN = re.compile(r"(?:HMMA|IMMA|DMMA|QMMA|OMMA|HGMMA|QGMMA|UTC\w*MMA)\b")
+# Time limit of a run of NVIDIA's tools in seconds, and maximum size of the listing of a kernel.
+_TOOL_TIMEOUT = 120.0
+_MAX_LISTING_BYTES = 2**26
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,11 +77,11 @@ def machine_code(kernel: "CompiledKernel") -> MachineCode:
         path = _write_cubin(kernel, Path(folder))
         registers, spilled = _resources(path)
         command = (_tool("nvdisasm"), "-c", path)
-        result = run_program(command, timeout=_SECONDS, directory=path.parent, kept_bytes=_LISTING_BYTES)
-    names = Counter(_INSTRUCTION.findall(result.stdout.decode()))
+        result = run_program(command, timeout=_TOOL_TIMEOUT, directory=path.parent, kept_bytes=_MAX_LISTING_BYTES)
+    names = Counter(_INSTRUCTION_PATTERN.findall(result.stdout.decode()))
     matrix = Counter[str]()
     for name, count in names.items():
-        if _MATRIX.match(name):
+        if _MATRIX_INSTRUCTION_PATTERN.match(name):
             matrix[name.partition(".")[0]] += count
     spills = sum(count for name, count in names.items() if name.startswith(("LDL", "STL")))
     return MachineCode(
@@ -101,18 +104,18 @@ def _write_cubin(kernel: "CompiledKernel", folder: Path) -> Path:
 def _resources(path: Path) -> tuple[int, int]:
     """Return the number of registers and the bytes of stack of a thread."""
     command = (_tool("cuobjdump"), "--dump-resource-usage", path)
-    result = run_program(command, timeout=_SECONDS, directory=path.parent)
-    match = _RESOURCES.search(result.stdout.decode())
+    result = run_program(command, timeout=_TOOL_TIMEOUT, directory=path.parent)
+    match = _RESOURCES_PATTERN.search(result.stdout.decode())
     if match is None:
         raise ValueError(f"cuobjdump did not print the number of registers: {result.stdout.decode()!r}")
     return int(match[1]), int(match[2])
 
 
-_HEADER = (
+_KERNEL_HEADER = (
     f"  {'kernel':36} {'launches':>8} {'registers':>9} {'spills':>6} {'shared KiB':>10} {'warps':>5} "
     f"{'matrix':>16} {'MB moved':>8}"
 )
-_SUM_HEADER = (
+_SUMMARY_HEADER = (
     f"{'':22} {'':8} {'kernels':>7} {'others':>6} {'MB moved':>8} {'floor':>7} {'ratio':>6} {'kept':>7} {'of both':>7}"
 )
 _code = cache(machine_code)
@@ -122,7 +125,8 @@ _code = cache(machine_code)
 class KernelRow:
     """A row of the table: one kernel in the forward or backward pass of a part of the network.
 
-    `moved` is the number of bytes of the tensors that are passed to all its launches.
+    `code` has the facts about its machine code. `shared_memory` is in bytes, and `warps` the number of warps, both per
+    thread block. `moved` is the number of bytes of the tensors that are passed to all its launches.
     """
 
     kernel: str
@@ -143,10 +147,10 @@ class KernelRow:
 
 @dataclass(frozen=True, kw_only=True)
 class PassRow:
-    """The forward or backward pass of a part: its kernels, and the counts of other operators by name.
+    """The forward or backward pass of a part: its kernels, and the counts of PyTorch's operators by name.
 
-    `floor` is the minimum number of bytes that the pass must move, and `kept` the number of bytes that the forward pass
-    saves for the backward pass.
+    `operators_moved` is the number of bytes of the tensors of these operators. `floor` is the minimum number of bytes
+    that the pass must move, and `kept` the number of bytes that the forward pass saves for the backward pass.
     """
 
     name: str
@@ -159,11 +163,11 @@ class PassRow:
 
     @property
     def moved(self) -> int:
-        """The number of bytes of the tensors of all launches."""
+        """The number of bytes of the tensors of all launches, of kernels and PyTorch's operators."""
         return sum(row.moved for row in self.kernels) + self.operators_moved
 
     def lines(self) -> Iterator[str]:
-        """Yield the rows of the pass as text."""
+        """Yield a title, a row for each kernel, and a row and the names of PyTorch's operators, as text."""
         yield f"{self.name}, {self.direction}"
         yield from (row.line() for row in self.kernels)
         if self.operators:
@@ -173,7 +177,7 @@ class PassRow:
             yield f"    {names}"
 
     def sum_line(self) -> str:
-        """Return the pass's row of the summary as text."""
+        """Return the pass's row of the summary as text: counts of launches, megabytes moved, ratios to the floor."""
         launches = sum(row.launches for row in self.kernels)
         return (
             f"{self.name:22} {self.direction:8} {launches:7} {sum(self.operators.values()):6} {self.moved / 1e6:8.1f} "
@@ -210,7 +214,7 @@ def _show(sizes: Shape, architectures: Sequence[str], only: str, path: Path | No
             f"{architecture} ({properties.name}): {sizes.preset}, {sizes.residues} residues, "
             f"{sizes.rows} + {sizes.extra_rows} rows, {dtype_name(sizes.dtype)}, in training"
         )
-        print(_HEADER)
+        print(_KERNEL_HEADER)
         rows = []
         for each in passes(sizes, names, properties, compiled, unsupported):
             rows.append(_pass_row(each))
@@ -218,7 +222,7 @@ def _show(sizes: Shape, architectures: Sequence[str], only: str, path: Path | No
                 print("\n".join(rows[-1].lines()), flush=True)
         for operator, reason in unsupported.items():
             print(f"helixfold has no kernel for {operator}: {reason}")
-        print(f"\n{_SUM_HEADER}")
+        print(f"\n{_SUMMARY_HEADER}")
         print("\n".join(row.sum_line() for row in rows))
         block = [row for row in rows if row.name == BLOCK]
         if block:

@@ -11,7 +11,7 @@ from helixfold.benchmark.options import LaunchesOptions
 from helixfold.benchmark.passes import Part, Pass, both_passes, parts, shape_of
 from helixfold.ops.device_properties import DEVICE_MODELS, DeviceProperties
 
-_HEADER = (
+_TABLE_HEADER = (
     f"{'':47} {'':8} {'kernels':>7} {'others':>6} "
     f"{'parameter casts':>15} {'other casts':>11} {'waits':>5} {'kept MiB':>8}"
 )
@@ -21,9 +21,10 @@ _HEADER = (
 class Launches:
     """Counts of the launches in a part's forward or backward pass.
 
-    `names` has the counts of our kernels and PyTorch's operators by name, and `waits` of the operators for which the
-    host waits. Casts are counted as operators, too. `kept` is the number of bytes that the forward pass saves for the
-    backward pass, without parameters.
+    `kernels` counts launches of our kernels, and `others` calls of PyTorch's operators, including casts. `names` has
+    the counts of both by name, the most frequent first. `waits` has the counts of the operators for which the host
+    waits, by name. `kept` is the number of bytes that the forward pass saves for the backward pass, without parameters;
+    it is 0 for a backward pass.
     """
 
     part: str
@@ -38,7 +39,7 @@ class Launches:
 
     @classmethod
     def of(cls, one: Pass) -> "Launches":
-        """Count the launches of a pass."""
+        """Return the counts of a pass that was run on meta tensors."""
         calls = one.calls
         launches = [call for call in calls if call.is_kernel or call.moved or not call.waits]
         return cls(
@@ -63,14 +64,17 @@ class Launches:
 
 
 def run(options: LaunchesOptions) -> None:
-    """Print the numbers of kernels, operators, casts and waits of every part, and the memory it saves for gradients."""
+    """Print the numbers of kernels, operators, casts and waits of every part, and the memory it saves for gradients.
+
+    Only parts whose name contains `--only` are counted. With `--json`, the counts are also written to a file.
+    """
     properties = DEVICE_MODELS[options.gpu]
     sizes = shape_of(options, torch.bfloat16)
     print(
         f"{properties.name}: {options.preset}, {options.residues} residues, {options.rows} + {options.extra_rows} "
         "rows, bfloat16, nothing recomputed"
     )
-    print(_HEADER)
+    print(_TABLE_HEADER)
     rows: list[Launches] = []
     for part in parts(sizes):
         if options.only in part.name:

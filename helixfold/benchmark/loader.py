@@ -24,7 +24,10 @@ from helixfold.training.loader import TrainingLoader
 
 
 class SourceFiles:
-    """Chains of a store that are read from structure and alignment files each time, for comparison with the store."""
+    """Chains of a store that are read from structure and alignment files each time, for comparison with the store.
+
+    `entries` are the store's chains. Without `alignments`, features have no alignment besides the sequence.
+    """
 
     def __init__(self, entries: tuple[IndexEntry, ...], structures: Path, alignments: Path | None) -> None:
         self.entries = entries
@@ -32,7 +35,7 @@ class SourceFiles:
         self._alignments = None if alignments is None else AlignmentDirectory(alignments)
 
     def load(self, name: str) -> tuple[Features, ChainLabels]:
-        """Return the features of a chain, without templates, and its labels.
+        """Read a chain of the store from its files, and return its features, without templates, and its labels.
 
         Raise `InputError` if its structure file or the chain in it does not exist.
         """
@@ -69,7 +72,10 @@ def measure_loader(dataset: TrainingDataset, *, workers: int, steps: int, repeat
 
 
 def run(options: LoaderOptions) -> None:
-    """Print the training examples per second from the store, from files (with --structures), and of assemblies."""
+    """Print the training examples per second from the store, from files (with --structures), and of assemblies.
+
+    Each row has the median, minimum and maximum of the measurements. Assemblies are measured if the store has any.
+    """
     store = FeatureStore.open(options.store)
     # Fixed shapes are off, because padding is done on the device and not by the loader.
     config = replace(initial_training(), crop_size=options.crop, fixed_shapes=False)

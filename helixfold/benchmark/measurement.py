@@ -31,9 +31,10 @@ Action = Callable[[], object]
 _MIN_SECONDS = 5e-3
 # Large products that would take longer on a CPU are not measured.
 _MAX_SECONDS = 1.0
-_LINE_LENGTH = 200
+_MAX_MESSAGE_LENGTH = 200
 # Calls before a CUDA graph is captured, in which kernels are compiled and libraries allocate buffers.
 _WARM_UP_CALLS = 3
+# Names in tables: the way with PyTorch's own operators, and all parts of a computation together.
 PLAIN, WHOLE = "plain", "whole"
 
 
@@ -50,9 +51,10 @@ class Cost:
 
 
 def measure(ways: Mapping[str, Action], device: torch.device, repeats: int) -> dict[str, Cost]:
-    """Measure the cost of each way with `repeats` measurements; an error becomes the failure of a way.
+    """Measure the cost of each way with `repeats` measurements of time; an error becomes the failure of a way.
 
-    Measurements of the ways alternate, so that changes in the machine's speed affect all of them.
+    Peak memory is measured once, after a warm-up call. Measurements of the ways alternate, so that changes in the
+    machine's speed affect all of them.
     """
     memory: dict[str, int] = {}
     failures: dict[str, str] = {}
@@ -75,8 +77,8 @@ def measure(ways: Mapping[str, Action], device: torch.device, repeats: int) -> d
 
 
 def reason_of_failure(error: Exception) -> str:
-    """Return the type and message of an error, shortened to one line."""
-    return f"{type(error).__name__}: {str(error).strip()[:_LINE_LENGTH]}"
+    """Return the type and message of an error, with at most 200 characters of the message."""
+    return f"{type(error).__name__}: {str(error).strip()[:_MAX_MESSAGE_LENGTH]}"
 
 
 def median_seconds(action: Action, device: torch.device, repeats: int) -> float:
@@ -87,7 +89,8 @@ def median_seconds(action: Action, device: torch.device, repeats: int) -> float:
 def measure_parts(parts: Mapping[str, Action], device: torch.device, repeats: int) -> dict[str, Cost]:
     """Measure the cost of parts that run one after the other, and of all parts together under the name "whole".
 
-    The first round measures memory; its time counts only if `repeats` is 1.
+    Each part's memory is its peak beyond the memory before it. The first round measures memory; its time counts only if
+    `repeats` is 1. A part that is itself named "whole" is not replaced by the sum.
     """
     seconds: dict[str, list[float]] = {name: [] for name in (*parts, WHOLE)}
     memory: dict[str, int] = {}
@@ -114,7 +117,7 @@ def measure_parts(parts: Mapping[str, Action], device: torch.device, repeats: in
 
 
 def settle() -> None:
-    """Free the memory that earlier measurements left in this process."""
+    """Collect garbage, and return the unused memory of this process, on CPU and GPU, to the system."""
     gc.collect()
     return_free_memory()
     if torch.cuda.is_available():
@@ -142,7 +145,10 @@ def peak_beyond(action: Action, device: torch.device) -> int:
 
 
 def held_memory(device: torch.device) -> int:
-    """Return the number of bytes in use; on a CPU this is right only directly after the peak was reset."""
+    """Return the number of bytes of tensors on a GPU, or the peak memory of the process on a CPU.
+
+    On a CPU this is the memory in use only directly after the peak was reset.
+    """
     return torch.cuda.memory_allocated(device) if device.type == "cuda" else peak_memory(device)
 
 
@@ -199,8 +205,9 @@ _PACKAGES = ("torch", "triton", "trifast", "cuequivariance_torch", "numpy")
 class BenchmarkDevice:
     """A device with its best rates.
 
-    `product` has the FLOPs per second of a large matrix product by dtype, and `copy` is the number of bytes read and
-    written per second by a large copy.
+    `threads` is the number of PyTorch's threads, and `allocator` a phrase on how the CPU's allocator treats freed
+    memory. `product` has the FLOPs per second of a large matrix product by dtype. `copy` is the number of bytes, read
+    plus written, per second of a large copy.
     """
 
     device: torch.device
@@ -213,7 +220,7 @@ class BenchmarkDevice:
     copy: float = 1.0
 
     def lines(self) -> list[str]:
-        """Return a description of the device as lines of text."""
+        """Return three lines of text: device, threads and load; versions and allocator; best rates."""
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         rates = ", ".join(
             f"{rate / 1e9:,.0f} GFLOP/s in products of {dtype_name(dtype)}" for dtype, rate in self.product.items()
@@ -225,7 +232,7 @@ class BenchmarkDevice:
         ]
 
     def to_dict(self) -> dict[str, object]:
-        """Return the machine as a dict for JSON."""
+        """Return all fields as a dict for JSON."""
         return {
             "device": str(self.device),
             "name": self.name,
@@ -239,7 +246,10 @@ class BenchmarkDevice:
 
 
 def measured_device(device: torch.device, dtypes: Sequence[torch.dtype], repeats: int) -> BenchmarkDevice:
-    """Measure the rates of a device; `repeats` is the number of measurements of each rate."""
+    """Measure the rates of a device, in each of these dtypes, and return them with its name, versions and load.
+
+    `repeats` is the number of measurements of each rate.
+    """
     reason = allocator.unsupported_reason()
     return BenchmarkDevice(
         device=device,
@@ -255,7 +265,7 @@ def measured_device(device: torch.device, dtypes: Sequence[torch.dtype], repeats
 
 
 def product_rate(device: torch.device, dtype: torch.dtype, repeats: int) -> float:
-    """Measure the FLOPs per second of a large matrix product.
+    """Measure the FLOPs per second of a large matrix product: the median of `repeats` measurements.
 
     On a CPU, the faster of PyTorch's two libraries counts. The product is small if a large one would take minutes, for
     example in bfloat16 on processors without instructions for it.
@@ -271,12 +281,13 @@ def product_rate(device: torch.device, dtype: torch.dtype, repeats: int) -> floa
 
 
 def copy_rate(device: torch.device, repeats: int) -> float:
-    """Measure the bytes read and written per second by a copy that is too large for the caches."""
+    """Measure the bytes, read plus written, per second of a copy that is too large for the caches."""
     source = torch.ones(2**28 if device.type == "cuda" else 2**25, device=device)
     target = torch.empty_like(source)
     return 2 * source.nbytes / median_seconds(lambda: target.copy_(source), device, repeats)
 
 
+# Column titles of the table of readings.
 HEADER = (
     f"{'':22} {'by':28} {'ms':>10} {'GFLOP/s':>9} {'of best':>8} {'GB/s':>8} {'of best':>8} {'MiB':>9} "
     f"{'faster':>7} {'memory':>7}"
@@ -285,7 +296,10 @@ HEADER = (
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """Work of a computation: FLOPs of its matrix products, and the minimum number of bytes to read and write."""
+    """Work of a computation: FLOPs of its matrix products, and the minimum number of bytes to read and write.
+
+    A zero means that the number is not known.
+    """
 
     flops: int
     bytes: int
@@ -295,7 +309,8 @@ class Work:
 class Readings:
     """Costs of one computation done in several ways, by the names of the ways; `work` is the same for all of them.
 
-    The other ways are compared with the way named "plain".
+    The other ways are compared with the way named "plain". `part` is the benchmark, such as "ops" or "block", and
+    `name` describes the computation and its sizes.
     """
 
     part: str
@@ -332,7 +347,11 @@ class Readings:
         return lines + [f"  {note}" for note in self.notes]
 
     def row(self, by: str, machine: BenchmarkDevice) -> dict[str, Any]:
-        """Return the costs of a way as a dict for JSON."""
+        """Return the costs of the way `by` as a dict for JSON, with its rates and comparisons.
+
+        Rates are compared with the machine's best rates, and time and memory with the plain way. Unknown values are
+        None.
+        """
         cost, plain = self.costs[by], self.costs.get(PLAIN)
         row: dict[str, Any] = {
             "part": self.part,

@@ -40,11 +40,13 @@ from helixfold.planning.passes import KEPT_BLOCKS, prediction_memory
 from helixfold.planning.size import PassSize, floor, gib
 from helixfold.weights.untrained import untrained_model
 
+# What is measured: a whole prediction, only its Evoformer, or a step of a design.
 PREDICTION: MemoryPart = "prediction"
 EVOFORMER: MemoryPart = "evoformer"
 DESIGN: MemoryPart = "design"
 # Plain attention holds at most this number of float32 values per logit.
-_PLAIN_LOGITS = 4
+_PLAIN_VALUES_PER_LOGIT = 4
+# Function that carries out the computation of a point with an executor.
 Run = Callable[["Point", Executor], None]
 
 
@@ -52,8 +54,9 @@ Run = Callable[["Point", Executor], None]
 class Point(Computation):
     """A point to measure: the computation, its size, and the executor.
 
-    `blocks` is the number of blocks of each stack, or None for all. `ranks` processes compute it together. A design is
-    a hallucination, which has one MSA row and no template; gradients are computed through all of its iterations.
+    `blocks` is the number of blocks of each stack, or None for all. `executor` may also be "plain": whole, with
+    PyTorch's own operators. `ranks` processes compute it together. A design is a hallucination, which has one MSA row
+    and no template; gradients are computed through all of its iterations.
     """
 
     residues: int
@@ -106,17 +109,20 @@ class Point(Computation):
         return floor(self.config, self.size)
 
     def predicted(self) -> int | None:
-        """Return the estimated peak memory in bytes; None for plain PyTorch, for which there is no estimate."""
+        """Return the estimated peak memory of a rank in bytes; None for plain PyTorch, which has no estimate."""
         return None if self.executor == PLAIN else self._predicted(self.executor)
 
     def needs(self) -> int:
-        """Return roughly the memory of the measurement in bytes, to skip measurements that do not fit."""
+        """Return roughly the bytes that the measurement takes on each rank, to skip measurements that do not fit.
+
+        Unlike `predicted`, it also has a value for plain PyTorch.
+        """
         if self.executor != PLAIN:
             return self._predicted(self.executor)
         model, size = self.config, self.size
         rows = [model.evoformer.pair_heads * size.residues, model.evoformer.msa_heads * size.msa_rows]
         logits = max(*rows, model.extra_msa.msa_heads * size.extra_rows) * size.residues**2
-        return self._predicted("whole") + _PLAIN_LOGITS * torch.float32.itemsize * logits
+        return self._predicted("whole") + _PLAIN_VALUES_PER_LOGIT * torch.float32.itemsize * logits
 
     def _predicted(self, executor: str) -> int:
         properties = properties_of(torch.device(self.device))
@@ -143,7 +149,8 @@ class MemoryMeasurement:
 def measure(point: Point, spill: Path, limit: int | None = None) -> MemoryMeasurement:
     """Measure a point in new processes.
 
-    `spill` is the directory for spilled tensors. Each process may use `limit` bytes, by default the available memory.
+    `spill` is the directory for spilled tensors. Each process may use `limit` bytes, by default the available memory. A
+    process that runs out of memory or is killed gives a measurement with the failure.
     """
     threads = max(1, torch.get_num_threads() // point.ranks)
     try:
@@ -153,7 +160,10 @@ def measure(point: Point, spill: Path, limit: int | None = None) -> MemoryMeasur
 
 
 def measure_in_process(mesh: Mesh, point: Point, spill: Path, limit: int | None) -> MemoryMeasurement:
-    """Measure a point in this process, as one of the ranks of a mesh; every rank must call this function."""
+    """Measure a point in this process, as one of the ranks of a mesh; every rank must call this function.
+
+    `spill` and `limit` are as in `measure`. All ranks return the measurement of the rank with the largest peak.
+    """
     allocator.keep_few_kernels()
     torch.manual_seed(0)
     if mesh.size > 1:
@@ -256,11 +266,11 @@ def _design(point: Point, device: torch.device) -> Run:
     return run
 
 
-_FAILED = 1
+_EXIT_CODE_OF_FAILURE = 1
 _MIB = 2**20
 # Number of lengths, from the shortest to the longest chain of a plot, for which memory is estimated.
-_PREDICTIONS = 8
-_HEADER = (
+_ESTIMATED_LENGTHS = 8
+_TABLE_HEADER = (
     f"{'residues':>8} {'dtype':8} {'executor':8} {'ranks':>5} {'floor':>9} {'peak':>9} {'/ floor':>7} {'estimate':>9} "
     f"{'/ peak':>6} {'total':>9} {'seconds':>8}"
 )
@@ -285,7 +295,9 @@ def _line(point: Point, measurement: MemoryMeasurement) -> str:
 def run(options: MemoryBenchmarkOptions) -> int:
     """Measure and print peak memory. Return 0, or 1 if a measurement failed.
 
-    Raise `InputError` if a file cannot be written or read.
+    Points that need more than the free memory are skipped, which is not a failure. With `--json` and `--plot`, the
+    measurements are also written to files. Raise `InputError` if a file cannot be written or read, or if the options do
+    not suit a design.
     """
     for path in (options.json, options.plot):
         if path is not None and not path.parent.is_dir():
@@ -296,7 +308,7 @@ def run(options: MemoryBenchmarkOptions) -> int:
     limit = None if options.memory_limit is None else int(options.memory_limit * 2**30)
     points = _points(options)
     readings: list[Reading] = []
-    print(f"{_title(points[0])}; MiB, beyond the loaded model\n{_HEADER}", flush=True)
+    print(f"{_title(points[0])}; MiB, beyond the loaded model\n{_TABLE_HEADER}", flush=True)
     for point in points:
         free = available_memory(torch.device(point.device))
         if point.ranks * point.needs() > free:
@@ -314,7 +326,7 @@ def run(options: MemoryBenchmarkOptions) -> int:
         write_json(options.json, {**facts, "readings": rows})
     if options.plot is not None:
         options.plot.write_bytes(_plot(points[0], [*earlier, *readings]))
-    return _FAILED if any(measurement.failure is not None for _, measurement in readings) else 0
+    return _EXIT_CODE_OF_FAILURE if any(measurement.failure is not None for _, measurement in readings) else 0
 
 
 def _points(options: MemoryBenchmarkOptions) -> list[Point]:
@@ -357,7 +369,7 @@ def _plot(like: Point, readings: Sequence[Reading]) -> bytes:
     if not peaks:
         raise InputError("there is nothing to plot: no measurement succeeded")
     lengths = [point.residues for point in peaks]
-    between = sorted({*lengths, *np.geomspace(min(lengths), max(lengths), _PREDICTIONS).astype(int).tolist()})
+    between = sorted({*lengths, *np.geomspace(min(lengths), max(lengths), _ESTIMATED_LENGTHS).astype(int).tolist()})
     curves, floors = [], {}
     for dtype, executor in dict.fromkeys((point.dtype, point.executor) for point in peaks):
         measured = {point: peak for point, peak in peaks.items() if (point.dtype, point.executor) == (dtype, executor)}

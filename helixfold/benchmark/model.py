@@ -39,18 +39,22 @@ from helixfold.planning.passes import META
 from helixfold.weights.untrained import untrained_model
 
 PEER = "DeepMind's JAX program"
-# The same program with the fused kernels of ColabFold.
+# Names of other programs in tables, by the value of `--peer`; "colabfold" is DeepMind's with ColabFold's fused kernels.
 PEERS = {"jax": PEER, "colabfold": "ColabFold's kernels in JAX"}
+# The models that DeepMind's program can compute: the published monomer models.
 PUBLISHED = tuple(name for name in PRESETS if name.startswith("model_") and "multimer" not in name)
 
 
 def run(options: ModelOptions, common: CommonOptions) -> None:
-    """Measure a forward pass of the network and print the readings."""
+    """Measure a forward pass, print the readings, and write them to the file of `common.json`, if it is set."""
     show(partial(readings, options, common), common)
 
 
 def readings(options: ModelOptions, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:
-    """Yield readings of one forward pass without recycling, in every dtype."""
+    """Yield a reading of one forward pass without recycling for each dtype, by every executor and peer of the options.
+
+    The network has random parameters and inputs.
+    """
     network = preset(options.preset)
     model = untrained_model(network.model, seed=0).requires_grad_(False).to(machine.device)
     rows = options.rows or network.sampling.max_msa_clusters
@@ -177,6 +181,6 @@ def measure_deepmind(
 
 
 def reason_of(message: str) -> str:
-    """Return the last error line, such as a missing package, from a program's output, or else the whole message."""
+    """Return the last part of a message that has "Error: ", such as a missing package, or else the whole message."""
     errors = [line for line in re.split(r" \| |it printed: ", message) if "Error: " in line]
     return errors[-1].partition("; command: ")[0] if errors else message

@@ -26,12 +26,13 @@ from helixfold.ops.residual import add_change
 from helixfold.ops.structure.point_attention import point_attention
 from helixfold.planning.passes import META
 
+# An operator and the arguments it is called with.
 Call: TypeAlias = tuple[Op[..., Any], tuple[Any, ...]]
 # Names of the cases that other packages also implement.
 TRIANGLE_CORE = "triangle attention, softmax(qk + bias)v alone"
 OUTGOING, INCOMING = "triangle multiplication, outgoing", "triangle multiplication, incoming"
 _CHANNELS_AT_ONCE = 8
-_STEP = AdamStep(
+_ADAM_STEP = AdamStep(
     count=1000, learning_rate=1e-3, beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.0, ema_decay=0.999
 )  # fmt: skip
 
@@ -82,7 +83,8 @@ class OpCase:
     def work(self, *, gradients: bool) -> Work:
         """Return the work of the forward pass, or with `gradients` of forward and backward pass.
 
-        The arguments must be on the meta device, so that nothing is computed.
+        The bytes are each argument and result once; in the backward pass also the gradients of both, and the arguments
+        again. The arguments must be on the meta device, so that nothing is computed.
         """
         unique = {id(each): each for _, arguments in self.calls for each in tensors(arguments)}
         read = sum(each.nbytes for each in unique.values())
@@ -102,6 +104,7 @@ class OpCase:
 def op_cases(shape: Shape, device: torch.device | str) -> Iterator[OpCase]:
     """Yield the cases of all operators on a device, one by one, because all together may not fit into memory.
 
+    Arguments are random, or ones if they do not require gradients, with the shapes of a training pass of the preset.
     An operator without a named case gets a case with the arguments of its first call in the network.
     """
     for name, calls in _meta_calls(shape).items():
@@ -197,4 +200,4 @@ def _update(shape: Shape) -> Call:
         buffers = AdamBuffers(
             master=flat[0], first_moment=flat[1], second_moment=flat[2], average=flat[3], working=working
         )  # fmt: skip
-        return fused_adam, (buffers, flat[4], torch.empty(elements // LINE), _STEP)
+        return fused_adam, (buffers, flat[4], torch.empty(elements // LINE), _ADAM_STEP)

@@ -15,9 +15,10 @@ from helixfold.ops.device_properties import DEVICE_MODELS, DeviceProperties, pro
 
 
 def operator_backends(options: OperatorOptions) -> dict[str, list[str]]:
-    """Return, by operator, lines on the backend that computes it, and why preferred backends do not support the call.
+    """Return, by operator case (`op_cases`), lines on the backend that computes it, and why preferred ones do not.
 
-    Raise `InputError` if the device is not available.
+    For a CPU, the last entry reports how the allocator treats freed memory. Raise `InputError` if the device is not
+    available.
     """
     properties = _properties(options)
     shape = Shape(residues=options.length, rows=options.rows, dtype=dtype_on(options.dtype, properties))
@@ -33,7 +34,7 @@ def operator_backends(options: OperatorOptions) -> dict[str, list[str]]:
 
 
 def operator_lines(options: OperatorOptions, backends: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield `operator_backends` as lines of a table."""
+    """Yield a title with device, sizes and dtype, then `backends` (from `operator_backends`) as lines of a table."""
     properties = _properties(options)
     dtype = settled_dtype(options.dtype, properties)
     yield f"operators on {properties.name}, {options.length} residues, {options.rows} rows, {dtype}"

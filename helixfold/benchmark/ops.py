@@ -25,13 +25,16 @@ from helixfold.ops.dispatch import forced
 
 # A larger deviation from the reference, relative to its largest value, means that a peer computes something else.
 _ALLOWED_DEVIATION = 0.05
-# Packages with operators that are equivalent to ours; they are measured if they are installed.
+# Packages with operators that are equivalent to ours, and what they compute; measured on a GPU if they are installed.
 PACKAGES = {"trifast": "triangle attention", "cuequivariance_torch": "triangle attention and multiplication"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """A call of another package's operator on copies of a case's arguments; `arguments` require gradients."""
+    """A call of another package's operator on a case's arguments, in the layout and dtype that the package needs.
+
+    `run` makes the call, and `arguments` are its tensors that require gradients.
+    """
 
     run: Callable[[], Tensor]
     arguments: tuple[Tensor, ...]
@@ -45,12 +48,16 @@ class Peer:
 
 
 def run(options: OpsOptions, common: CommonOptions) -> None:
-    """Measure every operator and print the readings."""
+    """Measure every operator, print the readings, and write them to the file of `common.json`, if it is set."""
     show(partial(readings, options, common), common)
 
 
 def readings(options: OpsOptions, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:
-    """Yield readings of all cases at each size and in every dtype: forward, then forward and backward."""
+    """Yield readings of the cases whose name contains `--only`, in every dtype and at each number of residues.
+
+    Each case has a reading of the forward pass and, unless it works in place, of forward and backward pass. Peers that
+    cannot be measured are printed first.
+    """
     for reason in unmeasured_peers(machine.device):
         print(f"no peer: {reason}")
     for dtype in common.dtypes:
@@ -144,14 +151,14 @@ def _deviation(way: Callable[[], Any], plain: Callable[[], Any]) -> float:
 
 
 def unmeasured_peers(device: torch.device) -> list[str]:
-    """Return, for each peer that cannot be measured, its name and the reason."""
+    """Return a phrase with the name and the reason for each peer that cannot be measured on this device."""
     if device.type != "cuda":
         return [f"{package} ({what}) is for GPUs" for package, what in PACKAGES.items()]
     return [f"{package} ({what}) is not installed" for package, what in PACKAGES.items() if find_spec(package) is None]
 
 
 def peers_of(case: OpCase, device: torch.device) -> dict[str, Peer]:
-    """Return the installed peers that implement this case, by package name."""
+    """Return the installed peers that implement this case, by package name; on a CPU there are none."""
     installed = [package for package in PACKAGES if device.type == "cuda" and find_spec(package) is not None]
     makers = {
         ("trifast", TRIANGLE_CORE): _trifast_attention,
@@ -201,8 +208,8 @@ def _cuequivariance_multiplication(case: OpCase) -> Peer:
 
     pair.requires_grad_()
     names = ("norm_in", "p_in", "g_in", "norm_out", "p_out", "g_out")
-    inner = (single(norm), joined(left, right), joined(left_gate, right_gate))
-    maps = (*inner, single(norm_out), single(out), single(gate))
+    input_maps = (single(norm), joined(left, right), joined(left_gate, right_gate))
+    maps = (*input_maps, single(norm_out), single(out), single(gate))
     parameters = {
         f"{name}_{kind}": tensor
         for name, both in zip(names, maps, strict=True)

@@ -64,30 +64,37 @@ ARCHITECTURES: Mapping[str, DeviceProperties] = {
         multiprocessors=170,
     ),
 }
+# Names of all parts that `helixfold benchmark kernels` compiles.
 NAMES = (*(name.replace("_", " ") for name, _, _ in UPDATES), BLOCK, *PARTS)
 # Functions that create a tensor from values of the host, which do not appear as operators.
 TENSOR_MAKERS = {"tensor", "as_tensor", "new_tensor", "asarray"}
 # Operators that read or create single values, and operators whose result's size depends on values.
-_OPERATORS = {
+_WAITING_OPERATORS = {
     *("_local_scalar_dense", "is_nonzero", "equal", "lift_fresh"),
     *("nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive"),
 }
-_INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
-_COPIES = {"_to_copy", "copy_", "copy"}
+_INDEXING_OPERATORS = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
+_COPY_OPERATORS = {"_to_copy", "copy_", "copy"}
 
 
 def wait_of_call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """Return why an operator call makes the host wait for the GPU, or None; `name` has no overload."""
-    if name in _OPERATORS or (name == "repeat_interleave" and "output_size" not in kwargs):
+    """Return why an operator call makes the host wait for the GPU, as the end of a sentence, or None if it does not.
+
+    `name` is the operator's name without its overload. Copies between devices are not considered (`wait_of_copy`).
+    """
+    if name in _WAITING_OPERATORS or (name == "repeat_interleave" and "output_size" not in kwargs):
         return "is called"
-    if name in _INDEXING and any(each.dtype == torch.bool for each in tensors(args[1])):
+    if name in _INDEXING_OPERATORS and any(each.dtype == torch.bool for each in tensors(args[1])):
         return "is called with a boolean index"
     return None
 
 
 def wait_of_copy(name: str, args: Sequence[Any], result: Any) -> str | None:
-    """Return why an operator that copies its argument to `result` makes the host wait, or None."""
-    if name in _COPIES and isinstance(result, Tensor):
+    """Return why an operator call waits because it copies between devices, as the end of a sentence, or None.
+
+    `name` is the operator's name without its overload. Operators that are not copies give None.
+    """
+    if name in _COPY_OPERATORS and isinstance(result, Tensor):
         devices = {each.device.type for each in (*tensors(list(args)), result)}
         return "copies from one device to another" if len(devices) > 1 else None
     return None
@@ -96,11 +103,11 @@ def wait_of_copy(name: str, args: Sequence[Any], result: Any) -> str | None:
 def pretended(name: str, args: Sequence[Any]) -> Any:
     """Return a plausible result of an operator that reads values, for meta tensors, which have no values.
 
-    Every condition is assumed to be true.
+    Every condition is assumed to be true. Raise `NotImplementedError` for other operators.
     """
-    if name not in _PRETENDED:
+    if name not in _PRETENDED_RESULTS:
         raise NotImplementedError(f"{name} is not supported on the meta device, because its result is unknown")
-    return _PRETENDED[name](*args)
+    return _PRETENDED_RESULTS[name](*args)
 
 
 def _value(x: Tensor) -> bool | int | float:
@@ -113,7 +120,7 @@ def _indexed(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
     return x.new_empty((present[0].numel(), *x.shape[dimensions:]))
 
 
-_PRETENDED: Mapping[str, Callable[..., Any]] = {
+_PRETENDED_RESULTS: Mapping[str, Callable[..., Any]] = {
     "_local_scalar_dense": _value,
     **dict.fromkeys(("is_nonzero", "equal"), lambda *_: True),
     "_to_copy": lambda x: torch.ones(x.shape, dtype=x.dtype),
@@ -126,7 +133,10 @@ _PRETENDED: Mapping[str, Callable[..., Any]] = {
 
 
 class SavedMemory:
-    """Context that measures the memory of all tensors that autograd saves for the backward pass, except parameters."""
+    """Context that measures the memory of all tensors that autograd saves for the backward pass in it.
+
+    Parameters of `module` do not count.
+    """
 
     def __init__(self, module: nn.Module | None) -> None:
         self._parameters = set() if module is None else {_storage(each) for each in module.parameters()}
@@ -178,9 +188,9 @@ class OperatorCall:
 class OperatorLog(Counter):
     """Counter that lists every call on meta tensors that computes, copies or waits.
 
-    Casts of the module's parameters are distinguished from other casts. Tensors on the CPU belong to the host, so only
-    copies between them and meta tensors are listed. If an operator that waits has no result on the meta device, a
-    plausible result is returned.
+    `calls` has them in order. Casts of the parameters of `module` are distinguished from other casts. Tensors on the
+    CPU belong to the host, so only copies between them and meta tensors are listed. If an operator that waits has no
+    result on the meta device, a plausible result is returned.
     """
 
     def __init__(self, module: nn.Module | None = None) -> None:
@@ -246,7 +256,7 @@ class _Functions(TorchFunctionMode):
 
 
 def shape_of(options: PassOptions, dtype: torch.dtype) -> Shape:
-    """Return the sizes of the network's input for these options."""
+    """Return preset and input sizes of these options as a `Shape` with this dtype of the activations."""
     sizes = {"residues": options.residues, "rows": options.rows, "extra_rows": options.extra_rows}
     return Shape(preset=options.preset, dtype=dtype, **sizes)
 
@@ -271,7 +281,10 @@ class Part:
 
 
 def parts(sizes: Shape) -> Iterator[Part]:
-    """Yield the parts of the network in the order of `helixfold benchmark launches`."""
+    """Yield all parts that `helixfold benchmark launches` counts, in its order, on meta tensors.
+
+    They are blocks in training and in prediction, other modules, losses, whole passes, and the optimizer's update.
+    """
     model = preset(sizes.preset).model
     evoformer = partial(_block, sizes, model.evoformer, sizes.rows)
     low = sizes.dtype
@@ -374,9 +387,9 @@ def _leaf(*shape: int, dtype: torch.dtype) -> Tensor:
 class Pass:
     """The launches of a part's forward or backward pass.
 
-    `calls` has all launches. `kernels` has the compiled kernels of our launches in the same order, if they were
-    compiled. `kept` is the number of bytes that the forward pass saves for the backward pass, without parameters, and
-    `floor` the minimum number of bytes to move (see `Part`).
+    `name` is the part's name. `calls` has all launches. `kernels` has the compiled kernels of our launches in the same
+    order, if they were compiled. `kept` is the number of bytes that the forward pass saves for the backward pass,
+    without parameters, and `floor` the minimum number of bytes to move (see `Part`).
     """
 
     name: str
@@ -424,7 +437,8 @@ def passes(
 ) -> Iterator[Pass]:
     """Yield the forward and backward pass, in training, of the named updates of a block, the block, and other parts.
 
-    Reasons why our kernels do not support an operator on the GPU are added to `unsupported` by the operator's name.
+    `names` are some of `NAMES`. `compiled` is the context that compiles and lists kernels. Reasons why our kernels do
+    not support an operator on the GPU are added to `unsupported` by the operator's name.
     """
     for part in _named_parts(sizes, names, properties):
         with recorded() as calls:

@@ -36,16 +36,20 @@ from helixfold.ops.dispatch import Op, forced, intercepted
 from helixfold.planning.executors import EXECUTORS, executor
 from helixfold.weights.find import ReadyModel, find_models
 
+# Sections of the network, in which a `RoundedPart` is.
 TRUNK, STRUCTURE, HEADS = "trunk", "structure module", "output heads"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundedPart:
-    """A part of the network to compute in low precision: operators in the trunk, structure module or heads."""
+    """A part of the network to compute in low precision: operators in the trunk, structure module or heads.
+
+    `name` is for the table. `within` is one of the three, and `operators` names the operators in it; empty means all.
+    """
 
     name: str
     within: str = TRUNK
-    operators: tuple[str, ...] = ()  # names; empty means all
+    operators: tuple[str, ...] = ()
 
 
 # Parts of the trunk by operator, and the other parts, which are normally computed in float32 in every precision.
@@ -143,7 +147,11 @@ class Way:
 
 
 def ways(dtypes: Sequence[str], *, by_part: bool) -> list[Way]:
-    """Return the ways to fold each target; the first is the reference, float32 with the executor `Whole`."""
+    """Return the ways to fold each target; the first is the reference, float32 with the executor `Whole`.
+
+    They are every executor in float32; in each of `dtypes` every executor and plain PyTorch; and with `by_part` each
+    of `PARTS` only.
+    """
     all_ways = [Way(executor=name) for name in EXECUTORS]
     for dtype in dtypes:
         all_ways += [Way(dtype=dtype, executor=name) for name in EXECUTORS]
@@ -154,7 +162,10 @@ def ways(dtypes: Sequence[str], *, by_part: bool) -> list[Way]:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Differences of a prediction from the prediction in float32: lengths in Å, pLDDT from 0 to 100."""
+    """Differences of a prediction from the prediction in float32: lengths in Å, pLDDT from 0 to 100.
+
+    `pae` is NaN if the model has no predicted aligned error.
+    """
 
     target: str
     way: str
@@ -165,7 +176,11 @@ class Cost:
 
 
 def run(options: PrecisionOptions) -> None:
-    """Fold all targets in every way and print how predictions differ."""
+    """Fold all targets in every way, and print how predictions differ from float32.
+
+    With `--json`, the differences of every target are also written to a file. Raise `InputError` if more than one model
+    is named, or if every target is too long.
+    """
     device = pick_device(options.device)
     if len(options.models) != 1:
         raise InputError(f"expected one model to measure, got {len(options.models)}; pass one with --models")
@@ -183,7 +198,7 @@ def run(options: PrecisionOptions) -> None:
 
 
 def measured(model: ReadyModel, target: Target, options: PrecisionOptions, device: torch.device) -> Iterator[Cost]:
-    """Fold a target in every way and yield the differences."""
+    """Fold a target in every way, and yield the differences from the first way, beginning with the first way itself."""
     features, first = prepare(target).features, None
     for way in ways(options.dtypes, by_part=options.by_part):
         result = prediction(model, features, options, device, way)
@@ -194,7 +209,7 @@ def measured(model: ReadyModel, target: Target, options: PrecisionOptions, devic
 def prediction(
     model: ReadyModel, features: Features, options: PrecisionOptions, device: torch.device, way: Way
 ) -> Prediction:
-    """Fold a target in one way."""
+    """Fold a target, given by its features, in one way, and return the prediction."""
     trunk = "float32" if way.part is not None else way.dtype
     folding = FoldingOptions(num_recycles=options.num_recycles, dtype=trunk)
     with ExitStack() as stack:
@@ -224,7 +239,7 @@ def cost_of(target: str, way: str, result: Prediction, first: Prediction) -> Cos
 
 
 def table(costs: Sequence[Cost]) -> list[str]:
-    """Return a line for each way: median, 90th percentile and largest RMSD, and mean changes of pLDDT and PAE.
+    """Return a header and a line for each way: median, 90th percentile and largest RMSD, mean changes of pLDDT and PAE.
 
     The last column is the fraction of pairs of targets whose order by mean pLDDT differs from the order in float32.
     """

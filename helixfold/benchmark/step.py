@@ -42,20 +42,20 @@ STAGES: dict[Size, Callable[[], TrainingConfig]] = {
     "initial_training": presets.initial_training,
     "finetuning": presets.finetuning,
 }
-
-
+# Name of the way with CUDA graphs.
 REPLAYED = "ours, replayed"
 
 
 def run(options: StepOptions, common: CommonOptions) -> None:
-    """Measure a training step and print the readings."""
+    """Measure a training step, print the readings, and write them to the file of `common.json`, if it is set."""
     show(partial(readings, options, common), common)
 
 
 def readings(options: StepOptions, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:
     """Yield readings of recycling, forward, backward and optimizer, and of the whole step, in every dtype.
 
-    On an NVIDIA GPU, the whole step is also measured with CUDA graphs.
+    Each is measured with plain PyTorch and with our operators. On an NVIDIA GPU, the whole step is also measured with
+    CUDA graphs. If plain PyTorch runs out of memory, only its times are missing.
     """
     name = options.size or ("initial_training" if machine.device.type == "cuda" else "tiny")
     config = at_sizes(STAGES[name](), options)
@@ -95,7 +95,7 @@ def readings(options: StepOptions, common: CommonOptions, machine: BenchmarkDevi
 
 
 def at_sizes(config: TrainingConfig, options: StepOptions) -> TrainingConfig:
-    """Return the settings of a stage with the options' residues, rows and checkpoint policy."""
+    """Return the settings of a stage with the options' residues, rows and checkpoint policy, where they are set."""
     sampling = config.example.sampling
     sampling = replace(sampling, max_msa_clusters=options.rows or sampling.max_msa_clusters)
     example = replace(config.example, crop_size=options.residues or config.example.crop_size, sampling=sampling)
