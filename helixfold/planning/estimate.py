@@ -42,7 +42,8 @@ from helixfold.planning.passes import (
 )
 from helixfold.planning.size import Memory, PassSize, floor, gib
 
-# Factor by which available memory must exceed an estimate, because estimates have an error of up to a tenth.
+# Factor, not a share, by which available memory must exceed an estimate, because estimates have an error of up to a
+# tenth.
 RESERVE = 1.1
 # Maximum length of a chain for which the executor "whole" is chosen on a CPU, and the maximum share of available memory
 # that it may take there. It saves up to 7 % of the time of short chains; from 256 residues on, slabs take no longer.
@@ -53,30 +54,30 @@ WHOLE_RESIDUES, WHOLE_SHARE = 256, 0.5
 # longest chains slabs of hundreds of rows, whose kernels take much longer than their launches.
 _SLAB_SHARE, _MAX_SLAB_BYTES = 0.5, 8 * 2**30
 # Maximum length of a chain whose memory is estimated for rounded sizes, on a GPU and on a CPU.
-_SHORT, _SHORT_ON_CPU = 512, 128
+_MAX_ROUNDED_LENGTH, _SHORT_ON_CPU = 512, 128
 # Lengths whose estimates define the curve of memory by residues, as multiples of the workload's length.
-_STEPS = (1, 2, 4)
+_LENGTH_FACTORS = (1, 2, 4)
 # Maximum ratio of the next length to the longest one with an estimate, relative difference of lengths that count as
 # near, and maximum number of estimates.
-_MAX_RATIO, _NEAR, _MAX_ESTIMATES = 8, 0.1, 9
+_MAX_LENGTH_RATIO, _NEAR_DIFFERENCE, _MAX_ESTIMATES = 8, 0.1, 9
 # Share of the rate of a large matrix product that a whole pass reaches, and seconds to call an operator. Measured on a
 # CPU (docs/explanation/performance.md); assumed for GPUs, near NVIDIA's share in MLPerf HPC (`planning.machines`).
-_REACHED = {("cpu", torch.float32): 1.0, ("cpu", torch.bfloat16): 0.4}
-REACHED_BY_GPU, _CALL = 0.2, 1e-5
+_REACHED_SHARES = {("cpu", torch.float32): 1.0, ("cpu", torch.bfloat16): 0.4}
+REACHED_BY_GPU, _CALL_SECONDS = 0.2, 1e-5
 # Side of the matrices whose product is timed.
-_SIDES = {"cpu": 1024}
-_SIDE_OF_GPU = 4096
+_MATRIX_SIDES = {"cpu": 1024}
+_MATRIX_SIDE_ON_GPU = 4096
 # Number of elements of the tensor whose copy is timed; it does not fit into a processor's caches.
-_COPIED = 2**24
+_COPIED_ELEMENTS = 2**24
 # Passes are counted for lengths that are multiples of this.
-_STEP = 32
+_COUNTED_LENGTH_UNIT = 32
 # Parts of the network with a recompute policy; policies from the fastest to the one that needs the least memory; and
 # the estimated share of the forward pass's products that each policy computes again. On a CPU, operators keep the
 # results of about half of the products with "none", and of the update whose gradients are computed with "inputs".
-CHOICES = tuple(each.name for each in fields(RecomputeConfig))
+RECOMPUTED_PARTS = tuple(each.name for each in fields(RecomputeConfig))
 CHECKPOINT_POLICIES: tuple[Keep, ...] = ("none", "operators", "inputs", "block")
-_AGAIN_ON_CPU: Mapping[Keep, float] = {"none": 0, "operators": 0.5, "inputs": 1, "block": 1.5}
-_AGAIN: Mapping[Keep, float] = {"none": 0, "operators": 0, "inputs": 1, "block": 1}
+_RECOMPUTED_SHARES_ON_CPU: Mapping[Keep, float] = {"none": 0, "operators": 0.5, "inputs": 1, "block": 1.5}
+_RECOMPUTED_SHARES: Mapping[Keep, float] = {"none": 0, "operators": 0, "inputs": 1, "block": 1}
 # Number of floating-point operations that take as long as launching an operator, assumed for any device.
 _OPERATIONS_OF_A_CALL = 10**6
 
@@ -102,20 +103,23 @@ class Device:
     def at_hand(cls, device: torch.device, directory: Path, memory: int | None = None) -> "Device":
         """Return the local device with the memory that is free now, or with `memory` bytes.
 
-        On a CPU streams are spilled to `directory`, on a GPU to the host's memory.
+        On a CPU streams are spilled to `directory`, on a GPU to the host's memory. `spill` is the free space there.
         """
         free = available_memory(device) if memory is None else memory
         spill = free_disk(directory) if device.type == "cpu" else available_memory(torch.device("cpu"))
         return cls(properties=properties_of(device), memory=free, spill=spill)
 
     def step_seconds(self, work: "Training", policy: RecomputeConfig) -> "Seconds":
-        """Return the time of a training step with a recompute policy; only a `Machine` can."""
+        """Return the time of a training step with a recompute policy; only the subclass `Machine` can.
+
+        A plain `Device` raises `NotImplementedError`.
+        """
         raise NotImplementedError("only a Machine has the speeds to estimate the time of a step")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """Workload of predictions of one size: all recycling iterations with an executor.
+    """Workload of one or more predictions of one input size: all recycling iterations with an executor.
 
     If `executor` is None, the first of "whole", "slabs" and "spilled" that fits is chosen. `recycling_iterations` is
     the total for all predictions.
@@ -162,14 +166,14 @@ class Training:
     @property
     def policies(self) -> list[RecomputeConfig]:
         """Return the recompute policies in which all "auto" are replaced by the same value, from the fastest on."""
-        automatic = [name for name in CHOICES if getattr(self.recompute, name) == "auto"]
+        automatic = [name for name in RECOMPUTED_PARTS if getattr(self.recompute, name) == "auto"]
         return [
             replace(self.recompute, **dict.fromkeys(automatic, policy))
             for policy in (CHECKPOINT_POLICIES if automatic else CHECKPOINT_POLICIES[:1])
         ]
 
     def layouts(self, ranks: int) -> list[Layout]:
-        """Return all possible layouts of a number of ranks.
+        """Return all possible layouts of exactly `ranks` ranks.
 
         Branch parallelism is possible only if the outer product is at the end of blocks.
         """
@@ -177,10 +181,11 @@ class Training:
         return layouts(ranks, branches=model.evoformer.outer_product == model.extra_msa.outer_product == "end")
 
     def costs(self, policy: Keep | None, properties: DeviceProperties, rank: int = 0, *, plain: bool = False) -> Costs:
-        """Return the memory and operations of each part of the network on one rank of branch parallelism.
+        """Return the memory and operations of each part of the network, for one sample, on one rank.
 
-        All parts have the same checkpoint policy; None means a pass without gradients. With `plain`, operators run
-        their reference implementations, because matrix products inside kernels cannot be counted.
+        `rank` is the index in branch parallelism. All parts have the same checkpoint policy; None means a pass without
+        gradients. With `plain`, operators run their reference implementations, because matrix products inside kernels
+        cannot be counted.
         """
         # The work of a rank on a sample does not depend on the ranks of other samples.
         layout = replace(self.layout, dp=1)
@@ -220,7 +225,8 @@ class Training:
 class PredictionEstimate:
     """Estimated memory and time of a prediction on a device with an executor.
 
-    `slab_budget` is the maximum bytes of a slab's temporaries; None is a small share of the stream.
+    `work` is the workload, whose own executor may be None; `executor` is the one that is estimated. `slab_budget` is
+    the maximum bytes of a slab's temporaries; None is a small share of the stream.
     """
 
     work: Prediction
@@ -230,6 +236,7 @@ class PredictionEstimate:
 
     @property
     def size(self) -> PassSize:
+        """Return the workload's size of the network's input."""
         return self.work.size
 
     @property
@@ -239,7 +246,7 @@ class PredictionEstimate:
         An estimate takes as long as folding several short chains, and rounded sizes share it. Their memory is small.
         """
         size, properties = self.size, self.device.properties
-        if size.residues <= (_SHORT if properties.has_own_memory else _SHORT_ON_CPU):
+        if size.residues <= (_MAX_ROUNDED_LENGTH if properties.has_own_memory else _SHORT_ON_CPU):
             size = replace(
                 size,
                 residues=bucket_size(size.residues),
@@ -255,6 +262,7 @@ class PredictionEstimate:
 
     @property
     def fits(self) -> bool:
+        """Return whether the peak with its reserve, and the spilled streams, fit into what the device has for them."""
         return self.memory.peak * RESERVE <= self.device.memory and self.memory.spilled <= self.device.spill
 
     @property
@@ -273,10 +281,10 @@ class PredictionEstimate:
         Searches, features, relaxation and the writing of files are not included.
         """
         size, properties, rate, copies = self.size, self.device.properties, self.device.rate, math.inf
-        counted = -(-size.residues // _STEP) * _STEP
+        counted = -(-size.residues // _COUNTED_LENGTH_UNIT) * _COUNTED_LENGTH_UNIT
         work = pass_work(self.work.model, replace(size, residues=counted, ensemble=1, ranks=1, dtype=torch.float32))
         if rate is None:
-            reached = _REACHED.get((properties.kind, size.dtype), REACHED_BY_GPU)
+            reached = _REACHED_SHARES.get((properties.kind, size.dtype), REACHED_BY_GPU)
             rate = reached * _product_rate(
                 torch.device("cuda" if properties.has_own_memory else properties.kind), size.dtype
             )
@@ -285,16 +293,19 @@ class PredictionEstimate:
         # Scale from the rounded length; the work grows at least with the square of the length.
         shorter = (size.residues / counted) ** 2 / size.ranks
         busy = shorter * (work.products / rate + work.moved / copies)
-        return self.work.recycling_iterations * size.ensemble * (busy + _CALL * work.launches)
+        return self.work.recycling_iterations * size.ensemble * (busy + _CALL_SECONDS * work.launches)
 
     @property
     def fallbacks(self) -> "Iterator[PredictionEstimate]":
-        """Yield estimates to try when this one runs out of memory: with smaller slabs, then with the next executors."""
+        """Yield estimates to try when this one runs out of memory: with smaller slabs, then with the next executors.
+
+        Smaller slabs are the default ones, and are only yielded if this estimate has a `slab_budget`.
+        """
         names = EXECUTORS[EXECUTORS.index(self.executor) + (self.slab_budget is None) :]
         return (self.of(name) for name in names)
 
     def of(self, executor: str, **size: object) -> "PredictionEstimate":
-        """Return the estimate with another executor, with small slabs, and with changed fields of the size."""
+        """Return the estimate with another executor, with default slabs, and with changed fields of `PassSize`."""
         work = replace(self.work, size=replace(self.size, **size))  # type: ignore[arg-type]
         return replace(self, work=work, executor=executor, slab_budget=None)
 
@@ -337,7 +348,7 @@ class PredictionEstimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Seconds:
-    """Seconds of a training step by purpose; `total` is their sum."""
+    """Seconds of a training step, or of a part of it, by purpose; `total` is their sum."""
 
     passes: float = 0.0  # computation of forward and backward passes
     messages: float = 0.0  # messages between ranks that share a sample
@@ -346,7 +357,7 @@ class Seconds:
 
     @property
     def total(self) -> float:
-        """Return the time of the step in seconds."""
+        """Return the sum of all fields in seconds."""
         return sum(vars(self).values())
 
     def plus(self, other: "Seconds", times: float = 1.0) -> "Seconds":
@@ -355,13 +366,16 @@ class Seconds:
 
     @property
     def most(self) -> str:
-        """Return the name of the field with the most seconds."""
+        """Return the name of the field with the most seconds, such as "messages"."""
         return max(vars(self), key=lambda name: getattr(self, name))
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingEstimate:
-    """Estimated memory and time of a training step on a device with a recompute policy."""
+    """Estimated memory and time of a training step on a device with a recompute policy.
+
+    `policy` is the policy that is estimated; it has no "auto", unlike `work.recompute`.
+    """
 
     work: Training
     device: Device
@@ -384,6 +398,7 @@ class TrainingEstimate:
 
     @property
     def fits(self) -> bool:
+        """Return whether the needed memory is at most the device's memory."""
         return self.needed <= self.device.memory
 
     @cached_property
@@ -403,17 +418,21 @@ class TrainingEstimate:
 
     @property
     def idle(self) -> int:
-        """Return the number of ranks without a sample."""
+        """Return the number of ranks without a sample, because the batch has too few micro-batches for all of them."""
         return max(0, self.work.layout.dp - self.work.micro_batches) * self.work.layout.sharing
 
     @property
     def again(self) -> tuple[float, int]:
-        """Return a key to compare policies: the floating-point operations that are computed again, then the memory."""
+        """Return a key to compare policies: first the cost of recomputation, then the bytes of needed memory.
+
+        The cost is the floating-point operations that are computed again, plus 10^6 for each operator launched again.
+        """
         work, properties = replace(self.work, layout=ALONE), self.device.properties
-        once, shares = work.costs("none", properties, plain=True), _AGAIN_ON_CPU if properties.kind == "cpu" else _AGAIN
+        once = work.costs("none", properties, plain=True)
+        shares = _RECOMPUTED_SHARES_ON_CPU if properties.kind == "cpu" else _RECOMPUTED_SHARES
         launches = {policy: work.costs(policy, properties) for policy in CHECKPOINT_POLICIES}
         again = 0.0
-        for part in CHOICES:
+        for part in RECOMPUTED_PARTS:
             if (own := getattr(self.policy, part)) != "none":
                 more = launches[own][part].backward.launches - launches["none"][part].backward.launches
                 again += shares[own] * once[part].forward.products + _OPERATIONS_OF_A_CALL * more
@@ -505,30 +524,35 @@ def _is_suitable(plan: PredictionEstimate) -> bool:
 def _settlements(work: Training, device: Device) -> Iterator[TrainingEstimate]:
     """Yield the estimates with every combination of policies for the parts that are "auto"."""
     choices = [
-        CHECKPOINT_POLICIES if (choice := getattr(work.recompute, part)) == "auto" else (choice,) for part in CHOICES
+        CHECKPOINT_POLICIES if (choice := getattr(work.recompute, part)) == "auto" else (choice,)
+        for part in RECOMPUTED_PARTS
     ]
     for combination in itertools.product(*choices):
-        policy = RecomputeConfig(**dict(zip(CHOICES, combination, strict=True)))
+        policy = RecomputeConfig(**dict(zip(RECOMPUTED_PARTS, combination, strict=True)))
         yield TrainingEstimate(work=work, device=device, policy=policy)
 
 
 def policy_of(policy: RecomputeConfig | None, part: str) -> Keep | None:
-    """Return the recompute policy of one part; it is "none" for parts without a setting ("embedding", "heads")."""
+    """Return the recompute policy of one part of the network; None if `policy` is None (a pass without gradients).
+
+    It is "none" for parts without a setting ("embedding", "heads").
+    """
     return None if policy is None else getattr(policy, part, "none")
 
 
 def max_residues(work: Prediction, device: Device, executors: Sequence[str] = EXECUTORS[1:]) -> int:
     """Return the number of residues of the longest chain that fits with one of the executors, all else being equal.
 
-    It is read from a quadratic curve through the estimates for the three nearest lengths. Slabs take a different share
-    of the memory for long and short chains, so estimates are added until one is near the result.
+    It is 0 if nothing fits. It is approximate: it is read from a quadratic curve through the estimates for the three
+    nearest lengths. Slabs take a different share of the memory for long and short chains, so estimates are added until
+    one is near the result.
     """
     return max(_max_residues(work, device, name) for name in executors)
 
 
 def _max_residues(work: Prediction, device: Device, executor: str) -> int:
     memories: dict[int, tuple[float, int]] = {}  # peak and spilled bytes by length
-    lengths = [max(16, work.size.residues) * step for step in _STEPS]
+    lengths = [max(16, work.size.residues) * step for step in _LENGTH_FACTORS]
     while True:
         for length in lengths:
             # All arguments are passed, as in `PredictionEstimate.memory`, so that both share the cache.
@@ -542,15 +566,18 @@ def _max_residues(work: Prediction, device: Device, executor: str) -> int:
         def is_too_long(residues: int, curves: np.ndarray = curves) -> bool:
             return bool((np.polyval(curves, residues) > (device.memory, device.spill)).any())
 
-        longest = bisect_left(range(1, _MAX_RATIO * max(memories)), x=True, key=is_too_long)
+        longest = bisect_left(range(1, _MAX_LENGTH_RATIO * max(memories)), x=True, key=is_too_long)
         is_last = len(memories) == _MAX_ESTIMATES
-        if not longest or is_last or any(abs(longest / length - 1) < _NEAR for length in memories):
+        if not longest or is_last or any(abs(longest / length - 1) < _NEAR_DIFFERENCE for length in memories):
             return longest
         lengths = [longest]
 
 
 def fit_together(plans: Sequence[PredictionEstimate]) -> bool:
-    """Return whether targets with these estimates fit into memory as one batch, on the executor "whole"."""
+    """Return whether targets with these estimates fit into memory as one batch, on the executor "whole".
+
+    It is False if another executor was chosen for any of them. All are padded to the largest sizes.
+    """
     names = ("residues", "msa_rows", "extra_rows", "templates")
     padded = {name: max(getattr(each.size, name) for each in plans) for name in names}
     # A target in a batch takes at most as much memory as alone.
@@ -561,7 +588,10 @@ def fit_together(plans: Sequence[PredictionEstimate]) -> bool:
 
 @cache
 def pass_work(config: ModelConfig, size: PassSize) -> Direction:
-    """Return the work of one pass without gradients: FLOP of matrix products, bytes moved, and number of operators."""
+    """Return the work of one pass of the whole network without gradients, counted for a CPU with plain operators.
+
+    This is the FLOP of matrix products, the bytes moved, and the number of operators.
+    """
     work = Direction()
     for cost in part_costs(config, size, None, DEVICE_MODELS["cpu"], plain=True).values():
         work.add(cost.forward)
@@ -571,7 +601,7 @@ def pass_work(config: ModelConfig, size: PassSize) -> Direction:
 @cache
 def _product_rate(device: torch.device, dtype: torch.dtype) -> float:
     """Measure the FLOP per second of a large matrix product, in a fraction of a second."""
-    side = _SIDES.get(device.type, _SIDE_OF_GPU)
+    side = _MATRIX_SIDES.get(device.type, _MATRIX_SIDE_ON_GPU)
     left = torch.ones(side, side, dtype=dtype, device=device)
     left @ left
     return float(2 * side**3 / mean_seconds(lambda: left @ left, 3, device))
@@ -580,6 +610,6 @@ def _product_rate(device: torch.device, dtype: torch.dtype) -> float:
 @cache
 def _copy_rate() -> float:
     """Measure the bytes per second that a CPU reads and writes in a copy, in a fraction of a second."""
-    source, target = torch.ones(_COPIED), torch.empty(_COPIED)
+    source, target = torch.ones(_COPIED_ELEMENTS), torch.empty(_COPIED_ELEMENTS)
     target.copy_(source)
     return float(2 * source.nbytes / mean_seconds(lambda: target.copy_(source), 3))

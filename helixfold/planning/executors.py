@@ -12,6 +12,7 @@ from helixfold.execution.slabs import Slabs
 from helixfold.execution.spilled import Spilled
 from helixfold.execution.whole import Whole
 
+# Names of the executors, from the one that needs the most memory to the one that needs the least.
 EXECUTORS = ("whole", "slabs", "spilled")
 # Peaks below this number of bytes do not need a full garbage collection first.
 _SMALL_PEAK = 2**28
@@ -22,8 +23,8 @@ def executor(
 ) -> Whole | Slabs:
     """Return a new executor: "whole", "slabs" or "spilled".
 
-    On a CPU, "spilled" writes streams to files in `directory`. `slab_budget` is the maximum bytes of a slab's
-    temporaries; by default they are a small share of the stream.
+    On a CPU, "spilled" writes streams to files in `directory`, which the other executors do not use. `slab_budget` is
+    the maximum bytes of a slab's temporaries; by default they are a small share of the stream.
     """
     if name == "spilled":
         return Spilled(directory, slab_budget, device=device)
@@ -42,7 +43,7 @@ def memory_kept(name: str, ranks: int = 1) -> AbstractContextManager[None]:
 
 
 def bounded_memory(device: torch.device, memory: int) -> AbstractContextManager[None]:
-    """Return a context that limits memory on a CPU to `memory` bytes, or to the free memory if that is more.
+    """Return a context that limits this process's memory on a CPU to `memory` bytes, or to the free memory if more.
 
     Nothing is limited on a GPU, whose allocator raises an error when memory is used up.
     """
@@ -50,10 +51,10 @@ def bounded_memory(device: torch.device, memory: int) -> AbstractContextManager[
 
 
 def release(device: torch.device, *, peak: int | None = None) -> None:
-    """Return all unused memory, on the device and on the host, to the system.
+    """Collect garbage, and return all unused memory, on the device and on the host, to the system.
 
-    Before a computation whose estimated `peak` is small, old objects are not collected, because that takes a tenth of
-    the time of folding a peptide.
+    `peak` is the estimated peak memory, in bytes, of the computation that follows. If it is small, old objects are not
+    collected, because that takes a tenth of the time of folding a peptide.
     """
     gc.collect(1 if peak is not None and peak < _SMALL_PEAK else 2)
     if device.type == "cuda":

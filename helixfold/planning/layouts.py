@@ -21,7 +21,8 @@ from helixfold.planning.size import gib
 def predict(work: Training, layout: Layout, machine: Machine) -> TrainingEstimate:
     """Estimate a training step with this layout and the fastest recompute policy that fits into memory.
 
-    If none fits, the policy that needs the least memory is used.
+    Only the policies of `work` are tried (`Training.policies`). If none fits, the one that needs the least memory is
+    used.
     """
     # Policies are ordered from the fastest to the one that needs the least memory.
     estimates = [estimate(replace(work, layout=layout, recompute=policy), machine) for policy in work.policies]
@@ -29,7 +30,7 @@ def predict(work: Training, layout: Layout, machine: Machine) -> TrainingEstimat
 
 
 def predictions(work: Training, ranks: int, machine: Machine) -> list[TrainingEstimate]:
-    """Estimate a training step with every layout of a number of ranks."""
+    """Estimate a training step with every possible layout of `ranks` ranks, each with its best policy (`predict`)."""
     return [predict(work, layout, machine) for layout in work.layouts(ranks)]
 
 
@@ -53,8 +54,9 @@ def best(estimates: Sequence[TrainingEstimate]) -> TrainingEstimate:
 def choose_layout(work: Training, mesh: Mesh, memory: int) -> Layout:
     """Return the fastest layout of the mesh's ranks, based on short measurements of their devices and links.
 
-    All ranks must call this together, and all get the same layout. `memory` is the bytes that each rank may use. Raise
-    `ConfigError` if no layout fits into memory, or if the batch has too few micro-batches for this number of ranks.
+    All ranks must call this together, and all get the same layout. `memory` is the bytes that each rank may use.
+    Layouts that leave ranks idle are left out. A single rank measures nothing. Raise `ConfigError` if no layout fits
+    into memory, or if the batch has too few micro-batches for this number of ranks.
     """
     if mesh.size == 1:
         return Layout()
@@ -74,7 +76,11 @@ def choose_layout(work: Training, mesh: Mesh, memory: int) -> Layout:
 
 
 def table(estimates: Sequence[TrainingEstimate], chosen: Layout | None) -> Iterator[str]:
-    """Yield the lines of a table with one layout per row; the row of `chosen` is marked with ">"."""
+    """Yield the header and the rows of a table with one layout per row; the row of `chosen` is marked with ">".
+
+    The rows have the recompute policy of the Evoformer, times, memory of a rank, idle ranks, and what takes the most
+    time.
+    """
     yield (
         f"{'':2}{'layout':22}{'recompute':>10}{'s a step':>10}{'samples/s':>11}{'rank-s a sample':>17}"
         f"{'GiB a rank':>12}{'fits':>6}{'idle':>7}  most of it"
@@ -90,7 +96,10 @@ def table(estimates: Sequence[TrainingEstimate], chosen: Layout | None) -> Itera
 
 
 def axial_summary(estimates: Sequence[TrainingEstimate]) -> str:
-    """Return a sentence with the degree of axial parallelism up to which a step becomes shorter."""
+    """Return a sentence with the degree of axial parallelism of the fastest layout, and the time at the next degree.
+
+    The sentence states that axial parallelism does not pay if that degree is 1.
+    """
     fastest = min(estimates, key=lambda each: (each.seconds.total, each.work.layout.dap))
     ranks, degree = fastest.work.layout.ranks, fastest.work.layout.dap
     next_degree = min((each.work.layout.dap for each in estimates if each.work.layout.dap > degree), default=None)
@@ -109,7 +118,8 @@ def axial_summary(estimates: Sequence[TrainingEstimate]) -> str:
 def measure_machine(mesh: Mesh, work: Training, ranks: int) -> Machine:
     """Measure the devices and links of the machine that the mesh's ranks run on, for a step on `ranks` ranks.
 
-    All ranks must call this together.
+    Each rank may use the free memory of its GPU, or an equal share of the free memory of a CPU. All ranks must call
+    this together.
     """
     memory = available_memory(mesh.device) // (1 if mesh.device.type == "cuda" else mesh.size)
     with keeping_freed_memory(KEPT_BLOCKS):

@@ -16,13 +16,13 @@ from helixfold.parallel.collectives import Channel, Kind
 from helixfold.parallel.mesh import Group, Mesh
 
 # Sizes of measured messages in bytes, which are typical for blocks.
-_SIZES = (2**14, 2**18, 2**22)
+_MESSAGE_BYTES = (2**14, 2**18, 2**22)
 _READINGS, _CALLS = 5, 8
 # Computation between two messages, as in a block of a short crop. Meanwhile idle threads and cores sleep and ranks
 # drift apart, so that a message takes more than twice as long as directly after another one.
-_PAUSE = 2e-3  # seconds
-_WIDTH = 256
-_MIN_SECONDS = 1e-6  # of a message
+_PAUSE_SECONDS = 2e-3  # seconds
+_MATRIX_SIDE = 256
+_MIN_MESSAGE_SECONDS = 1e-6  # of a message
 # Minimum seconds of a measurement: shorter work is repeated. The shorter of two measurements counts, because other
 # programs on the same cores can only slow one down.
 _MIN_READING = 0.01
@@ -33,18 +33,21 @@ _Collective = Kind | Literal["all_reduce"]
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """Time in seconds as a linear function of a size: `fixed + slope * size`."""
+    """Time in seconds as a linear function of a size in bytes: `fixed + slope * size`."""
 
     fixed: float = 0.0
     slope: float = 0.0
 
     def at(self, size: float) -> float:
-        """Return the seconds for a size."""
+        """Return the seconds for a size in bytes."""
         return self.fixed + self.slope * size
 
     @classmethod
     def through(cls, readings: Mapping[float, float]) -> "Line":
-        """Fit a line to measurements (seconds by size) with minimum relative errors; no coefficient is negative."""
+        """Fit a line to measurements (seconds by size in bytes) with minimum relative errors.
+
+        No coefficient is negative. For a single size, the slope is 0.
+        """
         sizes, seconds = (np.array(each) for each in zip(*readings.items(), strict=True))
         x, y = (float(np.average(each, weights=seconds**-2.0)) for each in (sizes, seconds))
         slope = float(np.polyfit(sizes, seconds, 1, w=1 / seconds)[0]) if len(sizes) > 1 else 0.0
@@ -71,9 +74,9 @@ class Links:
 
 
 def measured_links(mesh: Mesh, group: Group) -> Links:
-    """Measure the links within this rank's group and return the first rank's measurements.
+    """Measure each collective within this rank's group, and return the lines that the mesh's first rank measured.
 
-    All ranks of the mesh must call this together.
+    All ranks of the mesh must call this together, and all get the same result.
     """
     channel = Channel(group)
 
@@ -84,7 +87,7 @@ def measured_links(mesh: Mesh, group: Group) -> Links:
     kinds: tuple[_Collective, ...] = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce")
     for kind in kinds:
         readings: dict[float, float] = {}
-        for size in _SIZES:
+        for size in _MESSAGE_BYTES:
             part = torch.zeros(size // 4, device=mesh.device)
             whole = torch.zeros(n, size // 4, device=mesh.device)
             if kind == "all_reduce":
@@ -98,12 +101,15 @@ def measured_links(mesh: Mesh, group: Group) -> Links:
 
 
 def all_reduce_bytes(size: int, ranks: int) -> float:
-    """Return the bytes that a rank sends in an all-reduce of `size` bytes."""
+    """Return the bytes that each of `ranks` ranks sends in a ring all-reduce of a tensor of `size` bytes."""
     return 2 * size * (ranks - 1) / ranks
 
 
 def min_seconds(action: Callable[[], object], device: torch.device) -> float:
-    """Return the seconds of a call: the shorter of two measurements, after a warm-up call."""
+    """Return the seconds of a call: the shorter of two measurements, after warm-up calls.
+
+    A measurement is the mean of as many calls as take a hundredth of a second.
+    """
     action()
     times = max(1, math.ceil(_MIN_READING / mean_seconds(action, 1, device)))
     return min(mean_seconds(action, times, device) for _ in range(2))
@@ -114,8 +120,8 @@ def _seconds(send: Callable[[], object], mesh: Mesh) -> float:
 
     Every rank makes the same number of calls.
     """
-    matrix = torch.zeros(_WIDTH, _WIDTH, device=mesh.device)
-    times = mesh.broadcast(math.ceil(_PAUSE / min_seconds(partial(torch.mm, matrix, matrix), mesh.device)))
+    matrix = torch.zeros(_MATRIX_SIDE, _MATRIX_SIDE, device=mesh.device)
+    times = mesh.broadcast(math.ceil(_PAUSE_SECONDS / min_seconds(partial(torch.mm, matrix, matrix), mesh.device)))
 
     def work() -> None:
         for _ in range(times):
@@ -132,4 +138,4 @@ def _seconds(send: Callable[[], object], mesh: Mesh) -> float:
     reading(both)
     added = statistics.median(reading(both) - reading(work) for _ in range(_READINGS))
     # The difference of two measurements may be zero or negative, but the time of a message cannot.
-    return max(added, _MIN_SECONDS)
+    return max(added, _MIN_MESSAGE_SECONDS)

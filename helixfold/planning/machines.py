@@ -54,7 +54,7 @@ PRODUCTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
-    """Rates of a device: `product` in bfloat16 FLOP per second and `memory` in bytes per second.
+    """Rates of a device from its data sheet: `product` in bfloat16 FLOP per second, `memory` in bytes per second.
 
     `reached` is the share of both that a program reaches. `call` is the time in seconds to launch an operator.
     """
@@ -67,10 +67,11 @@ class Rates:
     def seconds(
         self, work: Training, properties: DeviceProperties, rank: int, policy: RecomputeConfig | None, part: str
     ) -> float:
-        """Return the seconds of a part of the network, forward and backward, without messages between ranks.
+        """Return the seconds of a part of the network, forward and backward, for all samples of a micro-batch.
 
-        This is the time of the part's products or of its memory traffic, whichever is longer, plus the time to launch
-        its operators. `policy` is the recompute policy; None is a forward pass without gradients.
+        Messages between ranks are not included. `rank` is the index in branch parallelism. This is the time of the
+        part's products or of its memory traffic, whichever is longer, plus the time to launch its operators. `policy`
+        is the recompute policy; None is a forward pass without gradients.
         """
         own = policy_of(policy, part)
         cost, once = work.costs(own, properties, rank)[part], work.costs("none", properties, rank, plain=True)[part]
@@ -82,7 +83,7 @@ class Rates:
         return busy + self.call * (cost.forward.launches + cost.backward.launches)
 
     def optimizer(self, parameters: int) -> float:
-        """Return the seconds of an optimizer step: the time to read and write its buffers."""
+        """Return the seconds of an optimizer step for this number of parameters: the time to move its buffers."""
         return parameters * _OPTIMIZER_BYTES / self.memory
 
 
@@ -100,7 +101,7 @@ class Readings:
     def seconds(
         self, work: Training, _: DeviceProperties, rank: int, policy: RecomputeConfig | None, part: str
     ) -> float:
-        """Return the measured seconds of a part of the network, times the number of samples."""
+        """Return the measured seconds of a part of the network, times the number of samples of a micro-batch."""
         return work.samples * self.passes[work.layout, rank, policy][part]
 
     def optimizer(self, parameters: int) -> float:
@@ -112,22 +113,25 @@ class Readings:
 class Machine(Device):
     """A cluster of nodes with equal devices, and the links between them.
 
-    `memory` is the bytes that a rank may use. `overlaps` is whether gradients can be summed during the backward pass
-    without slowing it down: this is so on GPUs, but on a CPU the same cores do both.
+    `speeds` gives the times of passes and the optimizer. `per_node` is the number of devices of a node. `near` are
+    links within a node and `far` links between nodes. `memory` is the bytes that a rank may use. `overlaps` is whether
+    gradients can be summed during the backward pass without slowing it down: this is so on GPUs, but on a CPU the same
+    cores do both.
     """
 
     name: str
     speeds: Rates | Readings
     per_node: int
-    near: Links  # within a node
+    near: Links
     far: Links
     overlaps: bool
 
     def links(self, ranks: int) -> Links:
-        """Return the links between this number of consecutive ranks."""
+        """Return the links that connect this number of consecutive ranks: `near` if they fit on a node, else `far`."""
         return self.near if ranks <= self.per_node else self.far
 
     def step_seconds(self, work: Training, policy: RecomputeConfig) -> Seconds:
+        """Return the time of a training step with the layout of `work` and this recompute policy."""
         layout, gradient = work.layout, work.parameters * work.gradient_itemsize
         forward, part = self._pass(work, None), self._pass(work, policy)
         backward = _BACKWARD * part.passes
@@ -196,7 +200,7 @@ def _links(rate: float, latency: float) -> Links:
     return Links(all_to_all=line, all_gather=line, reduce_scatter=line, all_reduce=line)
 
 
-# Each GPU has its own network adapter: 400 Gbit/s (DGX H100 and H200), 200 Gbit/s (DGX A100).
+# Known clusters by name. Each GPU has its own network adapter: 400 Gbit/s (DGX H100 and H200), 200 Gbit/s (DGX A100).
 MACHINES = {
     "h100": _machine("h100", "h100", memory=3.35e12, nvlink=450e9, network=50e9),
     "h200": _machine("h200", "h200", memory=4.8e12, nvlink=450e9, network=50e9),
@@ -207,7 +211,8 @@ MACHINES = {
 def measured_steps(work: Training, layouts: Sequence[Layout], device: torch.device) -> Readings:
     """Measure the passes of every rank in these layouts (with dp=1), one after another on one device.
 
-    Messages between ranks are simulated, without waiting. The random state is restored.
+    Each rank is measured without gradients and with each policy of `work`. An optimizer step is measured, too. Messages
+    between ranks are simulated, without waiting. The random state is restored.
     """
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         passes = {}
@@ -254,7 +259,7 @@ def measured_machine(work: Training, ranks: int, mesh: Mesh, memory: int) -> Mac
 
 
 def sharings(work: Training, ranks: int) -> list[Layout]:
-    """Return the layouts (with dp=1) by which this number of ranks can share a sample."""
+    """Return the ways to share a sample in the layouts of `ranks` ranks, as layouts with dp=1, without repeats."""
     return list(dict.fromkeys(replace(each, dp=1) for each in work.layouts(ranks)))
 
 

@@ -18,6 +18,7 @@ from helixfold.planning.size import PassSize, gib
 from helixfold.runtime.standard_streams import print_detail
 from helixfold.weights.find import ReadyModel
 
+# Name of the executor for "the first one that fits".
 AUTOMATIC = "auto"
 
 
@@ -47,11 +48,11 @@ class MemoryOptions:
             raise InputError.at(directory, "is full or in memory (tmpfs); choose a --spill-directory on a disk")
 
     def limited(self, model: ReadyModel) -> ReadyModel:
-        """Return the model with the MSA rows and extra rows limited by these options."""
+        """Return the model with its preset's maximum MSA rows and extra rows reduced to these options, if set."""
         return replace(model, preset=self.limited_preset(model.preset))
 
     def limited_preset(self, preset: Preset) -> Preset:
-        """Return the preset with the MSA rows and extra rows limited by these options."""
+        """Return the preset with its maximum MSA rows and extra rows reduced to these options, if set."""
         sampling = preset.sampling
         limited = replace(
             sampling,
@@ -63,8 +64,8 @@ class MemoryOptions:
     def divided(self, processes: int, device: torch.device) -> "MemoryOptions":
         """Return the options for each of several processes on this machine.
 
-        A CPU's memory is divided among the processes; call this before any of them uses memory. Each process has its
-        own GPU.
+        The free memory of a CPU is divided equally, unless `memory` is set; call this before any process uses memory.
+        GPU memory is not divided, because each process has its own GPU.
         """
         if processes == 1:
             return self
@@ -76,15 +77,16 @@ class MemoryOptions:
     def available(self, device: torch.device, output: Path) -> Device:
         """Return the device with its available memory and the disk space for spilled streams.
 
-        Streams are spilled to the spill directory, by default to `output`.
+        Streams are spilled to the spill directory, by default to `output`. Each process counts on an equal share of
+        that space.
         """
         at_hand = Device.at_hand(device, self.spill_directory or output, self.memory)
         return replace(at_hand, spill=at_hand.spill // self.processes)
 
     def plan(self, preset: Preset, size: PassSize, device: Device, iterations: int = 1) -> PredictionEstimate:
-        """Estimate a prediction with this input size; with "auto", the first executor that fits is chosen.
+        """Estimate a prediction with this input size; with "auto", the first suitable executor that fits is chosen.
 
-        `iterations` is the number of recycling iterations.
+        The result is also printed as a detail. `iterations` is the number of recycling iterations.
         """
         forced = None if self.executor == AUTOMATIC else self.executor
         work = Prediction(model=preset.model, size=size, executor=forced, recycling_iterations=iterations)
@@ -98,7 +100,7 @@ class MemoryOptions:
         return plan.fits or (self.executor != AUTOMATIC and self.memory is None)
 
     def problem(self, plan: PredictionEstimate) -> str:
-        """Return a sentence with the reason why a target does not fit into memory, and what would fit."""
+        """Return a sentence on why a target does not fit into memory, and what would fit or what option to change."""
         if self.executor == AUTOMATIC or plan.needed <= plan.device.memory:
             return plan.problem
         return (
@@ -115,7 +117,10 @@ class MemoryOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureRows:
-    """Numbers of residues, alignment rows and templates of a target, which determine the size of a model's input."""
+    """Numbers of residues, alignment rows and templates of a target, which determine the size of a model's input.
+
+    `alignment` counts all rows before a model samples some of them as MSA rows and extra rows.
+    """
 
     residues: int
     alignment: int
@@ -129,7 +134,10 @@ class FeatureRows:
 
     @classmethod
     def at_most(cls, residues: int, sampling: SamplingConfig, *, templates: bool = True) -> "FeatureRows":
-        """Return the maximum numbers that a model reads, for a target whose features do not exist yet."""
+        """Return the maximum numbers that a model reads, for a target whose features do not exist yet.
+
+        `templates` is whether the target may have templates. The result has `is_bound`.
+        """
         return cls(
             residues=residues,
             alignment=sampling.max_msa_clusters + sampling.max_extra_msa,

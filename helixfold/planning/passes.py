@@ -55,6 +55,7 @@ _OF_THREAD, _OF_THREAD_IN_PREDICTION, _PREPARED = 20 * 2**20, 6 * 2**20, 48 * 2*
 # a share of all tensors. All values were measured; repeated measurements differ by up to a seventh.
 _IDLE_OF_WHOLE, _IDLE_OF_SLABS, _MAX_IDLE = 0.65, 3.5, 0.5
 _IDLE_OF_WHOLE_IN_LOOPS = 1.0
+# Layout of a single rank.
 ALONE = Layout()
 # The parts of the network in order; parts with a recompute policy have their name in `RecomputeConfig`.
 PARTS = ("embedding", "template", "extra_msa", "evoformer", "structure", "heads")
@@ -69,9 +70,9 @@ Step = Callable[[AlphaFold, Executor, Batch, torch.dtype], Tensor]
 class Direction:
     """Memory and work of the forward or the backward pass of one part of the network.
 
-    `peak` is the maximum bytes beyond the memory at the end of the part's forward pass. `products` (FLOP), `moved`
-    (bytes) and `launches` (operators) are counted by `Counter`. `seconds` are measured, and 0 on meta tensors.
-    `messages` has the kind and bytes of each collective.
+    `peak` is the maximum bytes beyond the memory at the end of the part's forward pass. `products` (FLOP of matrix
+    products), `moved` (bytes of tensors read and written) and `launches` (operators) are counted by `Counter`.
+    `seconds` are measured, and 0 on meta tensors. `messages` has the kind and bytes of each collective.
     """
 
     peak: int = 0
@@ -82,7 +83,7 @@ class Direction:
     messages: list[Message] = field(default_factory=list)
 
     def add(self, other: "Direction", count: int = 1) -> None:
-        """Add the work of another direction `count` times, without changing `peak`."""
+        """Add the work of another direction `count` times to this one, in place, without changing `peak`."""
         for name in ("products", "moved", "launches", "seconds", "messages"):
             setattr(self, name, getattr(self, name) + count * getattr(other, name))
 
@@ -100,7 +101,10 @@ Costs = Mapping[str, PartCost]
 
 
 def library_memory(properties: DeviceProperties, config: ModelConfig, size: PassSize, *, predicts: bool = False) -> int:
-    """Return the bytes that libraries on a CPU take besides tensors, in training or a prediction; 0 for a GPU."""
+    """Return the bytes that libraries on a CPU take besides tensors; 0 for a GPU.
+
+    `predicts` is whether the pass is part of a prediction instead of training. Prepared products are not included.
+    """
     if properties.kind != "cpu":
         return 0
     of_thread = _OF_THREAD_IN_PREDICTION if predicts else _OF_THREAD
@@ -108,7 +112,7 @@ def library_memory(properties: DeviceProperties, config: ModelConfig, size: Pass
 
 
 def prepared_product_memory(properties: DeviceProperties) -> int:
-    """Return the bytes that oneDNN takes for prepared matrix products of the whole network; 0 for a GPU."""
+    """Return the bytes that oneDNN takes for prepared matrix products of a whole network in training; 0 for a GPU."""
     return _PREPARED * (properties.kind == "cpu")
 
 
@@ -126,9 +130,10 @@ def part_costs(
 ) -> Costs:
     """Return the memory and operations of each part of the network on one rank, with the same policy for all parts.
 
-    A part does not depend on the policies of other parts. If `policy` is None, there are no gradients, as in a
-    recycling iteration before the last. `trained` names the parameters that have gradients. With `plain`, operators run
-    their reference implementations, because matrix products inside kernels cannot be counted.
+    The numbers are for one sample. A part does not depend on the policies of other parts. If `policy` is None, there
+    are no gradients, as in a recycling iteration before the last. `trained` names the parameters that have gradients.
+    With `plain`, operators run their reference implementations, because matrix products inside kernels cannot be
+    counted.
     """
     everywhere = None if policy is None else RecomputeConfig.everywhere(policy)
     with simulated_device(properties), forced("reference") if plain else nullcontext():
@@ -140,9 +145,10 @@ def part_costs(
 def prediction_memory(
     config: ModelConfig, size: PassSize, name: str, properties: DeviceProperties, slab_budget: int | None = None
 ) -> Memory:
-    """Return the memory of a recycling iteration after the first, with confidences, on the executor `name`.
+    """Return the estimated memory of a recycling iteration after the first, with confidences, on the executor `name`.
 
-    `slab_budget` is the maximum bytes of a slab's temporaries (see `Slabs`).
+    On a CPU, the memory of libraries and unused memory of the heap are included. `slab_budget` is the maximum bytes of
+    a slab's temporaries (see `Slabs`).
     """
     # Without gradients, further iterations of the structure module add little more memory than their results.
     config = replace(config, structure=replace(config.structure, layers=min(2, config.structure.layers)))
@@ -164,7 +170,10 @@ def prediction_memory(
 def step_peak(
     config: ModelConfig, size: PassSize, policy: RecomputeConfig, properties: DeviceProperties, step: Step
 ) -> int:
-    """Return the peak bytes of a design step, forward and backward through a network that is not trained."""
+    """Return the peak bytes of tensors in a design step, forward and backward through a network that is not trained.
+
+    `step` computes the loss. The memory of libraries is not included.
+    """
     with simulated_device(properties):
         make_tables(config, size.dtype, properties, learns=True)
         counted = Pass(config, size, policy, Mesh.simulated(ALONE), trained=frozenset(), step=step)
@@ -173,7 +182,10 @@ def step_peak(
 
 
 def make_tables(config: ModelConfig, dtype: torch.dtype, properties: DeviceProperties, *, learns: bool) -> None:
-    """Create the tables that stay in memory for all passes on a device model, so that no pass counts them."""
+    """Run a tiny pass that creates the tables which stay in memory, so that later passes do not count them.
+
+    `learns` is whether the later passes have gradients. Equal calls run the pass only once.
+    """
     small = replace(of_blocks(config, 1), structure=replace(config.structure, layers=1))
     _make_tables(small, dtype, properties, learns)
 
@@ -275,7 +287,10 @@ class Pass:
         )
 
     def costs(self) -> Costs:
-        """Run the pass, with its backward pass if it has gradients, and return the memory and work of each part."""
+        """Run the pass, with its backward pass if it has gradients, and return the memory and work of each part.
+
+        Blocks that are not run count like the last one.
+        """
         with self.counter:
             self._begin("embedding")
             inputs = self._inputs(self.size.ensemble if self.learns or self.predicts else 1)
@@ -285,12 +300,15 @@ class Pass:
         return {part: self._cost(part) for part in PARTS}
 
     def peak(self) -> int:
-        """Return the peak bytes of a pass that was run, including the blocks that were not run."""
+        """Return the peak bytes of tensors in a pass that was run, including the blocks that were not run."""
         further = sum(self._further(part) * self._kept_by_block(part) for part in ("extra_msa", "evoformer"))
         return max(each.peak for each in (*self.forward, *self.backward)) + further
 
     def seconds(self, readings: int = 2) -> dict[str, float]:
-        """Return the seconds of each part: the minimum over several passes, after a warm-up pass."""
+        """Run several passes, and return the seconds of each part of the whole network, forward and backward.
+
+        These are minima over `readings` passes, after a warm-up pass. Blocks that are not run count like the last one.
+        """
         costs, inputs = [], self._inputs(1)
         for _ in range(readings + 1):
             self.forward.clear()

@@ -12,8 +12,9 @@ from helixfold.model.config import ModelConfig
 class PassSize:
     """Size of the network's input for one target or training sample.
 
-    `msa_rows` counts sampled sequences, without the rows that templates add. `ensemble` is the number of MSA samples in
-    memory, and `ranks` the number of ranks that share the input.
+    `residues` is the number of residues. `msa_rows` counts sampled sequences, without the rows that templates add.
+    `extra_rows` counts extra sequences, and `dtype` is the precision of the streams. `ensemble` is the number of MSA
+    samples in memory, and `ranks` the number of ranks that share the input.
     """
 
     residues: int
@@ -29,7 +30,8 @@ class PassSize:
 class Memory:
     """Peak memory of one pass of the network by stage, in bytes, beyond what the process with the loaded model uses.
 
-    `spilled` is the bytes of streams on disk, or, for a GPU, in the host's memory.
+    `stages` has the peak of each stage by its name on the screen, such as "Evoformer". `spilled` is the maximum bytes
+    of streams on disk, or, for a GPU, in the host's memory.
     """
 
     stages: Mapping[str, int]
@@ -42,7 +44,10 @@ class Memory:
 
 
 def streams(config: ModelConfig, size: PassSize) -> tuple[int, int, int]:
-    """Return the numbers of elements of the pair stream, the MSA and the extra MSA on one rank."""
+    """Return the numbers of elements (not bytes) of the pair stream, the MSA and the extra MSA on one rank.
+
+    The rows of templates count in the MSA if the model has templates.
+    """
     columns = -(-size.residues // size.ranks)
     rows = size.msa_rows + (size.templates if config.template else 0)
     return (
@@ -67,5 +72,5 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def gib(size: int) -> str:
-    """Return a number of bytes as text in GiB, such as "1.5 GiB"."""
+    """Return a number of bytes as text in GiB with one decimal, such as "1.5 GiB"."""
     return f"{size / 2**30:,.1f} GiB"
