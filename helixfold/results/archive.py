@@ -26,13 +26,19 @@ def write_archive(directory: Path) -> None:
 
 
 def pack(directory: Path, target: Path, *, folder: str) -> None:
-    """Write all files of a directory into a zip archive, under the folder name `folder`."""
+    """Write all files of a directory into a new zip archive at the path `target`, under the folder name `folder`.
+
+    An earlier archive is replaced only when the new one is complete.
+    """
     with atomic_write(target) as temporary:
         write_zip(temporary, {folder: directory})
 
 
 def write_zip(path: Path, folders: Mapping[str, Path], first: Mapping[str, bytes] | None = None) -> None:
-    """Write a zip archive of directories, given by their folder names in it; the members `first` precede them."""
+    """Write a zip archive at `path` of the directories in `folders`, by their folder names in the archive.
+
+    `first` has members to write before them: contents by name.
+    """
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in (first or {}).items():
             archive.writestr(_member(name), content)
@@ -44,7 +50,10 @@ def write_zip(path: Path, folders: Mapping[str, Path], first: Mapping[str, bytes
 
 
 def files_in(directory: Path) -> list[Path]:
-    """Return the files of a directory that an archive includes, sorted by path: all except symbolic links."""
+    """Return the files of a directory and its subdirectories that an archive includes, sorted by path.
+
+    These are all files except symbolic links.
+    """
     return sorted(path for path in directory.rglob("*") if path.is_file() and not path.is_symlink())
 
 

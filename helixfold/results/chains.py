@@ -24,7 +24,7 @@ class ChainRange:
 
 @dataclass(frozen=True, kw_only=True)
 class Atom:
-    """One atom of a coordinate file."""
+    """One atom of a coordinate file, possibly a hydrogen."""
 
     residue: int  # index in the protein's arrays
     name: str
@@ -55,7 +55,7 @@ def ring_bonds(protein: Protein, chains: Sequence[ChainRange]) -> list[RingBond]
 
 
 def split_chains(protein: Protein, chain_ids: Sequence[str] = ()) -> list[ChainRange]:
-    """Return the protein's chains in order, named by `chain_ids`, or A, B, ... by default.
+    """Return the ranges of the protein's chains in order, named by `chain_ids`, or A, B, ... by default.
 
     `protein.chain_index` is each residue's index in `chain_ids`. Raise `ValueError` if the structure is not valid for a
     coordinate file.

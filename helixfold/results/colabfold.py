@@ -56,7 +56,7 @@ _MODEL = re.compile(r"(model_[1-5])(_ptm|_multimer(?:_v[23])?)?")
 
 
 def done_file(directory: Path) -> Path:
-    """Return the path of the file that marks a target as finished, like ColabFold's; `directory` is the target's."""
+    """Return the path of `<target>.done.txt`, which marks a target as finished, next to the target's `directory`."""
     return COLABFOLD_DONE.path(directory.parent, target=directory_name(directory.name))
 
 
@@ -75,10 +75,12 @@ def write_colabfold(
     order: Sequence[Prediction],
     origins: Mapping[str, tuple[str, int]],
 ) -> None:
-    """Write ColabFold's files for a target next to its directory.
+    """Write ColabFold's files for a target next to its directory: structures, scores, plots and alignment.
 
-    `order` has the predictions, the best first, and `origins` the model and seed of each prediction by name. The file
-    that marks the target as finished is removed first and written last.
+    Structures and plots are copies of files in the directory. Earlier structures and scores of the target are removed.
+    Lines about the ranking are appended to log.txt. `order` has the predictions, the best first, and `origins` the
+    model and seed of each prediction by name. The file that marks the target as finished is removed first and written
+    last.
     """
     output, job = directory.parent, directory_name(directory.name)
     done_file(directory).unlink(missing_ok=True)
@@ -112,14 +114,20 @@ def write_colabfold(
 
 
 def write_run(output: Path, config: Mapping[str, object], works: Sequence[str]) -> None:
-    """Write config.json and cite.bibtex, and append to log.txt; `works` are keys of `WORKS` to cite."""
+    """Write config.json and cite.bibtex of a run, and append a line with helixfold's version to log.txt.
+
+    `config` is the content of config.json, to which the version is added. `works` are keys of `WORKS` to cite.
+    """
     write_file(COLABFOLD_CONFIG.path(output), to_json({**config, "version": f"helixfold {__version__}"}, indent=4))
     write_file(COLABFOLD_WORKS.path(output), bibtex(works))
     write_log(output, f"Running helixfold {__version__}")
 
 
 def write_log(output: Path, *lines: str) -> None:
-    """Append lines with the current time to log.txt."""
+    """Append lines of text to log.txt in the output directory, each after the current time.
+
+    If log.txt is a link or not a plain file, it is replaced.
+    """
     path = COLABFOLD_LOG.path(output)
     if path.is_symlink() or (path.exists() and not path.is_file()):
         path.unlink()  # Writing through a link would leave the output directory, and a pipe would wait for a reader.

@@ -24,7 +24,7 @@ from helixfold.results.chains import split_chains
 from helixfold.results.file_table import CONFIDENCE
 from helixfold.results.json_object import AGAIN, JsonObject
 
-# Key of the reason why there is no PDB file; absent if there is one.
+# Key in the confidence file of the reason why the prediction has no PDB file; absent if it has one.
 NO_PDB_FILE: Final = "no_pdb_file"
 _PAIR_SCORES: Final = (
     ("iptm", "ipTM"),
@@ -42,9 +42,10 @@ def confidence_content(
 ) -> dict[str, object]:
     """Return the content of the confidence file as JSON values, with AlphaFold DB's keys and ours; errors are in Å.
 
-    `depth` is the depth of the alignment. A complex also has `interfaces`, the scores of each pair of chains, and
-    `chain_pair_iptm`, a matrix whose rows are aligned chains: pTM of each chain on the diagonal, and ipTM in each
-    direction elsewhere. `no_pdb_file` is the reason why there is no PDB file.
+    `depth` is the depth of the alignment. Domains are found only if the prediction has a PAE. A complex also has
+    `interfaces`, the scores of each pair of chains, and `chain_pair_iptm`, a matrix whose rows are aligned chains: pTM
+    of each chain on the diagonal, and ipTM in each direction elsewhere. `no_pdb_file` is the reason why there is no PDB
+    file.
     """
     plddt = prediction.plddt.astype(np.float64)
     bands = len(CONFIDENCE_BANDS) - 1 - np.digitize(plddt, [band.min_plddt for band in reversed(CONFIDENCE_BANDS[:-1])])

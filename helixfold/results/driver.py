@@ -23,7 +23,9 @@ from helixfold.runtime.standard_streams import print_detail, print_note
 class Run:
     """Progress and failures of a run over items, which have `total` steps together; `unit` names a step.
 
-    A terminal shows a bar. With `progress` "json", stderr gets a JSON object after each step, item and failure.
+    `done` counts completed steps, including `skipped` steps of an earlier run and steps of failed items. `failures` has
+    the reasons by item. A terminal shows a bar. With `progress` "json", stderr gets a JSON object after each step, item
+    and failure.
     """
 
     def __init__(self, output: Path, unit: str, total: int, progress: Progress = "bars") -> None:
@@ -36,7 +38,8 @@ class Run:
     def item(self, name: str, steps: int = 1, *, continues: bool = False) -> Iterator[None]:
         """Process an item with this number of steps in the context; an exception is recorded as the item's failure.
 
-        With `continues`, the item is finished in a later context.
+        The steps count as done at the end, also after a failure. With `continues`, the item is finished in a later
+        context, so its end is not reported.
         """
         self._began = self._began or time.monotonic()
         self._last = self._last or self._began
@@ -53,7 +56,10 @@ class Run:
                 self.report(name, "finished", end - self.done)
 
     def fail(self, name: str, reason: str, steps: int = 1) -> None:
-        """Record and print why an item failed. failures.json is written now, because the run may be killed later."""
+        """Record and print why an item failed, and count its steps.
+
+        failures.json is written now, because the run may be killed later. An error while writing it is ignored.
+        """
         require_unmoved(self.output)  # If the directory was moved, the run ends, because this affects all items.
         self.failures[name] = reason
         tqdm.write(f"{printable(name)}: failed: {printable(reason, 1000)}", file=sys.stderr)
@@ -62,13 +68,13 @@ class Run:
         self.report(name, "failed", steps)
 
     def skip(self, steps: int = 1) -> None:
-        """Count steps that an earlier run completed; they are left out of the time estimate."""
+        """Count steps that an earlier run completed as done; they are left out of the estimate of the time left."""
         self.skipped += steps
         self.done += steps
         self.bar.update(steps)
 
     def report(self, name: str, stage: str, steps: int = 1) -> None:
-        """Show that a stage of an item has ended, and count its steps."""
+        """Advance the bar by the steps of a stage of an item that has ended; as JSON, print the stage's progress."""
         self.done += steps
         now = time.monotonic()
         self.bar.update(steps)
@@ -81,7 +87,7 @@ class Run:
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the command, from its failures."""
+        """The exit code of the command, from its failures (`exit_code_for`)."""
         return exit_code_for(self.failures)
 
 
@@ -91,8 +97,8 @@ def driven(
 ) -> Iterator[Run]:
     """Lock the output directory for a run over `total` steps, and write failures.json at its end.
 
-    With `is_shared`, several runs that claim items may use the directory. Raise `InputError` if another run holds the
-    lock.
+    The number of failures is printed. After an interruption, only the number of completed steps is printed. With
+    `is_shared`, several runs that claim items may use the directory. Raise `InputError` if another run holds the lock.
     """
     with locked_directory(output, is_shared=is_shared):
         run = Run(output, unit, total, progress)

@@ -11,6 +11,7 @@ from helixfold.results.file_table import FAILURES
 from helixfold.results.json_object import AGAIN
 from helixfold.results.writing import to_json, write_file
 
+# Exit codes of a batch with failures.
 SOME_FAILED, SERVER_UNAVAILABLE = 1, 3
 # Errors that folding a target may raise; any other error is a bug.
 EXPECTED_ERRORS = (RuntimeError, MemoryError, OSError, ValueError)
@@ -28,7 +29,10 @@ def exit_code_for(failures: Mapping[str, str]) -> int:
 
 
 def failure_text(error: Exception) -> str:
-    """Return the reason of a failure; for an unexpected error, it names the place in the program."""
+    """Return the reason of a failure: the error's type and message.
+
+    For an error that is not one of `EXPECTED_ERRORS`, it also names the place in the program.
+    """
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, EXPECTED_ERRORS):
         return text
@@ -51,12 +55,15 @@ def failures_of_input(problems: InputProblems, names: Collection[str]) -> dict[s
 
 
 def write_failures(directory: Path, failures: Mapping[str, str], file: str = FAILURES.name()) -> None:
-    """Write the reasons of failures by target name to failures.json; delete the file if there are none."""
+    """Write the reasons of failures by target name to `file` in a directory; delete the file if there are none."""
     write_file(directory / file, to_json(failures, indent=4) if failures else None)
 
 
 def failures_in(output: Path) -> dict[str, str]:
-    """Read the reasons of failed targets, by name, from failures.json in an output directory."""
+    """Read the reasons of failed targets, by name, from failures.json in an output directory.
+
+    Return an empty dict if it is missing. If it is damaged, the error is returned as the reason of "failures.json".
+    """
     path = FAILURES.path(output)
     if not path.is_file():
         return {}

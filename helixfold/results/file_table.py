@@ -1,6 +1,7 @@
 """Table of the files that a run writes: their names and purposes, and the modules that write and read them.
 
-Resuming, --slim, archives, the report's list of files, ColabFold's names and docs/reference/outputs.md use this table.
+Each constant is the `FileKind` of one kind of file. `FILES` has all of them: for resuming, --slim, archives, the
+report's list of files, ColabFold's names and docs/reference/outputs.md.
 """
 
 import re
@@ -20,7 +21,7 @@ _NUMERIC = ("rank", "seed", "part", "parts", "index", "number")
 
 @dataclass(frozen=True, kw_only=True)
 class FileKind:
-    """A kind of file, whose names consist of a pattern and one of several suffixes; a directory's pattern ends in /."""
+    """A kind of file, whose name is a filled-in pattern and one of `suffixes`; a directory's pattern ends in /."""
 
     pattern: str  # with fields in braces, such as "confidence_{prediction}"
     suffixes: tuple[str, ...] = ("",)
@@ -44,7 +45,7 @@ class FileKind:
         return directory / self.name(suffix, **fields)
 
     def match(self, name: str) -> dict[str, str] | None:
-        """Return the fields of a file name, and its `suffix`; None if it is not a name of this kind."""
+        """Return the values of a file name's fields, and its `suffix`; None if it is not a name of this kind."""
         match = self._expression.fullmatch(name)
         return None if match is None else match.groupdict()
 
@@ -666,7 +667,7 @@ FILES: Final = tuple(value for value in [*globals().values()] if isinstance(valu
 
 
 def kind_of(name: str, place: Place = "target") -> FileKind | None:
-    """Return the kind of a file name (of a directory: with /), of several the one with the longest text, or None."""
+    """Return the kind of a file name (of a directory: with /), the most specific if several match, or None."""
     kinds = [kind for kind in FILES if kind.place == place and kind.match(name) is not None]
     return max(kinds, key=lambda kind: sum(len(text) for text, *_ in Formatter().parse(kind.pattern)), default=None)
 

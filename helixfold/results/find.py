@@ -11,8 +11,9 @@ from helixfold.results.file_table import COLABFOLD_RELAXED, COLABFOLD_UNRELAXED,
 def find_predictions(path: Path, *, all_ranks: bool = False) -> list[StructureFile]:
     """Return the best predicted structure of each target, or all with `all_ranks`, sorted by name and rank.
 
-    `path` is an output directory of targets, one target's directory, a directory of structure files, or one file. Raise
-    `InputError` if there are no predictions.
+    `path` is an output directory of targets, one target's directory, a directory of structure files, or one file. Ranks
+    count from 0. Of ColabFold's structures of the same rank, the relaxed one is returned. Raise `InputError` if there
+    are no predictions.
     """
     if not path.is_dir():
         return structure_files(path)

@@ -13,16 +13,18 @@ from data_pipeline.io.json_files import parse_json
 from helixfold.results.json_object import JsonObject
 from helixfold.results.record import RunRecord, require_same_settings
 
+# Maximum size of a journal that is read.
 MAX_BYTES = 2**30
 
 
 class Journal:
     """Results of a run by key, in a file whose first line has the settings of the run; use it as a context manager.
 
-    Fields of a result hold numbers, except `texts` (text) and `tables` (objects of numbers); any field may be null.
-    Other lines, and an incomplete line of a killed run, are dropped. Settings that only one of the two runs has are
-    kept, such as the multimer model if the other run scored no complexes. Raise `InputError` if a setting differs,
-    unless `overwrite` is true, and for a file that is not a journal.
+    A file of an earlier run is read into `results` and written again. Fields of a result hold numbers, except `texts`
+    (text) and `tables` (objects of numbers); any field may be null. Other lines, and an incomplete line of a killed
+    run, are dropped. Settings that only one of the two runs has are kept, such as the multimer model if the other run
+    scored no complexes. Raise `InputError` if a setting differs, unless `overwrite` is true, and for a file that is not
+    a journal.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class Journal:
         self._file.close()
 
     def add(self, key: str, result: Mapping[str, Any]) -> None:
-        """Write a result, which replaces an earlier one with the same key."""
+        """Append a result to the file and flush it to the disk; it replaces an earlier one with the same key."""
         self.results[key] = dict(result)
         with system_errors_naming(self._path):
             self._file.write(f"{json.dumps(self._line(key, result), allow_nan=False)}\n")

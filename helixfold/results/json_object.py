@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from data_pipeline.io.errors import InputError, printable
 from data_pipeline.io.json_files import read_json
 
+# Advice at the end of messages about damaged files.
 AGAIN = "fold the target again with --overwrite"
 _Value = TypeVar("_Value", str, bool, int, float, list[Any])
 _WORDS: dict[type, str] = {str: "text", bool: "true or false", int: "a whole number", float: "a number", list: "a list"}
@@ -47,21 +48,24 @@ class JsonObject:
         return None if self.content.get(key) is None else self.get(key, float)
 
     def list_of(self, key: str, kind: type[_Value], default: list[Any] | None = None) -> tuple[_Value, ...]:
-        """Return a list whose items are all of one type, as for `get`."""
+        """Return the items of a list, which must all be of the type `kind`, as for `get`.
+
+        A missing list has the items of `default`; without a default it raises `InputError`.
+        """
         items = self.get(key, list, default)
         if not all(_fits(item, kind) for item in items):
             raise self._error(key, f"expected a list of {_WORDS[kind].removeprefix('a ')}s")
         return tuple(map(kind, items))
 
     def children(self, key: str) -> list["JsonObject"]:
-        """Return a list of objects; it is empty if the field is missing."""
+        """Return a list of objects; it is empty if the field is missing or null."""
         return [
             JsonObject(self.path, item, f"{self._name(key)}[{index}]")
             for index, item in enumerate(self.get(key, list, []))
         ]
 
     def child(self, key: str) -> "JsonObject":
-        """Return an object; it is empty if the field is missing."""
+        """Return a nested object; it is empty if the field is missing or null."""
         content = self.content.get(key)
         return JsonObject(self.path, {} if content is None else content, self._name(key))
 

@@ -19,6 +19,7 @@ from data_pipeline.io.errors import InputError, error_reason, printable
 from data_pipeline.io.files import unmoved_directory
 from helixfold.results.file_table import LOCK, PART_LOCK
 
+# Name of the lock file in an output directory.
 LOCK_FILE = LOCK.name()
 _FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK
 # The last run that leaves a shared directory locks it exclusively for a moment. Other runs try again this number of
@@ -65,7 +66,11 @@ def locked_directory(
 
 @contextmanager
 def only_run(output: Path, name: str = LOCK_FILE, *, waits: bool = False) -> Iterator[None]:
-    """Lock a file in the output directory. If another run holds the lock, raise `InputError`, or wait if `waits`."""
+    """Lock the file `name` in the output directory within the context, for this process only.
+
+    If another process holds the lock, raise `InputError`, or wait if `waits`. If the file system has no locks, nothing
+    is locked.
+    """
     with _opened(output, name) as file:
         if waits:
             with suppress(OSError):  # The file system has no locks.

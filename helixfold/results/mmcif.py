@@ -87,7 +87,7 @@ class _OtherStructure(modelcif.reference.TemplateReference):  # type: ignore[mis
 
 
 def entity_of(letters: str, description: str | None = None) -> ProteinEntity:
-    """Return the ModelCIF entity of a sequence; letters other than the twenty amino acids become UNK."""
+    """Return a new ModelCIF entity of a sequence; letters other than the twenty amino acids become UNK."""
     alphabet = ihm.LPeptideAlphabet()
     return ProteinEntity(
         [alphabet[letter if letter in RESTYPES else "UNK"] for letter in letters], description=description
@@ -104,7 +104,11 @@ def add_steps(
     origin: ModelOrigin,
     is_relaxed: bool,
 ) -> None:
-    """Add the modelling protocol to a system: the searches, prediction by a network, and relaxation, where done."""
+    """Add the modelling protocol to a system: the searches, prediction by a network, and relaxation, where done.
+
+    The alignments of the templates in `origin` are added, too. `units` are the system's chains. The notes become
+    details of the prediction step, which names the `network`.
+    """
     system.alignments += [_template_alignment(template, units) for template in origin.templates]
     templates = [pair.template.template for alignment in system.alignments for pair in alignment.pairs]
     targets, protocol = list(dict.fromkeys(unit.entity for unit in units)), modelcif.protocol.Protocol()
@@ -374,13 +378,13 @@ def to_mmcif(
 ) -> str:
     """Return the text of a ModelCIF file of target `name` as predicted by `model`; the B-factors are pLDDT.
 
-    Chains are named by `chain_ids`, in the order of `protein.chain_index`, or A, B, ... by default. Chains of the same
-    sequence are one entity, and all chains are one assembly. The file has the whole sequence of each chain, the atoms
-    with a mask above 0.5, the scores and notes, the modelling steps, and the software and other provenance in `origin`.
-    Residues of a chain are numbered from 1 in `label_seq_id`, and as in `protein.residue_index` in `auth_seq_id`. The
-    bond between the ends of a cyclic chain is in `_struct_conn`.
-    With `hydrogens`, which relaxation adds, the steps include relaxation. With `scores.has_pae`, the file refers to the
-    files of predicted aligned errors next to it.
+    `model` is the name of the prediction, as in the names of its files. Chains are named by `chain_ids`, in the order
+    of `protein.chain_index`, or A, B, ... by default. Chains of the same sequence are one entity, and all chains are
+    one assembly. The file has the whole sequence of each chain, the atoms with a mask above 0.5, the scores and notes,
+    the modelling steps, and the software and other provenance in `origin`. Residues of a chain are numbered from 1 in
+    `label_seq_id`, and as in `protein.residue_index` in `auth_seq_id`. The bond between the ends of a cyclic chain is
+    in `_struct_conn`. With `hydrogens`, which relaxation adds, the steps include relaxation. With `scores.has_pae`, the
+    file refers to the files of predicted aligned errors next to it.
     """
     scores, origin = scores or ModelScores(), origin or ModelOrigin()
     chains = split_chains(protein, chain_ids)
@@ -437,7 +441,10 @@ def cif_text(*lines: str) -> str:
 
 
 def cif_line(text: str, prefix: str = "target") -> str:
-    """Return text for a CIF item of one line: unsuitable characters are replaced, and long text is truncated."""
+    """Return text for a CIF item of one line: unsuitable characters are replaced, and long text is truncated.
+
+    `prefix` is put before text that CIF would not allow without quotes.
+    """
     line = " ".join(re.sub(r"[^A-Za-z0-9 ._:,()/+-]", "_", plain_text(text)).split())[:_MAX_LINE].strip()
     return line if _SIMPLE_TEXT.fullmatch(line) else f"{prefix} {line}".strip()
 

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from data_pipeline.protein import Protein
 from helixfold import __version__
 
+# This program as an entry of a ModelCIF file.
 HELIXFOLD: Final = modelcif.Software(
     name="helixfold",
     classification="model building",
@@ -84,8 +85,8 @@ def add_scores(
 ) -> None:
     """Add the scores and the list of residues without atoms to a model; `units` are the protein's chains.
 
-    The mean pLDDT is over all residues. Only residues with atoms get a pLDDT of their own, because the dictionary
-    requires every scored residue to have atoms.
+    The mean pLDDT is over all residues, or over residues with atoms if it comes from B-factors. Only residues with
+    atoms get a pLDDT of their own, because the dictionary requires every scored residue to have atoms.
     """
     mask = protein.atom_mask > 0.5
     modelled = np.asarray(mask.any(-1))

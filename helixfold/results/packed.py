@@ -43,7 +43,7 @@ from helixfold.results.json_object import JsonObject
 from helixfold.results.lock import LOCK_FILE, only_run
 
 INDEX_FILE: Final = "index.jsonl"
-TARGETS = 256  # maximum per archive
+TARGETS = 256  # maximum number of targets per archive
 # Limits of an archive with more than one target.
 _MAX_FILES, _MAX_BYTES = 2**16, 2**32
 _LIMITS = ArchiveLimits(members=2**17, unpacked_bytes=2**36, harmless_bytes=2**30)
@@ -64,7 +64,7 @@ class _Index:
 
 
 class PackedResults:
-    """The packed targets of an output directory.
+    """The packed targets of an output directory, as read from its archives.
 
     `name in packed` is true if a target is in an archive and has no directory. `problems` are the archives that cannot
     be read, each with the reason; targets in them are treated as missing. Within a context, the archive that was
@@ -86,7 +86,7 @@ class PackedResults:
         self._close()
 
     def refresh(self) -> None:
-        """Read the indexes again if archives were added since the last time."""
+        """Read the indexes again, and forget earlier problems, if the list of archives has changed."""
         archives = _archives(self.output)
         if archives == self._archives:
             return
@@ -105,7 +105,7 @@ class PackedResults:
         return name in self._indexes and not os.path.lexists(self.output / name)
 
     def names(self) -> list[str]:
-        """Return the names of all packed targets, in the order of their archives."""
+        """Return the names of all packed targets that have no directory, in the order of their archives."""
         if not self._indexes:
             return []
         with os.scandir(self.output) as entries:
@@ -118,7 +118,10 @@ class PackedResults:
         return None if index is None else index.path
 
     def line(self, name: str) -> bytes | None:
-        """Return a packed target's line of JSON in the index; None if it has none."""
+        """Return a packed target's line of JSON in the index; None if it has none.
+
+        Raise `KeyError` if no archive has the target.
+        """
         return self._indexes[name].lines[name]
 
     def entry(self, name: str) -> JsonObject | None:
@@ -285,8 +288,9 @@ def readable_structures(path: Path) -> Iterator[Path]:
 def pack_targets(output: Path, names: Iterable[str], describe: Describe) -> dict[str, str]:
     """Pack finished targets and remove their directories. Return the reasons why some targets were not packed.
 
-    `describe` returns a target's index entry from its directory, or raises `InputError`, `ValueError` or `OSError`.
-    Other processes may pack at the same time, even the same targets; targets without a directory are skipped.
+    Targets without ranking_debug.json are not finished and are left alone, without a reason. `describe` returns a
+    target's index entry from its directory, or raises `InputError`, `ValueError` or `OSError`. Other processes may pack
+    at the same time, even the same targets; targets without a directory are skipped.
     """
     problems: dict[str, str] = {}
     with _locked(output):

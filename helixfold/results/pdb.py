@@ -37,9 +37,9 @@ def models_to_pdb(
 ) -> str:
     """Return the text of a PDB file: remarks, the full sequence (SEQRES), and atoms with a mask above 0.5.
 
-    `proteins` are structures of the same chains; each becomes a model of the file. The bond between the ends of a
-    cyclic chain is written as LINK and CONECT records. Chains are named by `chain_ids`, in the order of
-    `protein.chain_index`, or A, B, ... by default.
+    `proteins` are structures of the same chains; each becomes a model of the file, with the same `hydrogens`. The bond
+    between the ends of a cyclic chain is written as LINK and CONECT records. Chains are named by `chain_ids`, in the
+    order of `protein.chain_index`, or A, B, ... by default.
 
     Serial numbers above 99,999 and residue numbers above 9,999 are in hybrid-36 (A0000, A000, ...), which gemmi,
     cctbx/Phenix, Coot and ChimeraX read. Bio.PDB does not read hybrid-36; use the mmCIF file there.
@@ -112,7 +112,10 @@ def plain_text(text: str) -> str:
 
 
 def hybrid36(number: int, width: int) -> str:
-    """Format a number in `width` columns: as a decimal, or if it is too large in cctbx's hybrid-36 notation."""
+    """Format a number in `width` columns: as a decimal, or if it is too large in cctbx's hybrid-36 notation.
+
+    Raise `ValueError` if it is too large for that, too.
+    """
     if -(10 ** (width - 1)) < number < 10**width:
         return f"{number:>{width}}"
     first, letters = 10 * 36 ** (width - 1), 26 * 36 ** (width - 1)

@@ -69,9 +69,10 @@ def write_prediction(
 ) -> str | None:
     """Write all files of one prediction of target `name`, by default named like its directory.
 
-    The MSA's `depth` is written into the confidence file, and the prediction's `origin` into the mmCIF file. If a PDB
-    file cannot hold the structure, only the mmCIF file is written; return the reason, which is also in the confidence
-    file. Otherwise return None.
+    Relaxed and ranked structures are written by other functions. The target's ranking_debug.json is removed first. The
+    MSA's `depth` is written into the confidence file, and the prediction's `origin` into the mmCIF file. If a PDB file
+    cannot hold the structure, only the mmCIF file is written; return the reason, which is also in the confidence file.
+    Otherwise return None.
     """
     # An earlier ranking no longer means that the target is finished.
     RANKING.path(directory).unlink(missing_ok=True)
@@ -177,7 +178,7 @@ def write_timings(directory: Path, timings: Mapping[str, object], notes: Sequenc
 
 
 def pae_rows(pae: Float[np.ndarray, "r r"], separator: str) -> Iterator[str]:
-    """Yield each row of PAE as text, rounded to tenths of an Å."""
+    """Yield each row of PAE as text: its values, rounded to tenths of an Å, with the `separator` between them."""
     steps = _PAE_STEPS_PER_ANGSTROM
     numbers = [str(step / steps) for step in range(round(float(pae.max()) * steps) + 2)]
     for row in pae:
@@ -198,7 +199,10 @@ _DAMAGED = "is damaged; pass --overwrite to predict the target again"
 
 
 def read_finished(directory: Path, name: str) -> Prediction | None:
-    """Read a finished prediction; return None if a required file is missing or damaged."""
+    """Read a prediction's scores, without structure and PAE, if all its required files exist.
+
+    Return None if the confidence file is damaged or a required file is missing.
+    """
     try:
         prediction = read_prediction(directory, name)
         required = [kind for kind in FILES if kind.is_required and (kind is not PAE or prediction.ptm is not None)]
@@ -250,7 +254,8 @@ def best_structure(directory: Path, rank: int = 0) -> Path | None:
 def ranked(predictions: Sequence[Prediction]) -> list[Prediction]:
     """Sort predictions by ranking confidence, the best first; equal ones keep their order.
 
-    If only some predictions have an ipTM, ranking confidences cannot be compared, and mean pLDDT is used.
+    Raise `ValueError` if there are none, or if names are repeated. If only some predictions have an ipTM, ranking
+    confidences cannot be compared, and mean pLDDT is used.
     """
     names = [prediction.name for prediction in predictions]
     if not names or len(set(names)) < len(names):
@@ -297,7 +302,7 @@ def all_notes(order: Sequence[Prediction]) -> list[str]:
 
 
 def read_pae(path: Path, residues: int, problem: str = _DAMAGED) -> tuple[Float[np.ndarray, "r r"], float]:
-    """Read predicted aligned errors in Å, and their upper limit, from a file in AlphaFold DB's format.
+    """Read predicted aligned errors in Å from a file in AlphaFold DB's format, and the upper limit that it states.
 
     Raise `InputError` with the message `problem` if the file is damaged or has another number of residues.
     """
@@ -313,7 +318,10 @@ def read_pae(path: Path, residues: int, problem: str = _DAMAGED) -> tuple[Float[
 
 
 def read_pair_json(path: Path, residues: int) -> Any:
-    """Read a JSON file with numbers for all pairs of residues. Raise `InputError` if it is not JSON or too large."""
+    """Read a JSON file that may have a number for each pair of `residues` residues, and return its content.
+
+    Raise `InputError` if it is not JSON, or larger than such a file can be.
+    """
     pairs = residues * residues
     sizes = {"max_bytes": MAX_JSON_BYTES + _NUMBER_BYTES * pairs, "max_values": MAX_JSON_VALUES + pairs}
     return read_json(path, AGAIN, **sizes)
@@ -360,7 +368,10 @@ def write_representations(path: Path, prediction: Prediction) -> None:
 
 
 def representation_names(path: Path) -> Set[str]:
-    """Return the names of the arrays in a file of representations; empty if it is missing or damaged."""
+    """Return the names of the arrays in a .npz or .safetensors file of representations.
+
+    The set is empty if the file is missing or damaged.
+    """
     if path.suffix == ".npz":
         try:
             return npz_names(path)

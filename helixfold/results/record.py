@@ -22,7 +22,7 @@ class RunRecord:
     weights: Mapping[str, str] = field(default_factory=dict)  # digests of the parameters, by model
 
     def differences(self, now: "RunRecord") -> list[str]:
-        """Return a text for each difference of `now` from this earlier record.
+        """Return a phrase, for the user, for each difference of `now` from this earlier record.
 
         Models that only one of the records has are not compared.
         """

@@ -24,7 +24,7 @@ from helixfold.results.writing import to_json, write_file
 
 
 def read_unrelaxed(directory: Path, prediction: Prediction) -> Protein:
-    """Read an unrelaxed predicted structure from its file; the B-factors are pLDDT.
+    """Read an unrelaxed predicted structure from its mmCIF file; the B-factors are pLDDT.
 
     Raise `RelaxationError` if a chain has no atoms, because all its residues are unknown; reading leaves it out.
     """
@@ -43,7 +43,8 @@ def write_relaxed(
 ) -> None:
     """Write relaxed_<prediction>.cif and .pdb of target `name`, with hydrogens and pLDDT as B-factors.
 
-    The PDB file is written if the prediction has one. The `origin` of the prediction is written into the mmCIF file.
+    `name` is by default the name of the directory. The PDB file is written if the prediction has one. The `origin` of
+    the prediction is written into the mmCIF file.
     """
     remark = (
         f"Predicted by helixfold {__version__}, {prediction.name}, and relaxed with Amber99sb by OpenMM. The B-factor "
@@ -90,7 +91,10 @@ def relaxation_notes(relaxed: Relaxed) -> list[str]:
 
 
 def relaxation_metrics(relaxed: Relaxed) -> dict[str, Any]:
-    """Return the entry of a prediction in relax_metrics.json; the first two keys are AlphaFold's."""
+    """Return the entry of a prediction in relax_metrics.json; the first two keys are AlphaFold's.
+
+    Energies that are not finite become None.
+    """
     return {
         "remaining_violations": list(relaxed.flawed),
         "remaining_violations_count": relaxed.after.residues,
@@ -110,12 +114,15 @@ def relaxation_metrics(relaxed: Relaxed) -> dict[str, Any]:
 
 
 def write_metrics(directory: Path, metrics: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write relax_metrics.json with an entry for each prediction."""
+    """Write relax_metrics.json into a target's directory, with an entry for each prediction, by name."""
     write_file(RELAXATION.path(directory), to_json(dict(metrics), indent=4))
 
 
 def read_metrics(directory: Path) -> dict[str, dict[str, Any]]:
-    """Read the entries of relax_metrics.json for predictions that failed or whose relaxed structures exist."""
+    """Read the entries of relax_metrics.json for predictions whose relaxation failed or whose relaxed structures exist.
+
+    Return an empty dict if the file is missing or damaged.
+    """
     try:
         content = JsonObject.read(RELAXATION.path(directory)).content
     except InputError:

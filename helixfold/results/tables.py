@@ -32,7 +32,11 @@ _SCORES = ("iptm", "ipsae", "pdockq", "pdockq2", "lis", "interface_plddt", "inte
 
 
 def write_tables(directory: Path, order: Sequence[Prediction]) -> None:
-    """Write tables of pLDDT, pTM and interface scores of all predictions, the best first, and of the best one's PAE."""
+    """Write tables of pLDDT, pTM and interface scores of all predictions, the best first, and of the best one's PAE.
+
+    Tables that cannot be written are removed: of pTM if a prediction has none or has notes, of PAE if the best
+    prediction has none, and of interfaces for single chains.
+    """
     target, notes = directory.resolve().name, all_notes(order)
     write_file(PLDDT_TABLE.path(directory, target=target), plddt_table([each.plddt for each in order], notes))
     # The columns are the rank, from 0, and pTM, without a header.
@@ -63,7 +67,10 @@ def interface_table(directory: Path, order: Sequence[Prediction]) -> str | None:
 
 
 def plddt_table(plddts: Sequence[Float[np.ndarray, " r"]], notes: Sequence[str] = ()) -> str:
-    """Return a table of pLDDT, 0 to 100, with a row for each residue (from 0) and a column for each rank."""
+    """Return a table of pLDDT, 0 to 100, with a row for each residue (from 0) and a column for each rank (from 0).
+
+    With notes, a last column has all of them in its first row.
+    """
     text = io.StringIO()
     writer = csv.writer(text, delimiter="\t", lineterminator="\n")
     writer.writerow(["Positions", *(f"rank_{rank}" for rank in range(len(plddts))), *(["notes"] if notes else [])])
@@ -74,7 +81,10 @@ def plddt_table(plddts: Sequence[Float[np.ndarray, " r"]], notes: Sequence[str] 
 
 
 def pae_table(pae: Float[np.ndarray, "r r"], notes: Sequence[str] = ()) -> Iterator[bytes]:
-    """Yield a table of PAE in Å without a header; rows are aligned residues, and columns scored ones."""
+    """Yield a table of PAE in Å without a header; rows are aligned residues, and columns scored ones.
+
+    The notes precede it as lines that begin with "#".
+    """
     for note in notes:
         yield f"# {plain_text(note)}\n".encode()
     for row in pae_rows(pae, "\t"):

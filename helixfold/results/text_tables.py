@@ -8,7 +8,10 @@ _DIGITS = 4
 
 
 def aligned(lines: Sequence[Sequence[str]], *, left: int) -> Iterator[str]:
-    """Yield the lines of a table with the first `left` columns left-aligned and the others right-aligned."""
+    """Yield the rows of a table as text, with the first `left` columns left-aligned and the others right-aligned.
+
+    `lines` are the rows, each with the same number of cells, including the header if there is one.
+    """
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         cells = [
@@ -19,7 +22,10 @@ def aligned(lines: Sequence[Sequence[str]], *, left: int) -> Iterator[str]:
 
 
 def tab_separated(names: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
-    """Return a table as tab-separated text with a header of column names, and NA for None."""
+    """Return a table as tab-separated text with a header of column names; cells that are None become NA.
+
+    Line breaks and tabs in cells become spaces.
+    """
     return "".join("\t".join(map(_cell, line)) + "\n" for line in (names, *lines))
 
 

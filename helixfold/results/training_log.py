@@ -15,12 +15,13 @@ from data_pipeline.io.errors import InputError, printable
 from data_pipeline.io.files import os_errors_as_input_errors, require_file
 from data_pipeline.io.json_files import MAX_JSON_BYTES, parse_json
 
+# Name of the log in a run's directory.
 LOG_FILE = "log.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepRecord:
-    """Record of one training step, over all ranks."""
+    """Record of one training step, over all ranks; numbers that were not finite are NaN."""
 
     step: int
     examples_seen: int  # since the beginning of the run, including this step
@@ -41,7 +42,7 @@ class StepRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationRecord:
-    """Record of an evaluation on held-out chains after a step."""
+    """Record of an evaluation on held-out chains after a step; `chains` has a dict of scores for each chain."""
 
     step: int
     summary: dict[str, float]  # means over the chains
@@ -60,7 +61,7 @@ _Record = TypeVar("_Record", StepRecord, EvaluationRecord)
 
 
 def read_log(path: Path) -> TrainingHistory:
-    """Read the steps and evaluations in a `log.jsonl`, ignoring an incomplete last line.
+    """Read the steps and evaluations in a `log.jsonl`, ignoring other events and an incomplete last line.
 
     Raise `InputError` with the line number if the file is not a training log.
     """
@@ -103,7 +104,7 @@ def _value(name: str, kind: Any, value: Any) -> Any:
 
 
 def log_lines(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any]]]:
-    """Yield the number (from 1), bytes and content of each complete line.
+    """Yield the number (from 1), bytes and JSON content of each complete line of a training log, of any type.
 
     Raise `InputError` with the line number if the file is not a training log.
     """

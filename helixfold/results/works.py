@@ -30,6 +30,7 @@ class Work:
         return f"{authors} {self.title}. {self.journal} ({self.year}), doi:{self.doi}"
 
 
+# The publications by short names: of methods, and of programs that search or relax.
 WORKS: Final = {
     "alphafold": Work(
         "Jumper2021",
