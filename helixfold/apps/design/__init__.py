@@ -1,1 +1,1 @@
-"""Design of proteins by gradients of a network's outputs with respect to the sequence that it reads."""
+"""Design of protein sequences by the gradients of losses of a network's outputs with respect to its input sequence."""

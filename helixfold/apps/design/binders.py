@@ -68,20 +68,24 @@ from helixfold.runtime.screen import logged_screen
 from helixfold.runtime.standard_streams import optional_output, print_note, print_summary
 from helixfold.weights.find import ReadyModel, find_models
 
-_SCREENED: Final = 50  # steps of logits after which a trajectory is screened
+_SCREENING_STEPS: Final = 50  # steps of logits after which a trajectory is screened
 _STAGE_PLDDT, _FINAL_PLDDT = 0.65, 0.7  # BindCraft's minimum mean pLDDT after a stage, and of a finished trajectory
 _LEAST_CONTACTS: Final = 3  # residues of the binder that touch the target
 _HELICITY: Final = (-3.0, 1.0)  # range of random weights of helices
-_DRAWS: Final = MAX_STEPS + 1  # the place of a trajectory's own draws among the random streams of its steps
-_LEAST_ESTIMATED: Final = 20  # steps of a trajectory whose time is estimated, which itself takes a few steps
-_FAILURES: Final = 3  # trajectories in a row that fail, after which a target is given up
+_TRAJECTORY_STREAM: Final = MAX_STEPS + 1  # number of a trajectory's own random stream, after all streams of steps
+_MIN_ESTIMATED_STEPS: Final = 20  # of a trajectory whose time is estimated, which itself takes a few steps
+_MAX_FAILURES: Final = 3  # trajectories in a row that fail, after which a target is given up
 # Values that decide whether a complex is relaxed and measured, and their thresholds.
 _CONFIDENCE: Final = ("pLDDT", "pTM", "i_pTM", "pAE", "i_pAE")
 
 
 @dataclass(frozen=True, kw_only=True)
 class BinderSource:
-    """A target: a function that returns the task for a length, the range of lengths, and how many to accept."""
+    """A target: a function that returns the task for a length, the range of lengths, and how many to accept.
+
+    `lengths` is the inclusive range of binder lengths. `accepted` is the number of accepted binders after which the
+    target ends. `hotspots` is text for the table.
+    """
 
     name: str
     make: Callable[[int], DesignTask]
@@ -92,7 +96,11 @@ class BinderSource:
 
 @dataclass(frozen=True, kw_only=True)
 class Campaign:
-    """Settings, models and output directory of the binders for one target."""
+    """Settings, models and output directory of the binders for one target.
+
+    `advanced` has BindCraft's advanced settings, `thresholds` the filters, `models` the models that design, and
+    `checks` the models that check.
+    """
 
     source: BinderSource
     directory: Path
@@ -105,34 +113,44 @@ class Campaign:
 
     @cached_property
     def options(self) -> DesignOptions:
-        """Return the options of trajectories: the advanced settings, unless options of the command differ."""
+        """Return the options of trajectories (`design_options`)."""
         return design_options(self.command, self.advanced)
 
     def drawn(self, number: int) -> tuple[int, float]:
-        """Return the length and the weight of helices of a trajectory, which its seed decides."""
+        """Return the random length of the trajectory `number`, and the weight of its helix loss.
+
+        Both are determined by the target's name and the trajectory's seed. The weight is random only if the advanced
+        settings ask for it.
+        """
         name, seed = zlib.crc32(self.source.name.encode()), self.options.seed + number
-        random = np.random.default_rng([name, seed, _DRAWS])
+        random = np.random.default_rng([name, seed, _TRAJECTORY_STREAM])
         length = int(random.integers(self.source.lengths[0], self.source.lengths[1] + 1))
         if self.advanced["random_helicity"]:
             return length, round(float(random.uniform(*_HELICITY)), 2)
         return length, float(self.advanced["weights_helicity"])
 
     def task(self, length: int, helicity: float) -> DesignTask:
-        """Return the task of a trajectory with BindCraft's losses, and those that the command weighs otherwise."""
+        """Return the task of a trajectory for a binder of `length` residues, with BindCraft's losses.
+
+        Weights from the command's --loss replace others. `helicity` is the weight of the helix loss.
+        """
         made = replace(self.source.make(length), losses=binder_losses(self.advanced, helicity))
         return self._shown(made, "rm_template_seq_design").weighted(loss_weights(self.command.loss))
 
     def title(self, number: int, length: int) -> str:
-        """Return the name of a trajectory, as BindCraft composes it."""
+        """Return the name of the trajectory `number` in BindCraft's form: target, length and seed."""
         return f"{self.source.name}_l{length}_s{self.options.seed + number}"
 
     def designer(self, task: DesignTask) -> Designer:
-        """Return the designer of a trajectory."""
+        """Return the designer of a trajectory, with all design models or only the first one, as settings ask."""
         models = self.models if self.advanced["sample_models"] else self.models[:1]
         return Designer(task, models, self.options, device=self.device)
 
     def checkers(self, task: DesignTask, *, has_sheet: bool) -> list[Designer]:
-        """Return a predictor for each checking model, of this task's complexes or of a chain alone."""
+        """Return a predictor for each checking model, for the chains of this task: a complex, or a binder alone.
+
+        Hotspots are ignored. `has_sheet` is whether the design has so many strands that more recycling is used.
+        """
         sheet = has_sheet and self.advanced["optimise_beta"]
         recycles = self.advanced["optimise_beta_recycles_valid" if sheet else "num_recycles_validation"]
         options = DesignOptions(num_recycles=recycles, dropout=False, seed=self.options.seed, dtype=self.options.dtype)
@@ -153,7 +171,10 @@ class Campaign:
 
 
 def design_options(command: BinderCommand, advanced: Mapping[str, Any]) -> DesignOptions:
-    """Return the options of trajectories: BindCraft's settings, unless options of the command differ from the usual."""
+    """Return the options of trajectories from BindCraft's advanced settings.
+
+    Options of the command that differ from their defaults take precedence over the settings.
+    """
     usual, is_screened = DesignOptions(), advanced["design_algorithm"] == "4stage"
     settings = {
         "logits_steps": advanced["soft_iterations"],
@@ -169,7 +190,7 @@ def design_options(command: BinderCommand, advanced: Mapping[str, Any]) -> Desig
         DesignOptions(**{**own, **chosen}),
         dropout=not command.no_dropout,
         greedy_share=advanced["greedy_percentage"] / 100,
-        screen_steps=_SCREENED if is_screened else 0,
+        screen_steps=_SCREENING_STEPS if is_screened else 0,
         min_plddt=_STAGE_PLDDT if command.trajectory_plddt is None else command.trajectory_plddt,
         sheet_recycles=advanced["optimise_beta_recycles_design"] if advanced["optimise_beta"] else None,
         sheet_logits_steps=advanced["optimise_beta_extra_soft"],
@@ -178,7 +199,10 @@ def design_options(command: BinderCommand, advanced: Mapping[str, Any]) -> Desig
 
 
 def binder_losses(advanced: Mapping[str, Any], helicity: float) -> dict[str, losses.WeightedLoss]:
-    """Return BindCraft's losses of a trajectory; `helicity` is the weight of helices."""
+    """Return BindCraft's losses of a trajectory by name; `helicity` is the weight of the helix loss.
+
+    Losses of ipTM, radius of gyration and termini are included only if the settings switch them on.
+    """
     within = losses.ContactLoss(
         contacts=advanced["intra_contact_number"], cutoff=float(advanced["intra_contact_distance"])
     )
@@ -203,8 +227,11 @@ def binder_losses(advanced: Mapping[str, Any], helicity: float) -> dict[str, los
 
 
 def run(sources: Sequence[BinderSource], command: BinderCommand) -> int:
-    """Design binders for all targets; return 0, or 1 if a trajectory failed. Raise `InputError`, before anything is
-    written, for options that cannot be followed, and without the packages of the extra binders.
+    """Design binders for all targets from end to end; return 0, or 1 if a trajectory failed.
+
+    Trajectories are made until enough binders of each target pass the filters, or a limit is reached. An earlier run
+    with the same settings is continued. Tables and page are written after each trajectory. Raise `InputError`, before
+    anything is written, for invalid options, without checking models, and without the packages of the extra binders.
     """
     with logged_screen(command.log_file), optional_output():
         return _run(sources, command)
@@ -310,7 +337,7 @@ def _work(campaign: Campaign, most: int, claims: Claims | None, run: Run, campai
 
     def wanted() -> Iterator[list[int]]:
         for number in range(most):
-            if failed >= _FAILURES or _has_enough(campaign):
+            if failed >= _MAX_FAILURES or _has_enough(campaign):
                 return
             yield [number]
 
@@ -330,7 +357,7 @@ def _work(campaign: Campaign, most: int, claims: Claims | None, run: Run, campai
             run.skip()
             continue
         with run.item(title):
-            if not is_estimated and campaign.options.steps >= _LEAST_ESTIMATED:
+            if not is_estimated and campaign.options.steps >= _MIN_ESTIMATED_STEPS:
                 _print_estimate(campaign, number)
             is_estimated = True
             _trajectory(campaign, number, run)
@@ -433,7 +460,11 @@ def _design(campaign: Campaign, designer: Designer, number: int, run: Run) -> No
 
 
 def end_of(design: Design, binder: np.ndarray, min_plddt: float) -> str:
-    """Return BindCraft's reason to reject a finished trajectory, or an empty string."""
+    """Return BindCraft's reason to reject a finished trajectory, or an empty string.
+
+    Reasons are clashes of C-alpha atoms, a mean pLDDT of the binder below `min_plddt` (0 to 1), and too few contacts.
+    `binder` is true for the binder's residues.
+    """
     if clashes(design.protein, only_alpha=True):
         return "Trajectory_Clashes"
     if float(design.plddt[binder].mean()) / 100 < min_plddt:
@@ -466,7 +497,7 @@ def _redraw(campaign: Campaign, number: int, protein: Protein, binder: np.ndarra
 
 
 def redraw_options(advanced: Mapping[str, Any], options: DesignOptions, number: int) -> RedrawOptions:
-    """Return the options of ProteinMPNN that BindCraft's settings give for a trajectory."""
+    """Return the options of ProteinMPNN for the trajectory `number`, from BindCraft's advanced settings."""
     return RedrawOptions(
         count=advanced["num_seqs"],
         temperature=float(advanced["sampling_temp"]),
@@ -536,13 +567,19 @@ def _check(campaign: Campaign, pose: _Pose, checkers: Sequence[Designer], alone:
 
 
 def labels_of(values: Mapping[int, Mapping[str, Any]], averages: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of all models and their means by BindCraft's labels, such as 1_pLDDT and Average_pLDDT."""
+    """Return the values of all models and their means by BindCraft's labels, such as 1_pLDDT and Average_pLDDT.
+
+    `values` has the values of each model by its number, from 1, and `averages` the means.
+    """
     found = {f"{model}_{name}": value for model, each in values.items() for name, value in each.items()}
     return {**found, **{f"Average_{name}": value for name, value in averages.items()}}
 
 
 def confidence_of(found: Design, binder: np.ndarray) -> dict[str, Any]:
-    """Return the confidence scores of a complex: BindCraft's, 0 to 1, and ipSAE."""
+    """Return the confidence scores of a predicted complex: BindCraft's, 0 to 1, and ipSAE.
+
+    Scores that the model does not predict are None. `binder` is true for the binder's residues.
+    """
     return {
         "pLDDT": 1 - found.losses["plddt"],
         "pTM": found.ptm,

@@ -1,7 +1,7 @@
-"""Predict designs with models that did not design them; the pLDDT of the designing model is not evidence.
+"""Check designs with models that did not design them, because the pLDDT of the designing model is not evidence.
 
-The same is done for sequences that nobody designed, a shuffled copy of each design and a random sequence: a design
-counts only where the other model is surer of it, and agrees better with the model that designed it, than of both.
+Two control sequences are checked in the same way: a shuffled copy of the design, and random residues. A design is
+convincing only if its pLDDT by the checking model, and its agreement with the designing model, exceed both controls.
 """
 
 import zlib
@@ -26,13 +26,14 @@ from helixfold.folding.prediction import Prediction
 from helixfold.folding.recycling import FoldingTarget, fold
 from helixfold.weights.find import ReadyModel
 
+# Kinds of control sequences.
 SHUFFLED, RANDOM = CONTROLS = ("shuffled", "random")
-_MOST_DIGITS: Final = 12  # of a model's digest, enough to identify it
+_SHORT_DIGEST_DIGITS: Final = 12  # enough to identify a model
 
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """Mean pLDDT (0 to 100) of a checking model, and the TM-score of its prediction to the designed structure."""
+    """Mean pLDDT (0 to 100) of a checking model's prediction, and its TM-score to the designing model's structure."""
 
     plddt: float
     tm_score: float
@@ -45,11 +46,11 @@ class Agreement:
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """Prediction of a design by another model, and its distance to what the design was made for.
+    """Scores of the prediction of a design by another model, the checking model.
 
-    `tm_score` in `agreement` and `rmsd` (Angstrom) compare C-alpha atoms with the structure of the design, and
-    `known_tm_score` compares a design for a fixed backbone with that backbone (None for other designs). `controls` maps
-    each kind of control sequence (`CONTROLS`) to its agreement.
+    `agreement` and `rmsd` (Å, C-alpha atoms) compare the prediction with the design's own structure. `known_tm_score`
+    compares it with the backbone that a sequence was designed for, and is None for other designs. `controls` has the
+    agreement of each kind of control sequence (`CONTROLS`). `ptm` and `iptm` are None for models without them.
     """
 
     model: str
@@ -63,25 +64,31 @@ class Checked:
 
     @property
     def beats_controls(self) -> bool:
-        """Return whether pLDDT and TM-score of the design are higher than the scores of every control."""
+        """Return whether the design's pLDDT and TM-score are both higher than the same scores of every control."""
         own = self.agreement
         return all(own.plddt > each.plddt and own.tm_score > each.tm_score for each in self.controls.values())
 
 
 def strictest(checks: Sequence[Checked]) -> Checked:
-    """Return the least favourable check: one whose controls score as well, or the one with the smallest product."""
+    """Return the least favourable check of a design.
+
+    Checks that do not beat their controls come first, and then the smallest product of pLDDT and TM-score.
+    """
     return min(checks, key=lambda each: (each.beats_controls, each.agreement.product))
 
 
 def short_digest(model: ReadyModel) -> str:
-    """Return the beginning of the digest of a model's parameters."""
-    return model.digest[:_MOST_DIGITS]
+    """Return the first 12 digits of the digest of a model's parameters."""
+    return model.digest[:_SHORT_DIGEST_DIGITS]
 
 
 def refolded(
     task: DesignTask, sequences: Mapping[str, str], model: ReadyModel, *, num_recycles: int | None, seed: int
 ) -> Prediction:
-    """Return the prediction of a design's sequences, from them alone, as `helixfold predict` makes it."""
+    """Predict a design's sequences (by chain) without alignments and templates, as `helixfold predict` does.
+
+    `num_recycles` None is the model's own number.
+    """
     features = target_features(task_target(task, dict(sequences)))
     options = FoldingOptions(num_recycles=num_recycles, seed=seed, cyclic=task.cyclic)
     (prediction,) = fold(
@@ -97,7 +104,10 @@ def checked(
     model: ReadyModel,
     controls: Mapping[str, Agreement],
 ) -> Checked:
-    """Return how the prediction of a design by another model compares with the structure of the design."""
+    """Compare the `prediction` of a design by another model with the design's structure `protein`.
+
+    `model` is the checking model, and `controls` has the agreement of each kind of control sequence.
+    """
     return Checked(
         model=prediction.model,
         digest=short_digest(model),
@@ -111,15 +121,15 @@ def checked(
 
 
 def agreement(protein: Protein, prediction: Prediction) -> Agreement:
-    """Return the confidence of another model in its prediction, and the similarity of the prediction to `protein`."""
+    """Return the mean pLDDT of a checking model's prediction, and its TM-score to the designed structure `protein`."""
     found = superposed_scores(_alpha(prediction.protein), _alpha(protein))
     return Agreement(plddt=float(prediction.plddt.mean()), tm_score=found.tm_score)
 
 
 def control_designs(designer: Designer, sequences: Mapping[str, str], number: int) -> dict[str, Design]:
-    """Return the controls of a design, by their kind, as the first designing model predicts them.
+    """Return the controls of the design `number`, by kind, with structures predicted by the first designing model.
 
-    They have the residues that are fixed, and elsewhere the design's own in another order or random amino acids.
+    Their fixed residues are the same as in the design. Free residues are the design's in random order, or random.
     """
     given = designer.inputs[0]
     letters = "".join(sequences[name] for name in given.given.chain_ids)
@@ -129,7 +139,11 @@ def control_designs(designer: Designer, sequences: Mapping[str, str], number: in
 
 
 def control_sequence(letters: str, is_free: Bool[np.ndarray, "r"], kind: str, designer: Designer, number: int) -> str:
-    """Return a design's sequence with its free residues shuffled, or drawn at random from the allowed amino acids."""
+    """Return a design's sequence with its free residues shuffled, or drawn at random from the allowed amino acids.
+
+    `letters` has all residues, in the order in which the network reads them. `kind` is one of `CONTROLS`. The kind and
+    the design's seed determine the result.
+    """
     options = designer.options
     random = np.random.default_rng([zlib.crc32(kind.encode()), options.seed + number])
     found = np.array(list(letters))
@@ -140,7 +154,10 @@ def control_sequence(letters: str, is_free: Bool[np.ndarray, "r"], kind: str, de
 
 
 def known_tm_score(task: DesignTask, protein: Protein) -> float | None:
-    """Return the TM-score of a structure to the backbone that it was designed for; None for other protocols."""
+    """Return the TM-score of a structure to the backbone that its sequence was designed for.
+
+    Return None for tasks that are not of the protocol "fixbb".
+    """
     if task.protocol != "fixbb":
         return None
     (chain,) = task.chains

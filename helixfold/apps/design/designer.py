@@ -1,4 +1,4 @@
-"""Optimise the sequence of a design by the gradients of its losses through a network, or through several by turns."""
+"""Optimise the sequence of a design by the gradients of its losses through one network, or a random one of several."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,24 +36,25 @@ from helixfold.runtime.screen import hides_bars
 from helixfold.weights.find import ReadyModel
 
 # Added to the logits of amino acids that are excluded (ColabDesign).
-_EXCLUDED = -1e6
+_EXCLUDED_BIAS = -1e6
 # Percent of the designed residues in strands, above which a design has a sheet (BindCraft).
-_SHEET = 15.0
-# Why designs end after a stage, by BindCraft's names.
+_MIN_SHEET_PERCENT = 15.0
+# BindCraft's names of the reasons why a design ends early, by the stage after which it ends.
 ENDED: dict[Stage, str] = {
     "screen": "Trajectory_logits_pLDDT",
     "soft": "Trajectory_softmax_pLDDT",
     "hard": "Trajectory_one-hot_pLDDT",
 }
-_HARD = SequenceMixture(soft=1.0, hard=1.0, temperature=1.0)
+_HARD_MIXTURE = SequenceMixture(soft=1.0, hard=1.0, temperature=1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Design:
-    """A finished design: its sequences by chain, its losses, and the structure that the first model predicts for it.
+    """A sequence of a design: by chain, with its losses and the structure that the first model predicts for it.
 
-    `loss` is the weighted sum of `losses` for the sequence itself, without dropout. `plddt` has a value from 0 to 100
-    for each residue, and so do B-factors. `ptm` and `iptm` are 0 to 1, None for models without them.
+    `loss` is the weighted sum of `losses`, for one amino acid per residue and without dropout. `losses` are not
+    multiplied by weights. `plddt` has a value from 0 to 100 for each residue, and so do the B-factors of `protein`.
+    `ptm` and `iptm` are 0 to 1, None for models without aligned errors. `trajectory` is the state after the last step.
     """
 
     number: int  # from 0
@@ -70,10 +71,11 @@ class Design:
 
 
 class Designer:
-    """Designs of one task by one or more networks, which are not trained: a random one of them makes each step.
+    """Designs the sequence of one task with one or more networks, of which a random one computes each step.
 
-    `recomputed` says what steps recompute to save memory; the networks are changed to do so, see
-    `execution.recompute`. Raise `InputError` if there is a loss that a model does not have.
+    The networks are not trained, but they are changed: moved to `device`, cast, and set to recompute what `recomputed`
+    selects, to save memory (`execution.recompute`). Raise `InputError` without a model, or if a loss needs aligned
+    errors that a model does not predict.
     """
 
     def __init__(
@@ -108,28 +110,35 @@ class Designer:
         )
         self._sheet_settings = list(longer.schedule())
         bias = torch.zeros(AMINO_ACIDS, device=self.device)
-        bias[[RESTYPES.index(letter) for letter in self.options.excluded]] = _EXCLUDED
+        bias[[RESTYPES.index(letter) for letter in self.options.excluded]] = _EXCLUDED_BIAS
         self._bias = bias
 
     def begin(self, number: int) -> Trajectory:
-        """Return the beginning of the design of this number, from 0."""
+        """Return the trajectory of the design `number`, from 0, before its first step."""
         return begun(self.task, self.options, number, self.inputs[0].fixed.shape[1])
 
     def is_finished(self, trajectory: Trajectory) -> bool:
-        """Return whether all steps of a design are done, or it ended early."""
+        """Return whether all steps of a trajectory are done, or it ended early (`ended`)."""
         return trajectory.step >= len(self.steps_of(trajectory)) or self.ended(trajectory) is not None
 
     def has_sheet(self, trajectory: Trajectory) -> bool:
-        """Return whether the best screening step of a design has so many residues in strands that more steps follow."""
+        """Return whether more than 15 % of the designed residues were in strands in the best screening step.
+
+        Such designs have more steps and recycling iterations. It is False without screening steps.
+        """
         screening = self._of_stage(trajectory, "screen")
-        return bool(screening) and screening[0].get("sheet", 0.0) > _SHEET
+        return bool(screening) and screening[0].get("sheet", 0.0) > _MIN_SHEET_PERCENT
 
     def steps_of(self, trajectory: Trajectory) -> list[StepSettings]:
-        """Return the settings of all steps of a design, which depend on whether it has a sheet."""
+        """Return the settings of all steps of a trajectory, done or not, which depend on whether it has a sheet."""
         return self._sheet_settings if self.has_sheet(trajectory) else self._settings
 
     def ended(self, trajectory: Trajectory) -> str | None:
-        """Return why a design ends before its last step, as BindCraft counts it; None if it does not."""
+        """Return BindCraft's name of the reason why a design ends after the stage that was just completed, or None.
+
+        The reason is a mean pLDDT, in the stage's best step, of at most `options.min_plddt`. Designs without screening
+        steps do not end early.
+        """
         steps, step = self.steps_of(trajectory), trajectory.step
         if not self.options.screen_steps or not step:
             return None
@@ -139,7 +148,11 @@ class Designer:
         return ENDED[stage] if 1 - self._of_stage(trajectory, stage)[0]["plddt"] <= self.options.min_plddt else None
 
     def advance(self, trajectory: Trajectory, number: int) -> Trajectory:
-        """Return a design after its next step, which depends only on the trajectory and the design's number."""
+        """Compute the next step of the design `number`, and return the trajectory after it.
+
+        The result depends only on the task, the options, the trajectory and the number. Raise `InputError` if the
+        gradient is not finite.
+        """
         settings = self.steps_of(trajectory)[trajectory.step]
         random = generator(self.task, self.options, number, trajectory.step)
         chosen = int(random.integers(len(self.models)))
@@ -159,7 +172,10 @@ class Designer:
         return replace(moved, losses=(*trajectory.losses, {"loss": float(value.detach()), **found}))
 
     def finished(self, trajectory: Trajectory, number: int) -> Design:
-        """Return the design of a trajectory, as the first model predicts it."""
+        """Return the best sequence of a trajectory as a design, predicted by the first model.
+
+        Without hard and greedy steps, this is the sequence of the trajectory's numbers.
+        """
         return self.evaluated(self._letters(trajectory), trajectory, number)
 
     @torch.no_grad()
@@ -171,9 +187,11 @@ class Designer:
         *,
         guess: Float[np.ndarray, "r 37 3"] | None = None,
     ) -> Design:
-        """Return a sequence of all residues, as letters in the order in which the network reads them, as a design.
+        """Predict a sequence by the first model without dropout, and return it as a design with its losses.
 
-        The first iteration recycles the atoms of `guess` (Angstrom), or nothing.
+        `letters` has all residues, in the order in which the network reads them. The `trajectory` determines the number
+        of recycling iterations, and is part of the result like `number`. The first iteration recycles the atoms of
+        `guess` (Å), or nothing.
         """
         given, model = self.inputs[0], self.models[0].network
         sequence = self._certain(letters)
@@ -280,7 +298,7 @@ class Designer:
     def _letters(self, trajectory: Trajectory) -> str:
         """Return the best sequence of a design, or the sequence of its numbers."""
         numbers = torch.from_numpy(trajectory.numbers)[None].to(self.device, torch.float32)
-        return trajectory.best_sequence or _letters(self._sequence(self.inputs[0], numbers, _HARD))
+        return trajectory.best_sequence or _letters(self._sequence(self.inputs[0], numbers, _HARD_MIXTURE))
 
     def _sequence(
         self, given: TaskInput, numbers: Float[Tensor, "1 r 20"], mixture: SequenceMixture
@@ -310,10 +328,11 @@ def design(
     recomputed: RecomputeConfig | None = None,
     report: Callable[[int, Trajectory], object] = lambda *_: None,
 ) -> list[Design]:
-    """Return the designs of a task, the smallest loss first; `report` is called with each one's number after each step.
+    """Make `options.designs` designs of a task, and return them sorted by loss, the smallest first.
 
-    Seeds determine them, whatever was designed before; see `Designer` for the other arguments. A bar of steps is shown
-    after two seconds, on a terminal and in notebooks.
+    `report` is called after each step with the design's number and its trajectory. Each design is determined by its
+    seed. See `Designer` for the other arguments. A progress bar is shown after two seconds, on a terminal and in
+    notebooks.
     """
     designer = Designer(task, models, options, device=device, recomputed=recomputed)
     found = []

@@ -1,4 +1,4 @@
-"""Estimate the time of a trajectory of a binder from one step and one prediction of each kind, which are made first."""
+"""Estimate the time of a binder's trajectory by timing one step and one prediction by each model."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,17 +10,21 @@ from helixfold.execution.stages import mean_seconds
 
 @dataclass(frozen=True, kw_only=True)
 class Duration:
-    """Seconds of a trajectory: of its design, and of the predictions of all redrawn sequences, which may end early."""
+    """Seconds of a trajectory: of its design, and of the predictions of all redrawn sequences (`checks`).
+
+    `checks` is an upper limit, because predictions stop when enough sequences are accepted.
+    """
 
     design: float
     checks: float
 
 
 def estimated(designer: Designer, complexes: Sequence[Designer], alone: Sequence[Designer], sequences: int) -> Duration:
-    """Return the estimated time of a trajectory that `designer` makes and whose `sequences` all models predict.
+    """Time a step and predictions, and return the estimated time of a trajectory of `designer`.
 
-    `complexes` and `alone` predict complexes and binders by each checking model. Relaxation, measures and additional
-    steps of designs with a sheet are not included.
+    `sequences` is the number of redrawn sequences. `complexes` and `alone` have a predictor of complexes and one of
+    binders alone for each checking model. Relaxation, measures and additional steps of designs with a sheet are not
+    included.
     """
     options, start = designer.options, designer.begin(0)
     step = _seconds(lambda: designer.advance(start, 0), designer)

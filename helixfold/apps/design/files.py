@@ -1,4 +1,4 @@
-"""Files of a design: its structure, its losses and the check by another model, and the table of all designs."""
+"""Write and read the files of a design: structure, scores, checks by other models, and the tables of all designs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -32,7 +32,10 @@ def write_design(
     notes: Sequence[str],
     more: Mapping[str, object] = MappingProxyType({}),
 ) -> None:
-    """Write a design's structure as PDB and mmCIF, and its scores as JSON, last, with `more` of them."""
+    """Write a design's structure as PDB and mmCIF and then its scores as JSON, which mark the design as finished.
+
+    `model` is the name of the designing model. `more` has additional entries of the JSON file.
+    """
     protein = design.protein
     remark = f"Designed by helixfold {__version__} with {model}. The B-factor column holds pLDDT, 0 to 100."
     scores = ModelScores(plddt=design.plddt, ptm=design.ptm, iptm=design.iptm)
@@ -69,14 +72,17 @@ def write_design(
 
 
 def read_design(directory: Path, number: int) -> tuple[dict[str, str], Protein]:
-    """Read the sequences by chain and the structure of a finished design; raise `InputError` for damaged files."""
+    """Read the sequences by chain and the structure of the finished design `number`.
+
+    Raise `InputError` for missing or damaged files.
+    """
     letters = JsonObject.read(DESIGN_SCORES.path(directory, index=number)).child("sequences")
     structure = read_structure(DESIGN.path(directory, MMCIF, index=number))
     return {name: letters.get(name, str) for name in letters.content}, protein_from_chains(structure.chains)
 
 
 def write_check(directory: Path, number: int, found: Sequence[Checked]) -> None:
-    """Write the checks of a design by other models."""
+    """Write the checks of the design `number` by other models as JSON, instead of all earlier ones."""
     content = [
         {
             "model": each.model,
@@ -95,7 +101,7 @@ def write_check(directory: Path, number: int, found: Sequence[Checked]) -> None:
 
 
 def read_checks(directory: Path, number: int) -> list[Checked]:
-    """Read the checks of a design, none if there are none; raise `InputError` for a damaged file."""
+    """Read the checks of the design `number`; empty without a file. Raise `InputError` for a damaged file."""
     path = DESIGN_CHECK.path(directory, index=number)
     if not path.is_file():
         return []
@@ -119,7 +125,10 @@ def _agreement(given: JsonObject) -> Agreement:
 
 
 def write_tables(output: Path, tasks: Sequence[DesignTask], failures: Mapping[str, str], designs: int) -> None:
-    """Write designs.tsv, designs.fasta and designs.html of an output directory from the files of its designs."""
+    """Write designs.tsv, designs.fasta and designs.html of an output directory from the files of finished designs.
+
+    Of each task, the designs 0 to `designs` - 1 are included. `failures` has the reasons of failed items.
+    """
     lines = []
     for task in tasks:
         directory = output / directory_name(task.name)

@@ -1,4 +1,4 @@
-"""The network's input for a design: features of its chains without any alignment, and known chains as a template."""
+"""Create the network's input for a design: features of its chains without alignments, and known atoms as a template."""
 
 from dataclasses import dataclass, replace
 
@@ -24,14 +24,16 @@ from helixfold.model.geometry.atoms import pseudo_beta
 from helixfold.model.outputs import Outputs
 from helixfold.model.presets import Preset
 
-_SIDE_CHAIN = 5  # the first of the 37 atoms beyond N, CA, C, CB and O
+_FIRST_SIDE_CHAIN_ATOM = 5  # of the 37 atoms; the first five are N, CA, C, CB and O
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskInput:
-    """Input of one model for a design, with masks of the residues that are fixed, designed, target or hotspots.
+    """Input of one model for a design, with masks of the designed residues, the target and the hotspots (0 or 1).
 
-    `fixed` are the residue types that are fixed, and `FREE` elsewhere; `batch` has placeholders where they are free.
+    `given` is the model's input and `batch` the batch made from it, with glycines at free residues. `fixed` has the
+    residue types that are fixed, and `FREE` elsewhere. `known` are the atoms that the design should have, if any. All
+    residues are in the order in which the network reads them.
     """
 
     given: ModelInput
@@ -44,11 +46,11 @@ class TaskInput:
 
     @property
     def is_free(self) -> Bool[Tensor, "1 r"]:
-        """Return a mask of the residues whose amino acids are designed."""
+        """Return a mask of the residues whose amino acids are free."""
         return self.fixed == FREE
 
     def with_fixed(self, sequence: DesignedSequence) -> DesignedSequence:
-        """Return the sequence with each fixed residue set to its amino acid, with probability 1."""
+        """Return the sequence with each fixed residue set to its amino acid, with probability 1, except in `logits`."""
         certain = one_hot(self.fixed.clamp(min=0), AMINO_ACIDS).to(sequence.soft.dtype)
         free = self.is_free[..., None]
         return replace(
@@ -57,11 +59,11 @@ class TaskInput:
         )
 
     def with_sequence(self, sequence: DesignedSequence) -> Batch:
-        """Return the batch that the network reads for a sequence."""
+        """Return the batch with a sequence's mixed form instead of the placeholders, for the network to read."""
         return with_sequence(self.batch, sequence.mixed)
 
     def design_pass(self, outputs: Outputs, batch: Batch, sequence: DesignedSequence) -> DesignPass:
-        """Return the outputs, input and sequence of a forward pass, with the masks that losses read."""
+        """Return a `DesignPass` of these outputs, batch and sequence with this input's masks, for losses to read."""
         chains = torch.from_numpy(np.asarray(self.given.chain_index, np.int64))[None].to(self.fixed.device)
         return DesignPass(
             outputs=outputs,
@@ -76,7 +78,10 @@ class TaskInput:
 
 
 def task_target(task: DesignTask, sequences: dict[str, str] | None = None) -> AnyTarget:
-    """Return the target of a design, with its sequences by chain, or with placeholders for free residues."""
+    """Return the chains of a design as a target of predictions, with these sequences by chain.
+
+    Without `sequences`, free residues are glycine. All chains are read as proteins.
+    """
     letters = {chain.name: chain.placeholder for chain in task.chains} if sequences is None else sequences
     if len(task.chains) == 1:
         return Target(name=task.name, sequence=letters[task.chains[0].name], as_protein=True)
@@ -86,7 +91,11 @@ def task_target(task: DesignTask, sequences: dict[str, str] | None = None) -> An
 
 
 def task_input(task: DesignTask, preset: Preset, device: torch.device | str = "cpu") -> TaskInput:
-    """Return what a model reads of a design: no alignment, nothing masked, and no two inputs that differ by chance."""
+    """Return the input of a design for a model with this preset: without alignments, masking and random choices.
+
+    Known atoms of shown chains become the first template, if the model reads templates. Known atoms of other chains are
+    the goal of the design (`known`).
+    """
     preset = replace(preset, sampling=replace(preset.sampling, masked_msa_fraction=0.0, unknown_fraction=0.0))
     given = model_input(target_features(task_target(task)), preset, cyclic=task.cyclic)
     batch = batch_of([draw(given, preset, [0])], preset, device, given.offsets)
@@ -104,7 +113,7 @@ def task_input(task: DesignTask, preset: Preset, device: torch.device | str = "c
     fixed = joined("aatype", torch.int64)
     hides = torch.cat([torch.full(chain.aatype.shape, chain.hides_sequence) for chain in ordered])[None].to(device)
     shown = mask * is_shown[..., None]
-    shown[..., _SIDE_CHAIN:] *= ~hides[..., None]
+    shown[..., _FIRST_SIDE_CHAIN_ATOM:] *= ~hides[..., None]
     # Atoms that a template shows are not a goal of the design.
     aim = mask * (1 - is_shown)[..., None]
     return TaskInput(

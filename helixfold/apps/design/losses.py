@@ -1,8 +1,7 @@
-"""Losses by which designs are judged while they are made, the smaller the better, as in ColabDesign.
+"""Losses that a design minimises, as in ColabDesign.
 
-A loss is a function from a `DesignPass` to a number for each sample; whoever designs from Python may add others. Those
-here have ColabDesign's definitions (`colabdesign.af.loss`), or BindCraft's where they say so, and their constants as
-defaults.
+A loss is a function from a `DesignPass` to a number for each sample; Python programs may add others. The losses here
+have ColabDesign's definitions and constants (`colabdesign.af.loss`), or BindCraft's where it is named.
 """
 
 import math
@@ -26,20 +25,20 @@ from helixfold.model.heads import FIRST_DISTANCE, LAST_DISTANCE
 from helixfold.model.outputs import Outputs
 
 # Angstrom by which predicted errors are divided, so that the loss is about 0 to 1.
-_LARGEST_ERROR = 31.0
+_ERROR_SCALE = 31.0
 # Added to counts and probabilities (ColabDesign).
 _SMALL = 1e-8
 # Subtracted from the logits of distances that are not contacts.
-_FAR = 1e7
+_FAR_PENALTY = 1e7
 # Factor and power of the number of residues: the radius of gyration of globular proteins in Angstrom (BindCraft).
-_GLOBULE = 2.38, 0.365
-_CLOSE_ENDS = 7.0  # Angstrom
+_GLOBULE_RADIUS = 2.38, 0.365
+_MAX_ENDS_DISTANCE = 7.0  # Angstrom
 _GLYCINE, _CA, _CB = RESTYPES.index("G"), ATOM_ORDER["CA"], ATOM_ORDER["CB"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class KnownAtoms:
-    """Atoms that a design is to have, in Angstrom, and for which residues; the others are free."""
+    """Atoms that a design should have: positions in Å, and a mask that is 1 for these atoms; all others are free."""
 
     positions: Float[Tensor, "b r 37 3"]
     mask: Float[Tensor, "b r 37"]
@@ -47,11 +46,11 @@ class KnownAtoms:
 
 @dataclass(frozen=True, kw_only=True)
 class DesignPass:
-    """Values that a loss may read: the network's input and outputs, the sequence, and the kind of each residue.
+    """Values that a loss may read, from one forward pass: the network's input and outputs, sequence and masks.
 
-    `designed` is 1 for residues whose predicted confidence counts (with a binder, its own). `target` is 1 for residues
-    to bind, and `hotspots` is 1 for target residues that the binder must touch, if any. `chain_index` is the index of
-    each residue's chain.
+    `designed` is 1 for residues whose confidence and contacts count; in a design of a binder, they are the binder's.
+    `target` is 1 for residues to bind, and `hotspots` is 1 for target residues that the binder should touch, if any.
+    `chain_index` is the index of each residue's chain. `known` are the atoms that the design should have, if any.
     """
 
     outputs: Outputs
@@ -65,86 +64,95 @@ class DesignPass:
 
     @property
     def same_chain(self) -> Bool[Tensor, "b i j"]:
-        """Return whether two residues are of one chain."""
+        """Return, for each pair of residues, whether they are in the same chain."""
         return rearrange(self.chain_index, "b i -> b i 1") == rearrange(self.chain_index, "b j -> b 1 j")
 
     @property
     def bound(self) -> Float[Tensor, "b r"]:
-        """Return the residues that are to be bound: the hotspots if there are any, or the whole target."""
+        """Return a mask of the residues to bind: the hotspots if a sample has any, otherwise the whole target."""
         return torch.where((self.hotspots > 0).any(-1, keepdim=True), self.hotspots, self.target)
 
     @property
     def offsets(self) -> Int[Tensor, "b i j"]:
-        """Return how far residues are apart along the chain."""
+        """Return the residue number of i minus the residue number of j, or the batch's own offsets (cyclic chains)."""
         if self.batch.offsets is not None:
             return self.batch.offsets.long()
         numbers = self.batch.residue_index
         return rearrange(numbers, "b i -> b i 1") - rearrange(numbers, "b j -> b 1 j")
 
 
+# A function that returns the loss of each sample; the smaller, the better.
 Loss = Callable[[DesignPass], Float[Tensor, " b"]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class WeightedLoss:
-    """A loss and its weight in the sum that a design makes small; of weight 0 it is only reported."""
+    """A loss and its weight in the sum that a design minimises; a loss of weight 0 is only reported."""
 
     loss: Loss
     weight: float = 1.0
 
 
 def plddt_loss(made: DesignPass) -> Float[Tensor, " b"]:
-    """Return one minus the mean pLDDT, 0 to 1, of the designed residues."""
+    """Return 1 minus the mean pLDDT (as 0 to 1) of the designed residues."""
     return _mean(1 - plddt(made.outputs.logits.lddt) / 100, made.designed)
 
 
 def pae_loss(made: DesignPass) -> Float[Tensor, " b"]:
-    """Return the mean predicted aligned error of designed residues and all others, in both directions, by 31 A."""
+    """Return the mean predicted aligned error between designed residues and all residues, divided by 31 Å.
+
+    The pairs include pairs of designed residues. Both directions of each pair are averaged.
+    """
     return _mean(_errors(made), made.designed[..., None] * made.batch.seq_mask[:, None])
 
 
 def interface_pae_loss(made: DesignPass) -> Float[Tensor, " b"]:
-    """Return the mean predicted aligned error between designed residues and what they are to bind, the hotspots or the
-    whole target, in both directions, by 31 A.
+    """Return the mean predicted aligned error between designed residues and residues to bind, divided by 31 Å.
+
+    Residues to bind are the hotspots, or the whole target without hotspots. Both directions of each pair are averaged.
     """
     return _mean(_errors(made), made.designed[..., None] * made.bound[:, None])
 
 
 def interface_ptm_loss(made: DesignPass) -> Float[Tensor, " b"]:
-    """Return one minus ipTM, 0 to 1 (BindCraft)."""
+    """Return 1 minus the predicted ipTM of all chains, 0 to 1 (BindCraft)."""
     scores = tm_of_alignments(_error_logits(made), made.batch.seq_mask, ~made.same_chain)
     return 1 - (scores * made.batch.seq_mask).amax(-1)
 
 
 def gyration_loss(made: DesignPass) -> Float[Tensor, " b"]:
-    """Return by how many Angstrom the radius of gyration of designed residues exceeds a globular protein's (BindCraft).
+    """Return by how many Å the radius of gyration of designed residues exceeds a globular protein's (BindCraft).
 
-    It is an exponential linear unit, above -1 for radii that are smaller.
+    The radius is of C-alpha atoms. For a smaller radius, the loss is negative, but above -1 (an exponential linear
+    unit of the difference).
     """
     alpha, weights = made.outputs.structure.positions[..., _CA, :], made.designed[..., None]
     count = weights.sum(1)
     center = (alpha * weights).sum(1) / count
     squared = ((alpha - center[:, None]).square() * weights).sum((1, 2)) / count[:, 0]
-    return elu((squared + _SMALL).sqrt() - _GLOBULE[0] * count[:, 0] ** _GLOBULE[1])
+    return elu((squared + _SMALL).sqrt() - _GLOBULE_RADIUS[0] * count[:, 0] ** _GLOBULE_RADIUS[1])
 
 
 def termini_loss(made: DesignPass) -> Float[Tensor, " b"]:
-    """Return by how many Angstrom the ends of the designed residues are further apart than 7 (BindCraft)."""
+    """Return by how many Å the distance of the ends of the designed residues exceeds 7 Å, or 0 (BindCraft).
+
+    The ends are the C-alpha atoms of the first and last designed residue.
+    """
     alpha = made.outputs.structure.positions[..., _CA, :]
     numbers = torch.arange(alpha.shape[1], device=alpha.device)
     first = torch.where(made.designed > 0, numbers, alpha.shape[1]).amin(1)
     last = torch.where(made.designed > 0, numbers, -1).amax(1)
     every = torch.arange(len(alpha), device=alpha.device)
-    return (torch.linalg.vector_norm(alpha[every, first] - alpha[every, last], dim=-1) - _CLOSE_ENDS).relu()
+    return (torch.linalg.vector_norm(alpha[every, first] - alpha[every, last], dim=-1) - _MAX_ENDS_DISTANCE).relu()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContactLoss:
-    """Loss of designed residues without contacts in their own chain.
+    """Loss that is small if designed residues have contacts within their own chain.
 
-    For each residue, the `contacts` pairs count whose distances are most likely below `cutoff` Å, among pairs at least
-    `separation` apart along the chain. The `residues` residues with the lowest loss count. If `is_binary`, the loss is
-    minus the logarithm of the probability of a contact, else the cross-entropy to the distances below the cutoff.
+    A contact is a distance below `cutoff` Å to a residue at least `separation` residues away along the chain. For each
+    designed residue, the loss is the mean over its `contacts` most probable contacts. The result is the mean over the
+    `residues` designed residues with the lowest loss. See `contact_losses` for `is_binary`.
     """
 
     contacts: int = 2
@@ -161,15 +169,16 @@ class ContactLoss:
 
 @dataclass(frozen=True, kw_only=True)
 class InterfaceContactLoss:
-    """Loss of a binder without contacts to its target, or of hotspots without contacts to the binder.
+    """Loss that is small if a binder's residues have contacts to the target or, with hotspots, these to the binder.
 
-    The numbers mean what they mean in `ContactLoss`; the cutoff is the largest distance that the network tells apart.
+    The fields have the same meaning as in `ContactLoss`. With hotspots, `residues` counts hotspots instead of designed
+    residues. The default cutoff is the last edge of the distogram's bins.
     """
 
     contacts: int = 1
     cutoff: float = LAST_DISTANCE
     is_binary: bool = False
-    residues: int | None = None
+    residues: int | None = None  # None: all
 
     def __call__(self, made: DesignPass) -> Float[Tensor, " b"]:
         pairs = contact_losses(made.outputs.logits.distogram, self.cutoff, is_binary=self.is_binary)
@@ -181,24 +190,26 @@ class InterfaceContactLoss:
 
 
 def helix_loss(made: DesignPass) -> Float[Tensor, " b"]:
-    """Return how unlikely residues are within 6 A of the third one after them, as in helices; weigh it below 0 for
-    fewer helices.
+    """Return the mean loss of contacts below 6 Å between residues whose numbers differ by 3, as in helices.
+
+    The loss of a contact is minus the logarithm of its probability. Residues of all chains count. A positive weight
+    favours helices, and a negative weight avoids them.
     """
     pairs = contact_losses(made.outputs.logits.distogram, 6.0, is_binary=True)
     return _mean(pairs, (made.offsets == 3) * outer_mask(made.batch.seq_mask))
 
 
 def binder_helix_loss(made: DesignPass) -> Float[Tensor, " b"]:
-    """Return the same of pairs of designed residues alone (BindCraft)."""
+    """Return the same as `helix_loss`, but only for pairs of designed residues in one chain (BindCraft)."""
     pairs = contact_losses(made.outputs.logits.distogram, 6.0, is_binary=True)
     return _mean(pairs, (made.offsets == 3) * made.same_chain * outer_mask(made.designed))
 
 
 def distogram_loss(made: DesignPass) -> Float[Tensor, " b"]:
-    """Return the cross-entropy of the predicted distances to the distances of the known atoms, for fixed backbones.
+    """Return the mean cross-entropy between the predicted distogram and the distances of the known atoms.
 
-    Distances are of C-beta atoms, or of C-alpha where the designed residue is glycine. Raise `InputError` for a design
-    without known atoms.
+    Distances are between C-beta atoms, or C-alpha where the designed residue is glycine. Pairs without known atoms do
+    not count. Raise `InputError` for a design without known atoms.
     """
     if made.known is None:
         raise InputError("the loss dgram needs atoms that the design is to have; leave it out, or give a structure")
@@ -213,18 +224,20 @@ def distogram_loss(made: DesignPass) -> Float[Tensor, " b"]:
 
 
 def contact_losses(logits: Float[Tensor, "b i j v"], cutoff: float, *, is_binary: bool) -> Float[Tensor, "b i j"]:
-    """Return how unlikely it is that each pair is closer than `cutoff` Angstrom.
+    """Return a loss for each pair of residues that is small if the distogram predicts a distance below `cutoff` Å.
 
-    A bin counts as closer if its lower edge is.
+    With `is_binary`, it is minus the logarithm of the probability of such a distance. Otherwise it is the cross-entropy
+    to the same distogram limited to such distances. Bins count if their lower edge is below the cutoff.
     """
     lower = torch.linspace(FIRST_DISTANCE, LAST_DISTANCE, logits.shape[-1] - 1, device=logits.device)
     close = (torch.cat([lower.new_zeros(1), lower]) < cutoff).to(logits.dtype)
     if is_binary:
         return -(close * logits.softmax(-1) + _SMALL).sum(-1).log()
-    wanted = (logits - _FAR * (1 - close)).softmax(-1)
+    wanted = (logits - _FAR_PENALTY * (1 - close)).softmax(-1)
     return -(wanted * logits.log_softmax(-1)).sum(-1)
 
 
+# The losses by the names of the option --loss.
 LOSSES: dict[str, Loss] = {
     "plddt": plddt_loss,
     "pae": pae_loss,
@@ -240,14 +253,17 @@ LOSSES: dict[str, Loss] = {
 
 
 def total(losses: dict[str, WeightedLoss], made: DesignPass) -> tuple[Float[Tensor, ""], dict[str, float]]:
-    """Return the weighted sum of all losses of one sample, and each of them."""
+    """Return the weighted sum of all losses, with gradients, and the value of each loss by name, without its weight.
+
+    `made` is a pass of a single sample.
+    """
     found = {name: each.loss(made).sum() for name, each in losses.items()}
     summed = torch.stack([losses[name].weight * value for name, value in found.items()]).sum()
     return summed, {name: float(value.detach()) for name, value in found.items()}
 
 
 def _errors(made: DesignPass) -> Float[Tensor, "b i j"]:
-    errors = predicted_aligned_error(_error_logits(made))[0] / _LARGEST_ERROR
+    errors = predicted_aligned_error(_error_logits(made))[0] / _ERROR_SCALE
     return (errors + errors.mT) / 2
 
 

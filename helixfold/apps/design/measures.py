@@ -15,23 +15,23 @@ from helixfold.analysis.interfaces import ipsae
 from helixfold.analysis.metrics import rmsd, superposition
 from helixfold.analysis.secondary_structure import HELIX, STRAND, secondary_structure
 
-HYDROPHOBIC = "ACFGILMPVWY"  # BindCraft's amino acids that count as hydrophobic
-_CONTACT = 4.0  # Angstrom between atoms of two sides, the largest of a contact (BindCraft)
+HYDROPHOBIC = "ACFGILMPVWY"  # one-letter codes of the amino acids that BindCraft counts as hydrophobic
+_MAX_CONTACT = 4.0  # Angstrom between atoms of two sides, the largest of a contact (BindCraft)
 _CLASH, _ALPHA_CLASH = 2.4, 2.5  # Angstrom between atoms, or C-alpha atoms, that overlap (BindCraft)
-_NEIGHBOUR = 1  # residues along a chain
-_BURIED, _BOND = 1.0, 3.5  # square Angstrom of a buried atom, and Angstrom of a hydrogen bond, the largest
-_BOTH = {("SER", "OG"), ("THR", "OG1"), ("TYR", "OH"), ("HIS", "ND1"), ("HIS", "NE2")}
+_MAX_NEIGHBOUR_OFFSET = 1  # residues along a chain
+_BURIED, _MAX_BOND = 1.0, 3.5  # square Angstrom of a buried atom, and Angstrom of a hydrogen bond, the largest
+_DONORS_AND_ACCEPTORS = {("SER", "OG"), ("THR", "OG1"), ("TYR", "OH"), ("HIS", "ND1"), ("HIS", "NE2")}
 _DONORS = {
-    *_BOTH,
+    *_DONORS_AND_ACCEPTORS,
     *(("ASN", "ND2"), ("GLN", "NE2"), ("LYS", "NZ"), ("TRP", "NE1"), ("ARG", "NE"), ("ARG", "NH1"), ("ARG", "NH2")),
 }
 _ACCEPTORS = {
-    *_BOTH,
+    *_DONORS_AND_ACCEPTORS,
     *(("ASP", "OD1"), ("ASP", "OD2"), ("GLU", "OE1"), ("GLU", "OE2"), ("ASN", "OD1"), ("GLN", "OE1")),
 }
 # Side-chain neighbours (Rosetta): the distance in Angstrom at which one counts half, and the maximum of a surface
 # residue.
-_MIDPOINT, _FEW_NEIGHBOURS = 9.0, 2.0
+_NEIGHBOUR_MIDPOINT, _MAX_SURFACE_NEIGHBOURS = 9.0, 2.0
 _CA, _CB = ATOM_TYPES.index("CA"), ATOM_TYPES.index("CB")
 
 
@@ -40,18 +40,18 @@ class Atoms:
     """Heavy atoms of some residues, in the order of the residues."""
 
     positions: np.ndarray  # n 3, Angstrom
-    names: list[str]
-    residues: np.ndarray  # n, places in the protein's arrays
+    names: list[str]  # of the atoms, such as CA
+    residues: np.ndarray  # n, the index of each atom's residue in the protein's arrays
 
     @classmethod
     def of(cls, protein: Protein, chosen: Bool[np.ndarray, "r"]) -> "Atoms":
-        """Return the atoms of the chosen residues."""
+        """Return the atoms with a mask above 0.5 of the residues where `chosen` is true."""
         residues, atoms = np.nonzero((protein.atom_mask > 0.5) & chosen[:, None])
         positions = protein.atom_positions[residues, atoms].astype(np.float64)
         return cls(positions=positions, names=[ATOM_TYPES[each] for each in atoms], residues=residues)
 
     def joined(self, other: "Atoms") -> "Atoms":
-        """Return these atoms and then the others."""
+        """Return one list of atoms: these atoms, followed by the other atoms."""
         return Atoms(
             positions=np.concatenate([self.positions, other.positions]),
             names=[*self.names, *other.names],
@@ -60,21 +60,24 @@ class Atoms:
 
 
 def interface_residues(protein: Protein, binder: Bool[np.ndarray, "r"]) -> list[int]:
-    """Return the indices in the binder, from 0, of residues with an atom within 4 Angstrom of the target."""
+    """Return the indices, in the binder and from 0, of its residues with a heavy atom within 4 Å of a target atom.
+
+    `binder` is true for the binder's residues, which are contiguous; all other residues are the target.
+    """
     from scipy.spatial import cKDTree  # noqa: PLC0415 (takes long to load)
 
     own, other = Atoms.of(protein, binder), Atoms.of(protein, ~binder)
     if not len(own.positions) or not len(other.positions):
         return []
-    distances, _ = cKDTree(other.positions).query(own.positions, distance_upper_bound=_CONTACT + 1e-9)
+    distances, _ = cKDTree(other.positions).query(own.positions, distance_upper_bound=_MAX_CONTACT + 1e-9)
     first = int(np.flatnonzero(binder)[0])
     return sorted({int(each) - first for each in own.residues[np.isfinite(distances)]})
 
 
 def clashes(protein: Protein, *, only_alpha: bool = False) -> int:
-    """Count pairs of atoms of two chains closer than 2.4 Angstrom, or any C-alpha atoms closer than 2.5.
+    """Count pairs of heavy atoms of different chains that are closer than 2.4 Å (BindCraft).
 
-    C-alpha atoms of neighbours in a chain do not count (BindCraft).
+    With `only_alpha`, count pairs of C-alpha atoms closer than 2.5 Å, also within a chain, except neighbours in it.
     """
     from scipy.spatial import cKDTree  # noqa: PLC0415
 
@@ -85,15 +88,16 @@ def clashes(protein: Protein, *, only_alpha: bool = False) -> int:
     first, second = residues[pairs[:, 0]], residues[pairs[:, 1]]
     between = protein.chain_index[first] != protein.chain_index[second]
     if only_alpha:
-        between |= np.abs(protein.residue_index[first] - protein.residue_index[second]) > _NEIGHBOUR
+        between |= np.abs(protein.residue_index[first] - protein.residue_index[second]) > _MAX_NEIGHBOUR_OFFSET
     return int(between.sum())
 
 
 def interface(protein: Protein, binder: Bool[np.ndarray, "r"]) -> dict[str, Any]:
-    """Return BindCraft's measures of an interface, by its names, as far as they follow from geometry.
+    """Return BindCraft's measures of an interface, by BindCraft's names, except energies, which need PyRosetta.
 
-    Areas are in square Angstrom and shares in percent, except the hydrophobic share of surface residues, from 0 to 1.
-    Without a contact the shape complementarity is None. Raise `InputError` without the package protein-interface.
+    `binder` is true for the binder's residues; all others are the target. Areas are in Å² and shares in percent, except
+    Surface_Hydrophobicity, from 0 to 1. ShapeComplementarity is None without a contact. InterfaceAAs counts the
+    binder's interface residues by amino acid. Raise `InputError` without the packages of the extra binders.
     """
     require("binders", "protein_interface", "biotite", action="measuring interfaces")
     import protein_interface  # noqa: PLC0415 (an extra)
@@ -125,7 +129,11 @@ def interface(protein: Protein, binder: Bool[np.ndarray, "r"]) -> dict[str, Any]
 
 
 def structure_shares(protein: Protein, binder: Bool[np.ndarray, "r"]) -> dict[str, float]:
-    """Return the secondary structure of the binder and of its interface in percent, and their pLDDT from 0 to 1."""
+    """Return the shares of helix, sheet and loop in the binder and in its interface residues, in percent.
+
+    `i_pLDDT` and `ss_pLDDT` are the mean pLDDT, 0 to 1, of the interface residues and of the binder's residues in
+    helices and sheets; 0 if there are none. The B-factors of `protein` must be pLDDT. Keys are BindCraft's names.
+    """
     letters = np.array(list(secondary_structure(protein)))[binder]
     plddt = protein.b_factors[binder, _CA] / 100
     places = interface_residues(protein, binder)
@@ -141,7 +149,7 @@ def structure_shares(protein: Protein, binder: Bool[np.ndarray, "r"]) -> dict[st
 
 
 def pose_rmsd(protein: Protein, designed: Protein, binder: Bool[np.ndarray, "r"]) -> float:
-    """Return the RMSD of the binder's C-alpha atoms in Angstrom, with the targets of both structures superposed."""
+    """Return the RMSD of the binder's C-alpha atoms in Å between two structures, with their targets superposed."""
     found, true = _alpha(protein), _alpha(designed)
     both = np.isfinite(found + true).all(-1)
     moved = superposition(found[both & ~binder], true[both & ~binder]).apply(found)
@@ -149,19 +157,28 @@ def pose_rmsd(protein: Protein, designed: Protein, binder: Bool[np.ndarray, "r"]
 
 
 def alpha_rmsd(protein: Protein, chosen: np.ndarray, true: np.ndarray) -> float:
-    """Return the RMSD of the C-alpha atoms of chosen residues to others in Angstrom, superposed."""
+    """Return the RMSD in Å, after superposition, of the C-alpha atoms of the `chosen` residues to positions `true`.
+
+    Residues without an atom, or with NaN in `true`, do not count.
+    """
     found = _alpha(protein)[chosen]
     both = np.isfinite(found + true).all(-1)
     return rmsd(found[both], true[both])
 
 
 def interface_ipsae(pae: np.ndarray, binder: Bool[np.ndarray, "r"]) -> float:
-    """Return the larger ipSAE of both directions between the binder and its target, taken as one chain."""
+    """Return the larger ipSAE of both directions between binder and target; all target chains count as one chain.
+
+    `pae` is in Å, and `binder` is true for the binder's residues.
+    """
     return max(ipsae(pae[np.ix_(binder, ~binder)]), ipsae(pae[np.ix_(~binder, binder)]))
 
 
 def means(values: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the mean over models of each value that all of them have."""
+    """Return the mean over models of each value of the first model, by name; None if a model does not have the value.
+
+    `values` has the values of each model by its number. Values that are dicts of numbers are averaged by key.
+    """
     first, *others = values.values()
     found: dict[str, Any] = {}
     for name, value in first.items():
@@ -190,9 +207,9 @@ def _surface_hydrophobicity(protein: Protein, binder: Bool[np.ndarray, "r"]) -> 
     distance = np.linalg.norm(apart, axis=-1)
     cosine = (apart * direction[:, None]).sum(-1) / np.maximum(distance, 1e-6)
     towards = np.maximum(0, (cosine + 0.5) / 1.5) ** 2
-    neighbours = towards / (1 + np.exp(distance - _MIDPOINT))
+    neighbours = towards / (1 + np.exp(distance - _NEIGHBOUR_MIDPOINT))
     np.fill_diagonal(neighbours, 0)
-    surface = protein.aatype[binder][present][neighbours.sum(-1) <= _FEW_NEIGHBOURS]
+    surface = protein.aatype[binder][present][neighbours.sum(-1) <= _MAX_SURFACE_NEIGHBOURS]
     hydrophobic = np.isin(surface, [RESTYPES.index(letter) for letter in HYDROPHOBIC])
     return float(hydrophobic.mean()) if len(surface) else 0.0
 
@@ -209,10 +226,11 @@ def _complementarity(package: Any, own: Any, target: Any) -> float | None:
 
 
 def unsatisfied(protein: Protein, atoms: Atoms, apart: np.ndarray, complexed: np.ndarray) -> int:
-    """Count polar atoms that binding buries and that have no partner for a hydrogen bond in either chain.
+    """Count polar atoms that binding buries and that have no partner for a hydrogen bond in any chain.
 
-    `apart` and `complexed` are accessible areas of the atoms in square Angstrom. A partner is at most 3.5 Angstrom
-    away, and not in the same residue or a neighbour of it, whose atoms are near by bonds.
+    `atoms` are all atoms of both sides. `apart` and `complexed` are their solvent-accessible areas in Å² in the
+    separate sides and in the complex. A partner is a polar atom of the other kind (donor or acceptor) at most 3.5 Å
+    away, and not in the same residue or a neighbour of it in its chain.
     """
     kinds = [THREE_LETTER[kind] for kind in protein.aatype[atoms.residues]]
     gives, takes = (
@@ -226,11 +244,11 @@ def unsatisfied(protein: Protein, atoms: Atoms, apart: np.ndarray, complexed: np
     )
     buried = np.flatnonzero((gives | takes) & (complexed < _BURIED) & (apart - complexed > _BURIED))
     distances = np.linalg.norm(atoms.positions[buried, None] - atoms.positions, axis=-1)
-    near_by_bonds = (np.abs(atoms.residues[buried, None] - atoms.residues) <= _NEIGHBOUR) & (
+    near_by_bonds = (np.abs(atoms.residues[buried, None] - atoms.residues) <= _MAX_NEIGHBOUR_OFFSET) & (
         protein.chain_index[atoms.residues[buried]][:, None] == protein.chain_index[atoms.residues]
     )
     fits = (gives[buried, None] & takes) | (takes[buried, None] & gives)
-    return int((~((distances <= _BOND) & fits & ~near_by_bonds).any(1)).sum())
+    return int((~((distances <= _MAX_BOND) & fits & ~near_by_bonds).any(1)).sum())
 
 
 def _areas(protein: Protein, atoms: Atoms) -> np.ndarray:

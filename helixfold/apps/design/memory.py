@@ -1,4 +1,4 @@
-"""Estimate the memory of a design step: the step itself is counted on tensors that hold no numbers."""
+"""Estimate the memory of a design step by running the step on meta tensors, which hold no values."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 
 def check_memory(task: DesignTask, models: Sequence["ReadyModel"], options: DesignOptions, device: Device) -> int:
-    """Return the memory of a design's steps; raise `InputError` if it is more than there is."""
+    """Return the estimated peak memory of a step in bytes, with the model that needs the most.
+
+    Raise `InputError` if this with a reserve of a tenth is more than the memory of `device`.
+    """
     needed = max(estimate(workload(task, model.preset, options, device.properties), device).peak for model in models)
     if RESERVE * needed > device.memory:
         raise InputError(
@@ -38,7 +41,7 @@ def check_memory(task: DesignTask, models: Sequence["ReadyModel"], options: Desi
 
 
 def workload(task: DesignTask, preset: Preset, options: DesignOptions, properties: DeviceProperties) -> Training:
-    """Return the steps of a design with one model."""
+    """Return a gradient step of a design with a model of this preset as a workload, whose memory can be estimated."""
     slots = 0
     if preset.model.template is not None:
         is_shown = any(chain.is_shown for chain in task.chains)

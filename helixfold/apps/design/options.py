@@ -30,7 +30,7 @@ Optimizer = Literal["sgd", "adam"]
 GradientsThrough = Literal["all", "last"]
 DesignDtype = Literal["auto", "float32", "bfloat16"]
 MAX_STEPS, MAX_DESIGNS = 100_000, 10_000
-# The temperature at which probabilities are as good as certain (ColabDesign).
+# The temperature at which probabilities are almost 0 or 1 (ColabDesign).
 _COLD = 0.01
 # The share of probabilities that the steps of logits reach before a design is screened (BindCraft).
 _SCREENED = 0.9
@@ -42,10 +42,10 @@ _BINDERS = Group.create_ordered("Binders from end to end")
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceMixture:
-    """How a step of a design makes the sequence that the network reads.
+    """How a step of a design mixes the sequence that the network reads; shares are from 0 to 1.
 
-    It is `soft` times the probabilities at a `temperature` and else the numbers themselves; `hard` times the most
-    probable amino acid and else that.
+    `soft` is the share of the probabilities at a `temperature`; the rest is the optimised numbers themselves. Then
+    `hard` is the share of the one-hot sequence of the most probable amino acids; the rest is the first mixture.
     """
 
     soft: float
@@ -133,11 +133,11 @@ class DesignOptions:
 
     @property
     def steps(self) -> int:
-        """Return the number of all steps of a design."""
+        """Return the number of steps of a design in all stages together, without additional steps for sheets."""
         return self.logits_steps + self.soft_steps + self.hard_steps + self.greedy_steps
 
     def schedule(self) -> Iterator["StepSettings"]:
-        """Yield the settings of every step in order."""
+        """Yield the settings of every step in order: logits (screened ones first), soft, hard and greedy steps."""
         screening = min(self.screen_steps, self.logits_steps)
         logits: tuple[tuple[int, float, Stage], ...] = (
             (screening, _SCREENED, "screen"),
@@ -170,7 +170,10 @@ Stage = Literal["screen", "logits", "soft", "hard", "greedy"]
 
 @dataclass(frozen=True, kw_only=True)
 class StepSettings:
-    """Settings of one step: its stage, how the sequence is made, the learning rate, and whether parts are dropped."""
+    """Settings of one step: its stage, the mixture that the network reads, the learning rate, and dropout.
+
+    `dropout` is whether the network drops values as in training.
+    """
 
     stage: Stage
     mixture: SequenceMixture
@@ -267,7 +270,10 @@ class BinderCommand(BinderOptions, DesignCommand):
 
 
 def length_range(word: str) -> tuple[int, int]:
-    """Return the least and the largest of a range such as 65-150, or one length twice. Raise ValueError otherwise."""
+    """Read a range of lengths such as 65-150, or one length, as its minimum and maximum, both inclusive.
+
+    Raise `ValueError` for other text, and for lengths below 2 or above 2,000.
+    """
     first, dash, last = word.partition("-")
     read = whole_number(2, 2000)
     low, high = read(first), read(last if dash else first)

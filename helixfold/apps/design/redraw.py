@@ -24,7 +24,11 @@ _WIDTH, _LAYERS = 128, 3
 
 @dataclass(frozen=True, kw_only=True)
 class RedrawOptions:
-    """Options of drawing sequences: how many, the temperature, amino acids that are left out, and the parameters."""
+    """Options of drawing sequences with ProteinMPNN.
+
+    `count` sequences are drawn at a `temperature`, without the amino acids in `excluded` (one-letter codes). `weights`
+    is the set of published parameters, and `model` the name of a model in it. `seed` determines the sequences.
+    """
 
     count: int = 20
     temperature: float = 0.1
@@ -37,8 +41,10 @@ class RedrawOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Redrawn:
-    """A sequence of the chain, its mean negative log-likelihood and its identity to the chain, of residues that were
-    drawn.
+    """A sequence drawn for a chain: all its letters, its score, and its recovery.
+
+    `score` is the mean negative log-likelihood of the drawn residues; smaller is better. `recovery` is the fraction of
+    drawn residues, 0 to 1, that have the same amino acid as the chain before. Kept residues do not count in either.
     """
 
     sequence: str
@@ -48,11 +54,12 @@ class Redrawn:
 
 @torch.no_grad()
 def redrawn(protein: Protein, chain: int, options: RedrawOptions, *, kept: Collection[int] = ()) -> list[Redrawn]:
-    """Return sequences for a chain, in the order in which they are drawn; other chains stay as they are.
+    """Draw sequences for one chain of a structure, and return them in the order in which they are drawn.
 
-    `chain` is a number of `protein.chain_index`; amino acids at the places `kept` of the chain, from 0, stay. The same
-    seed gives the sequences of the command `proteinmpnn` with a batch of all of them. Raise `InputError` without
-    the package, or for parameters that it does not have.
+    `chain` is the chain's value in `protein.chain_index`. Other chains are context and keep their sequences. Residues
+    of the chain with the indices `kept`, from 0, keep their amino acids, and so do residues without atoms. The same
+    seed gives the same sequences as the command `proteinmpnn` with one batch. Raise `InputError` if the package is not
+    installed or does not have the parameters.
     """
     require("binders", "protein_mpnn_utils", action="drawing sequences")
     import protein_mpnn_utils as mpnn  # noqa: PLC0415 (an extra)

@@ -44,13 +44,16 @@ from helixfold.weights.find import ReadyModel, find_models
 
 # Seconds between two states of a design that are written.
 _SAVE_EVERY = 5.0
-# A named target, and what reads it.
+# The name of a target, and a function that reads it and returns its task.
 Source = tuple[str, Callable[[], DesignTask]]
 
 
 def run(sources: Sequence[Source], command: DesignCommand) -> int:
-    """Design all targets; return 0, or 1 if one failed. Raise `InputError`, before anything is written, for options
-    that cannot be followed, and if no target can be read.
+    """Run `helixfold design` for all targets, except binders from end to end; return 0, or 1 if any item failed.
+
+    Finished designs are checked by other models if the options name any, and the tables and page of designs are
+    written. An earlier run with the same settings is continued. Raise `InputError`, before anything is written, for
+    invalid options, and if no target can be read.
     """
     with logged_screen(command.log_file), optional_output():
         return _run(sources, command)
@@ -89,7 +92,7 @@ def _run(sources: Sequence[Source], command: DesignCommand) -> int:
 
 
 def loss_weights(words: Sequence[str]) -> dict[str, float]:
-    """Return the weights of losses that words such as con=1 give; raise `InputError` for other words."""
+    """Return the weights of losses by name from words such as con=1; raise `InputError` for other words."""
     weights = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -125,7 +128,10 @@ def _check_names(names: Sequence[str]) -> None:
 def checking_models(
     command: DesignCommand, models: Sequence[ReadyModel], *, seed: int, method: Method
 ) -> list[ReadyModel]:
-    """Return the models that check; raise `InputError` if one of them also designs."""
+    """Load the models that check designs, as the options name them; empty if the options name none.
+
+    `models` are the models that design. Raise `InputError` if one of them has the same parameters as a checking model.
+    """
     if command.check_weights is None and not command.check_models:
         return []
     checks = find_models(command.check_models, command.check_weights, seed=seed, method=method)
@@ -167,13 +173,13 @@ def _begin(
 
 
 def settings_record(settings: Mapping[str, Any]) -> RunRecord:
-    """Return the settings of designs as a record, to report differences from another run."""
+    """Return the content of a settings.json of designs as a record, to report differences from another run."""
     inputs = {name: value for name, value in settings.items() if name in ("target", "chains", "models")}
     return RunRecord(inputs=inputs, options={name: each for name, each in settings.items() if name not in inputs})
 
 
 def task_digest(task: DesignTask) -> str:
-    """Return a digest of the chains of a task."""
+    """Return a SHA-256 digest of a task's chains: names, residue types, known atoms, designed residues and hotspots."""
     digest = hashlib.sha256()
     for chain in task.chains:
         digest.update(json.dumps([chain.name, chain.is_shown]).encode())

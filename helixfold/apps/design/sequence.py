@@ -1,4 +1,4 @@
-"""The sequence of a design while it is optimised: from any numbers over probabilities to one amino acid a residue."""
+"""Compute the sequence of a design from the optimised numbers: logits, probabilities, one amino acid per residue."""
 
 from dataclasses import dataclass
 
@@ -9,15 +9,16 @@ from torch.nn.functional import one_hot
 
 from helixfold.apps.design.options import SequenceMixture
 
-# Numbers are multiplied by this before they are logits (ColabDesign's `alpha`).
+# Factor by which the optimised numbers are multiplied to give logits (ColabDesign's `alpha`).
 LOGIT_SCALE = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class DesignedSequence:
-    """The sequence of a step: logits, probabilities, the most probable amino acids, and what the network reads.
+    """The sequence of a step in four forms, with values for the 20 amino acids of each residue.
 
-    The most probable amino acids are one-hot and have the gradient of the probabilities.
+    `logits` include the bias. `soft` are probabilities at the step's temperature. `hard` is one-hot, for the most
+    probable amino acids, with the gradient of `soft`. `mixed` is the mixture that the network reads.
     """
 
     logits: Float[Tensor, "b r 20"]
@@ -29,7 +30,11 @@ class DesignedSequence:
 def designed_sequence(
     numbers: Float[Tensor, "b r 20"], bias: Float[Tensor, "b r 20"], mixture: SequenceMixture
 ) -> DesignedSequence:
-    """Return the sequence that numbers stand for, with a bias for amino acids (ColabDesign's `soft_seq`)."""
+    """Return the sequence for the optimised numbers of a design (ColabDesign's `soft_seq`).
+
+    `bias` is added to the logits, such as to exclude amino acids. `mixture` has the temperature and the shares of the
+    numbers themselves, the probabilities and the one-hot sequence in what the network reads.
+    """
     logits = LOGIT_SCALE * numbers + bias
     soft = (logits / mixture.temperature).softmax(-1)
     certain = one_hot(soft.argmax(-1), soft.shape[-1]).to(soft.dtype)

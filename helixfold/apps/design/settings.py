@@ -1,4 +1,4 @@
-"""Read BindCraft's files of settings, for the target, the filters and the rest; presets are files of the package."""
+"""Read BindCraft's JSON files: target settings, advanced settings and filters; presets are files of this package."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,17 +11,22 @@ from data_pipeline.io.errors import InputError, did_you_mean, printable
 from data_pipeline.io.json_files import read_json
 
 _PRESETS: Final = Path(str(resources.files("helixfold.apps.design") / "presets"))
-USUAL: Final = "default_4stage_multimer"
+# Preset of advanced settings whose values are the defaults.
+DEFAULT_PRESET: Final = "default_4stage_multimer"
 _ALGORITHMS: Final = ("4stage", "3stage")
 _LABEL: Final = re.compile(r"(Average|[1-5])_(.+)")
-# Only PyRosetta computes these.
+# Values that only PyRosetta computes, so that their thresholds are not applied.
 NOT_COMPUTED: Final = ("Binder_Energy_Score", "PackStat", "dG", "dG/dSASA")
 _ADVICE: Final = "see docs/how-to/design-binders.md"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Threshold:
-    """A limit of a value: it must be at least, or at most, the limit. `key` is an amino acid of InterfaceAAs, or ""."""
+    """A limit of one value of a binder: the value must be at least or at most `limit`.
+
+    `label` names the value and the model, or the mean of all models. For InterfaceAAs, counts by amino acid, `key` is
+    the one-letter code of the counted amino acid; otherwise it is "".
+    """
 
     label: str  # such as Average_pLDDT or 1_pLDDT
     limit: float
@@ -30,23 +35,23 @@ class Threshold:
 
     @property
     def name(self) -> str:
-        """Return the name by which BindCraft counts what the threshold rejects."""
+        """Return BindCraft's name of the threshold: the label, and the amino acid if it is for one (label_key)."""
         return f"{self.label}_{self.key}" if self.key else self.label
 
     @property
     def metric(self) -> str:
-        """Return what is measured, without the model."""
+        """Return the name of the value without the model or "Average", such as pLDDT for 1_pLDDT."""
         match = _LABEL.fullmatch(self.label)
         return self.label if match is None else match[2]
 
     @property
     def model(self) -> int | None:
-        """Return the number of the model that the threshold is of, from 1; None for the mean of all."""
+        """Return the number, from 1, of the checking model whose value is limited; None for the mean of all models."""
         match = _LABEL.fullmatch(self.label)
         return int(match[1]) if match is not None and match[1].isdigit() else None
 
     def passes(self, values: Mapping[str, Any]) -> bool:
-        """Return whether a design's value passes; one that is not known does not."""
+        """Return whether the value under this label in `values` keeps the limit; a missing value does not."""
         value = values.get(self.label)
         if self.key:
             value = (value or {}).get(self.key)
@@ -55,7 +60,12 @@ class Threshold:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetSettings:
-    """Content of BindCraft's settings file for a target; `unused` names the entries that have no effect here."""
+    """Content of BindCraft's settings file for a target; None or () for entries that the file does not have.
+
+    `structure` is the path of the target's structure, and `output` the output directory. `chains` are the chains to
+    bind, and `hotspots` words such as A5-20. `lengths` is the inclusive range of binder lengths. `accepted` is the
+    number of binders to accept. `unused` names the entries that have no effect here.
+    """
 
     structure: Path
     output: Path | None
@@ -68,7 +78,10 @@ class TargetSettings:
 
 
 def read_target(path: Path) -> TargetSettings:
-    """Read BindCraft's file for a target; its structure is sought from the working directory, then next to the file."""
+    """Read BindCraft's settings file for a target. Raise `InputError` for values of the wrong type.
+
+    A relative path of the structure is resolved in the working directory, or else in the directory of the file.
+    """
     content = _object(path)
     text = {}
     for name in ("starting_pdb", "design_path", "binder_name", "chains", "target_hotspot_residues"):
@@ -99,11 +112,12 @@ def read_target(path: Path) -> TargetSettings:
 
 
 def read_advanced(name: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return BindCraft's advanced settings of a file or preset, with its defaults, and entries that mean nothing here.
+    """Return BindCraft's advanced settings, and the names of entries that have no effect here.
 
-    Raise `InputError` for a value of the wrong kind, or for an algorithm other than 4stage and 3stage.
+    `name` is a file or a preset. Settings that it does not have get the values of `DEFAULT_PRESET`. Raise `InputError`
+    for a value of the wrong kind, or for an algorithm other than 4stage and 3stage.
     """
-    usual, path = read_json(_PRESETS / f"{USUAL}.json", _ADVICE), _path(name, "stage_multimer")
+    usual, path = read_json(_PRESETS / f"{DEFAULT_PRESET}.json", _ADVICE), _path(name, "stage_multimer")
     content = _object(path)
     for key, value in content.items():
         if key in usual and not _fits(value, usual[key], key):
@@ -116,10 +130,11 @@ def read_advanced(name: str) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def read_filters(name: str, changed: Sequence[str] = ()) -> list[Threshold]:
-    """Return the thresholds of a file of filters or a preset.
+    """Return the thresholds of a file of BindCraft's filters or of a preset, both given as `name`.
 
-    `changed` are words such as i_pTM=0.3 or 1_pLDDT=none, which change or remove the thresholds of a label, or of a
-    value for the mean and all models.
+    Entries without a limit are left out. `changed` are words such as i_pTM=0.3 or 1_pLDDT=none, which change or remove
+    thresholds. A word with a label such as 1_pLDDT is for one threshold, and a word with a metric such as pLDDT for the
+    mean and all models. Raise `InputError` if the file or a word is not valid.
     """
     path = _path(name, "_filters")
     found: list[Threshold] = []
@@ -160,9 +175,9 @@ def _changed(thresholds: Sequence[Threshold], word: str) -> list[Threshold]:
 
 
 def applied(thresholds: Sequence[Threshold], models: int) -> tuple[list[Threshold], list[Threshold]]:
-    """Return the thresholds that are applied to designs that so many models check, and the others.
+    """Divide thresholds into a list to apply if `models` models check binders, and a list of others.
 
-    The others are of values that only PyRosetta computes, and of models that do not check.
+    The others limit values that only PyRosetta computes, or values of further models.
     """
     yes = [each for each in thresholds if each.metric not in NOT_COMPUTED and (each.model or 1) <= models]
     return yes, [each for each in thresholds if each not in yes]

@@ -1,4 +1,4 @@
-"""A sequence of probabilities as the network's input, and passes with gradients with respect to it.
+"""Put a sequence of probabilities into the network's input, and run passes with gradients with respect to it.
 
 A soft sequence has a number for each residue and each of the 20 amino acids, in the order of
 `data_pipeline.residues.RESTYPES`. They reach the features of the target, the first row of the MSA, and on request
@@ -24,6 +24,7 @@ from helixfold.model.outputs import Outputs, Recycled
 from helixfold.model.templates import TEMPLATE_TYPES
 from helixfold.model.update import Executor
 
+# Number of amino acids, 20.
 AMINO_ACIDS = len(RESTYPES)
 # Channels of a row of the MSA (AlphaFold 2, Suppl. Table 1): 23 letters, two of deletions, the 23 letters of the
 # profile, and the mean of deletions.
@@ -39,9 +40,9 @@ def with_sequence(
 ) -> Batch:
     """Return the batch of a target with this soft sequence, through which gradients reach the sequence.
 
-    The sequence stands in the target's features and in the first row of the MSA, with `profile` as that row's profile,
-    by default the sequence itself. Templates with these indices get the sequence's residue types. Other rows of the
-    MSA stay. The atoms of a residue are not soft: they are the atoms of its most probable amino acid.
+    The sequence replaces the target's features and the first row of the MSA, whose profile becomes `profile`, by
+    default the sequence itself. `templates` are the indices of templates whose residue types become the sequence. Other
+    rows of the MSA are not changed. `aatype`, which determines a residue's atoms, is its most probable amino acid.
     """
     profile = sequence if profile is None else profile
     letters = pad(sequence, (0, _PROFILE - AMINO_ACIDS))
@@ -61,17 +62,17 @@ def with_sequence(
 
 
 class AllPassedOn(MethodReplacement):
-    """Replacement of the structure module's `passed_on` that passes gradients of rotations on, too."""
+    """Replacement of the structure module's method `passed_on` that does not stop the gradients of rotations."""
 
     def __call__(self, frames: BackboneFrames) -> BackboneFrames:
         return frames
 
 
 def with_exact_gradients(model: AlphaFold) -> None:
-    """Let gradients pass through all iterations of the structure module, as they do not in training.
+    """Change a model so that gradients of rotations pass through all iterations of the structure module.
 
-    AlphaFold stops the gradients of rotations between iterations, for stability, which makes a sequence's gradient
-    inexact. ColabDesign lets them pass. `restore_methods` undoes this.
+    In training, AlphaFold stops them between iterations, for stability, which makes a sequence's gradient inexact.
+    ColabDesign lets them pass. `restore_methods` undoes the change.
     """
     replace_method(model.structure_module, "passed_on", AllPassedOn)
 
@@ -86,11 +87,11 @@ def fold_sequence(
     through_recycling: bool = True,
     previous: Recycled | None = None,
 ) -> Outputs:
-    """Return the outputs of the last of `num_recycles + 1` passes on the same batch.
+    """Return the outputs of the last of `num_recycles + 1` recycling iterations on the same batch.
 
-    The first one recycles `previous`, or nothing. With `through_recycling`, gradients pass through all iterations,
-    exactly, and memory grows with their number. Else the iterations before the last have none, as in training, and take
-    the memory of a prediction.
+    The first iteration recycles `previous`, or nothing. With `through_recycling`, gradients pass through all
+    iterations, exactly, and memory grows with their number. Otherwise only the last iteration has gradients, as in
+    training, and the others take the memory of a prediction. `dtype` is the precision of the trunk.
     """
     ensembles = [[batch]] * num_recycles
     previous = model.recycle(run, ensembles, dtype, previous=previous, with_gradients=through_recycling)

@@ -1,4 +1,4 @@
-"""Read what is to be designed from structure files and from words of the command line."""
+"""Create tasks of design from structure files and words of the command line."""
 
 import re
 from collections.abc import Sequence
@@ -19,7 +19,8 @@ from helixfold.apps.design.task import DesignTask
 class BinderInput:
     """Binder options of the command line: target structures, binder lengths, and the chains and hotspots to bind.
 
-    `lengths` is the range of binder lengths in residues.
+    `lengths` is the inclusive range of binder lengths in residues. Without `chains`, all chains of a structure are
+    bound. `hotspots` are words such as A5-20. `cyclic` is whether the binder's ends are bonded.
     """
 
     structures: tuple[Path, ...]
@@ -33,7 +34,10 @@ _RANGE = re.compile(r"([A-Za-z0-9]*?)(-?[0-9]{1,6})(?:-(-?[0-9]{1,6}))?")
 
 
 def chain_of(path: Path, name: str | None) -> Chain:
-    """Return the chain of this name in a structure file, by default the only one; raise `InputError` if it is not."""
+    """Return the chain of this name in a structure file; None means its only chain.
+
+    Raise `InputError` if the file has no such chain, or if `name` is None and the file has several chains.
+    """
     chains = {chain.name: chain for chain in read_structure(path).chains}
     known = ", ".join(chains) or "none of protein"
     if name is None:
@@ -48,10 +52,11 @@ def chain_of(path: Path, name: str | None) -> Chain:
 
 
 def residues_of(words: Sequence[str], chains: Sequence[Chain]) -> list[tuple[str, int]]:
-    """Return the chain and index of each residue in words such as A5-20, 30 or B7.
+    """Return the chain's name and the index, from 0, of each residue in words such as A5-20, 30 or B7.
 
-    Numbers are the residue numbers of the file. A word without a chain is for the only chain. Raise `InputError` for a
-    word of another form, and for a residue that does not exist.
+    A word may have several of these, separated by commas. Numbers are the residue numbers of the file, and ranges
+    include both ends. A word without a chain is for the only chain. Raise `InputError` for a word of another form, and
+    if no residue has these numbers.
     """
     found = []
     by_name = {chain.name: chain for chain in chains}
@@ -73,12 +78,15 @@ def residues_of(words: Sequence[str], chains: Sequence[Chain]) -> list[tuple[str
 
 
 def title_of(path: Path) -> str:
-    """Return the name of a structure file without its suffixes, which is the name of its design."""
+    """Return the name of a structure file without its suffixes, which becomes the name of its task."""
     return structure_title(path)
 
 
 def fixed_backbone_of(path: Path, chain: str | None, fixed: Sequence[str], *, cyclic: bool) -> DesignTask:
-    """Return the design of a sequence for the backbone of a chain in a file."""
+    """Return the task to design a sequence for the backbone of a chain in a file (`task.fixed_backbone`).
+
+    `chain` is as in `chain_of`, and `fixed` are words as in `residues_of`, for residues that keep their amino acid.
+    """
     given = chain_of(path, chain)
     indices = [index for _, index in residues_of(fixed, [given])]
     return task.fixed_backbone(given, name=title_of(path), fixed=indices, cyclic=cyclic)
@@ -87,7 +95,11 @@ def fixed_backbone_of(path: Path, chain: str | None, fixed: Sequence[str], *, cy
 def partial_of(
     path: Path, chain: str | None, kept: Sequence[str], *, length: int | None, start: int, fix_sequence: bool
 ) -> DesignTask:
-    """Return the design of a chain with a part of one in a file; `start` is the number, from 1, where it begins."""
+    """Return the task to design a chain around a part of a chain in a file (`task.partial`).
+
+    `kept` are words as in `residues_of`, for the residues of the part. `start` is the position of its first residue in
+    the new chain, from 1; 0 and 1 mean the same.
+    """
     given = chain_of(path, chain)
     indices = [index for _, index in residues_of(kept, [given])]
     return task.partial(
@@ -96,7 +108,10 @@ def partial_of(
 
 
 def binder_of(path: Path, chains: Sequence[str], length: int, hotspots: Sequence[str], *, cyclic: bool) -> DesignTask:
-    """Return the design of a binder for chains in a file, all of them if none is named."""
+    """Return the task to design a binder of `length` residues for these chains in a file, by default for all chains.
+
+    `hotspots` are words as in `residues_of`. The task is named after the file.
+    """
     given = list(read_structure(path).chains)
     if chains:
         given = [chain_of(path, name) for name in chains]

@@ -24,7 +24,12 @@ from helixfold.runtime.standard_streams import print_note, print_summary
 
 
 def run_binders(given: BinderInput, command: BinderCommand) -> int:
-    """Design binders, from end to end if it is known how many to accept; return the exit code of the command."""
+    """Run `helixfold design binder` and return its exit code.
+
+    With a number of binders to accept, from the options or BindCraft's target settings, binders are designed, redrawn,
+    checked and filtered (`binders.run`). Otherwise binders of one length are only designed (`run.run`). Command-line
+    values take precedence over the target settings. Raise `InputError` if the structure or length is missing.
+    """
     name, accepted = None, command.accepted
     if command.target_settings is not None:
         settings = read_target(command.target_settings)
@@ -99,7 +104,11 @@ _ONLY_END_TO_END = (
 def redesigned(
     path: Path, chain: str | None, fixed: Sequence[str], options: RedrawOptions, *, output: Path, keeps_interface: bool
 ) -> int:
-    """Draw sequences for a chain of a structure, by default the last one, and write them as FASTA; return 0."""
+    """Run `helixfold design redesign`: draw sequences for a chain of a structure and write them as FASTA; return 0.
+
+    `chain` is by default the last one. Residues in `fixed` (words as in `residues_of`), and with `keeps_interface` all
+    residues near other chains, keep their amino acids. `output` is the directory of redesigned.fasta.
+    """
     chains = list(read_structure(path).chains)
     names = [each.name for each in chains]
     if not chains:

@@ -1,4 +1,4 @@
-"""Tasks of design: chains with free and fixed residues, atoms that they are to have, and losses."""
+"""Tasks of design: chains with free and fixed residues, the atoms that they should have, and losses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -14,9 +14,11 @@ from data_pipeline.residues import ATOM_ORDER, RESTYPES
 from data_pipeline.structure import Chain
 from helixfold.apps.design.losses import LOSSES, WeightedLoss, binder_helix_loss
 
+# Kinds of design: of any fold, for the backbone of a chain, of a chain around a part of another one, or to bind a
+# target.
 Protocol = Literal["hallucination", "fixbb", "partial", "binder"]
-MAX_RESIDUES = 2000
-FREE = -1  # the residue type of a residue whose amino acid is designed
+MAX_RESIDUES = 2000  # of a design, with all its chains
+FREE = -1  # stands for the residue type of a residue whose amino acid is designed
 # Weights of losses; others are reported where a protocol has them, and weigh nothing. ColabDesign's, and of pLDDT and
 # PAE in a hallucination, where it has none, a tenth of its contacts.
 _WEIGHTS: dict[Protocol, dict[str, float]] = {
@@ -33,9 +35,10 @@ _N, _CA, _C = (ATOM_ORDER[name] for name in ("N", "CA", "C"))
 class DesignChain:
     """A chain of a design.
 
-    `aatype` has the residue types that are fixed, and `FREE` elsewhere. `positions` and `mask` are atoms that the chain
-    has or is to have, where they are known. `designed` residues are judged by the network's confidence. A chain that is
-    `shown` stands in a template with its atoms, for models that read templates.
+    `aatype` has the residue types that are fixed, and `FREE` elsewhere. `positions` (Å) and `mask` (1 for known atoms)
+    are the atoms that the chain has or should have. Losses of confidence and contacts are computed for `designed`
+    residues. `hotspots` are residues of a target that a binder should touch. With `is_shown`, the chain's atoms are
+    known and put into a template, for models that read templates.
     """
 
     name: str
@@ -49,7 +52,7 @@ class DesignChain:
 
     @classmethod
     def free(cls, name: str, length: int) -> "DesignChain":
-        """Return a chain of which nothing is known but its length."""
+        """Return a chain of `length` residues, all of them free and designed, without known atoms or hotspots."""
         return cls(
             name=name,
             aatype=np.full(length, FREE),
@@ -61,13 +64,17 @@ class DesignChain:
 
     @property
     def placeholder(self) -> str:
-        """Return the sequence with glycine where a residue is free."""
+        """Return the sequence in one-letter codes, with glycine for free residues."""
         return "".join(_PLACEHOLDER if kind == FREE else RESTYPES[kind] for kind in self.aatype.tolist())
 
 
 @dataclass(frozen=True, kw_only=True)
 class DesignTask:
-    """A design: its chains, whether any of them is a ring, and the losses with their weights, by name."""
+    """What to design: the chains, and the losses with their weights, by name.
+
+    `name` is the name of the target. `cyclic` names the chains whose ends are bonded: () means all, None means none.
+    Raise `InputError` for fewer than 2 or more than 2,000 residues, or if no residue is free.
+    """
 
     name: str
     protocol: Protocol
@@ -83,7 +90,10 @@ class DesignTask:
             raise InputError(f"{printable(self.name)}: all residues are fixed, so nothing is left to design")
 
     def weighted(self, weights: dict[str, float]) -> "DesignTask":
-        """Return the task with other weights of losses by name. Raise `InputError` for an unknown loss."""
+        """Return the task with these weights of losses, by name; other losses keep their weights.
+
+        Losses of `LOSSES` that the task does not have are added. Raise `InputError` for an unknown loss.
+        """
         losses = dict(self.losses)
         for name, weight in weights.items():
             if name not in LOSSES and name not in losses:
@@ -94,15 +104,16 @@ class DesignTask:
 
 
 def hallucination(length: int, *, name: str = "hallucination", cyclic: bool = False) -> DesignTask:
-    """Return the design of a chain of so many residues, of any fold."""
+    """Return the task to design one chain A of `length` residues, of any fold."""
     chain = DesignChain.free("A", length)
     return _task(name, "hallucination", [chain], cyclic=() if cyclic else None)
 
 
 def fixed_backbone(structure: Chain, *, name: str, fixed: Sequence[int] = (), cyclic: bool = False) -> DesignTask:
-    """Return the design of a sequence for the backbone of a chain; residues with the indices `fixed` keep their type.
+    """Return the task to design a sequence for the backbone of a chain.
 
-    Residues without atoms are left out of the loss, and stay part of the chain.
+    `fixed` are indices, from 0, of residues that keep their amino acid. Residues without known atoms are left out of
+    the loss for the backbone, and stay part of the chain.
     """
     chain = _known(structure, "A")
     aatype = np.full(len(chain.aatype), FREE)
@@ -119,11 +130,12 @@ def partial(
     start: int = 0,
     fix_sequence: bool = False,
 ) -> DesignTask:
-    """Return the design of a chain that has a part of another one: the residues with the indices `positions`.
+    """Return the task to design a chain around a part of another chain: its residues with the indices `positions`.
 
-    The part stands in a chain of `length` residues, by default as long as the structure, from residue `start` on, with
-    the same number of residues between its pieces as in the structure. The distances within the part shall match the
-    structure, and the rest is free; with `fix_sequence` the part keeps its amino acids too.
+    The new chain has `length` residues, by default as many as the structure. The first residue of the part gets the
+    index `start`, and pieces of the part keep the same number of residues between them. If both have their defaults,
+    the part keeps its indices. Distances within the part should match the structure. All amino acids are free,
+    except the part's with `fix_sequence`. All indices count from 0.
     """
     chosen = sorted(set(positions))
     if not chosen:
@@ -149,10 +161,11 @@ def partial(
 def binder(
     target: Sequence[Chain], length: int, *, name: str, hotspots: Sequence[tuple[str, int]] = (), cyclic: bool = False
 ) -> DesignTask:
-    """Return the design of a chain of so many residues that binds these chains; it is the last chain.
+    """Return the task to design a chain of `length` residues that binds the chains in `target`; it is the last chain.
 
-    `hotspots` are residues that it is to touch, by chain and index. Models that read templates see the target's atoms;
-    others know its sequence alone.
+    The residues of the target are fixed. `hotspots` are target residues to touch, by the chain's name and the index
+    from 0. Models that read templates get the target's atoms; others get only its sequence. With `cyclic`, the ends of
+    the binder are bonded.
     """
     names = [chain.name for chain in target]
     own = next(letter for letter in "BCDEFGHIJKLMNOPQRSTUVWXYZA" if letter not in names)

@@ -16,20 +16,23 @@ from data_pipeline.io.npz import read_npz
 from helixfold.apps.design.options import DesignOptions
 from helixfold.apps.design.task import DesignTask
 
-# Standard deviation of the numbers that a design begins with (ColabDesign).
-_START = 0.01
+# Standard deviation of the initial numbers of a design (ColabDesign).
+_INITIAL_DEVIATION = 0.01
 _MAX_BYTES = 2**28
 # Adam's shares of earlier gradients and of their squares, and what is added to roots (Kingma & Ba 2015).
-_FIRST, _SECOND, _SMALL = 0.9, 0.999, 1e-8
+_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
 _ARRAYS = ("numbers", "mean", "square")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trajectory:
-    """A design under way: the numbers that its sequence is made of, the optimiser's means, and what was found so far.
+    """State of a design between two steps: the numbers that are optimised, the optimizer's means, and results so far.
 
-    `step` counts the steps that are done. `losses` has the weighted sum and each loss of every step. `best_sequence`
-    has the letters of all residues, in the order in which the network reads them, and `best_loss` its weighted sum.
+    `numbers` are unbounded, one for each residue and amino acid; see `designed_sequence`. `mean` and `square` are
+    Adam's running means of gradients and of squared gradients. `step` is the number of completed steps. `losses` has,
+    for each completed step, each loss by name and the weighted sum as "loss". `best_sequence` is the best sequence of
+    hard and greedy steps, None before them: the letters of all residues, in the order in which the network reads them.
+    `best_loss` is its weighted sum.
     """
 
     numbers: Float[np.ndarray, "r 20"]
@@ -41,17 +44,20 @@ class Trajectory:
     best_loss: float | None = None
 
     def moved(self, gradient: Float[np.ndarray, "r 20"], learning_rate: float, options: DesignOptions) -> "Trajectory":
-        """Return the trajectory with its numbers moved against a gradient, one step further."""
+        """Return the trajectory after one update of its numbers by SGD or Adam, with `step` increased by 1.
+
+        The gradient is first normalised if `options.normalize_gradients` is true. `losses` are not extended.
+        """
         if options.normalize_gradients:
             residues = int((np.square(gradient).sum(-1) > 0).sum())
             gradient = gradient * (residues**0.5 / (np.linalg.norm(gradient) + 1e-7))
         if options.optimizer == "sgd":
             return replace(self, numbers=self.numbers - learning_rate * gradient, step=self.step + 1)
-        mean = _FIRST * self.mean + (1 - _FIRST) * gradient
-        square = _SECOND * self.square + (1 - _SECOND) * np.square(gradient)
+        mean = _BETA1 * self.mean + (1 - _BETA1) * gradient
+        square = _BETA2 * self.square + (1 - _BETA2) * np.square(gradient)
         done = self.step + 1
-        root = np.sqrt(square / (1 - _SECOND**done)) + _SMALL
-        change = learning_rate * (mean / (1 - _FIRST**done)) / root
+        root = np.sqrt(square / (1 - _BETA2**done)) + _EPSILON
+        change = learning_rate * (mean / (1 - _BETA1**done)) / root
         return replace(self, numbers=self.numbers - change, mean=mean, square=square, step=done)
 
     def save(self, path: Path) -> None:
@@ -63,7 +69,7 @@ class Trajectory:
 
     @classmethod
     def load(cls, path: Path, residues: int) -> "Trajectory":
-        """Read the file that `save` wrote; raise `InputError` for any other file."""
+        """Read a file that `save` wrote for a design of `residues` residues; raise `InputError` for any other file."""
         arrays = read_npz(path, _MAX_BYTES)
         try:
             known = parse_json(str(arrays["known"]))
@@ -89,12 +95,18 @@ class Trajectory:
 
 
 def begun(task: DesignTask, options: DesignOptions, number: int, residues: int) -> Trajectory:
-    """Return the beginning of a task's design of this number, which its seed determines."""
-    numbers = _START * generator(task, options, number).normal(size=(residues, 20))
+    """Return the trajectory before the first step of a task's design `number`, with small random numbers.
+
+    The task's name and the sum of `options.seed` and `number` determine them. `residues` counts all residues.
+    """
+    numbers = _INITIAL_DEVIATION * generator(task, options, number).normal(size=(residues, 20))
     zeros = np.zeros_like(numbers)
     return Trajectory(numbers=numbers, mean=zeros, square=zeros)
 
 
 def generator(task: DesignTask, options: DesignOptions, number: int, *more: int) -> np.random.Generator:
-    """Return the random stream of a design, or with more numbers of one of its steps."""
+    """Return the random generator of the design `number` of a task, or with more numbers, of one of its steps.
+
+    Equal task names, arguments and seeds give equal generators.
+    """
     return np.random.default_rng([zlib.crc32(task.name.encode()), options.seed + number, *more])
