@@ -24,8 +24,8 @@ from helixfold.results.file_table import DESIGNS_PAGE, DESIGNS_SEQUENCES, DESIGN
 from helixfold.results.text_tables import rounded, tab_separated
 from helixfold.results.writing import write_file
 
-# BindCraft's measurements of a design, in its order, except measurements that only PyRosetta computes.
-_VALUES = (
+# Columns of BindCraft's measurements of a design, in its order, except measurements that only PyRosetta computes.
+_MEASUREMENTS = (
     *("pLDDT", "pTM", "i_pTM", "pAE", "i_pAE", "ipSAE", "i_pLDDT", "ss_pLDDT", "Unrelaxed_Clashes", "Relaxed_Clashes"),
     *("Surface_Hydrophobicity", "ShapeComplementarity", "dSASA", "Interface_SASA_%", "Interface_Hydrophobicity"),
     *("n_InterfaceResidues", "n_InterfaceHbonds", "InterfaceHbondsPercentage", "n_InterfaceUnsatHbonds"),
@@ -34,7 +34,7 @@ _VALUES = (
     *("Binder_pLDDT", "Binder_pTM", "Binder_pAE", "Binder_RMSD"),
 )
 # Scores next to the structure of a binder, with their titles.
-_SHOWN = (
+_VIEWER_SCORES = (
     *(
         ("Average_i_pTM", "ipTM"),
         ("Average_ipSAE", "ipSAE"),
@@ -46,12 +46,16 @@ _SHOWN = (
     *(("Average_ShapeComplementarity", "shape complementarity"), ("Average_n_InterfaceHbonds", "hydrogen bonds")),
     *(("Average_Surface_Hydrophobicity", "surface hydrophobicity"), ("Average_Relaxed_Clashes", "clashes")),
 )
-_MAX_MAPS = 100  # on a page
+_MAX_SHOWN_BINDERS = 100  # accepted binders on a page, with maps and structures
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrajectoryLine:
-    """A line of the table of trajectories: the settings of a trajectory, its losses, and its number of sequences."""
+    """A line of the table of trajectories: the settings of a trajectory, its losses, and counts of its sequences.
+
+    `design` is its name, `directory` the name of the target's directory, and `number` its number, from 0. `length` is
+    the binder's number of residues, and `helicity` the weight of the helix loss. `sequences` counts checked sequences.
+    """
 
     design: str
     target: str
@@ -74,7 +78,10 @@ class TrajectoryLine:
 class BinderLine:
     """A line of the table of binders: one sequence with its measurements.
 
-    `values` has BindCraft's labels as keys, such as Average_i_pTM; `unmet` names the thresholds that are missed.
+    `design` is its name, `directory` the name of its target's directory, and `length` its number of residues.
+    `helicity` is the weight of the helix loss, `score` ProteinMPNN's (smaller is better), and `recovery` the identity
+    to the designed sequence. `values` has BindCraft's labels as keys, such as Average_i_pTM. `unmet` names the missed
+    thresholds. `pae` has the predicted aligned errors of the complex in whole Å. `loss_by_step` is the trajectory's.
     """
 
     design: str
@@ -113,7 +120,10 @@ class BinderLine:
 
 
 def ranked(lines: Sequence[BinderLine], rank_by: str) -> list[BinderLine]:
-    """Return the accepted binders, sorted by the mean of `rank_by`, the largest first, and then the other binders."""
+    """Return the accepted binders, sorted by the mean over models of `rank_by`, the largest first, then the others.
+
+    Missing means count as 0. The others keep their order.
+    """
     accepted = [line for line in lines if line.accepted]
     order = sorted(accepted, key=lambda line: (-(line.values.get(f"Average_{rank_by}") or 0.0), line.design))
     return [*order, *(line for line in lines if not line.accepted)]
@@ -128,7 +138,11 @@ def write_binders(
     rank_by: str,
     notes: Sequence[str] = (),
 ) -> None:
-    """Write designs.tsv, trajectories.tsv, designs.fasta with the accepted binders, and designs.html."""
+    """Write designs.tsv, trajectories.tsv, designs.fasta and designs.html into the directory `output`.
+
+    designs.fasta has only the accepted binders, and designs.html shows the structures of the best hundred. `failures`
+    has the reasons of failed items, and `notes` are notes on the models. See `ranked` for `rank_by`.
+    """
     order = ranked(lines, rank_by)
     accepted = [line for line in order if line.accepted]
     write_file(DESIGNS_TABLE.path(output), table(order))
@@ -138,7 +152,7 @@ def write_binders(
     reasons = Counter(reason for line in lines for reason in line.unmet)
     reasons.update(line.ended for line in trajectories if line.ended)
     marks, blobs = {mark_of([note]) for note in notes}, Blobs()
-    data = _viewer_data(output, accepted[:_MAX_MAPS], blobs)
+    data = _viewer_data(output, accepted[:_MAX_SHOWN_BINDERS], blobs)
     shared, of_viewer = ("banner.js", "index.js"), ("marks.js", "structure.js", "binders.js")
     text = page(
         "binders.html",
@@ -152,7 +166,7 @@ def write_binders(
         licence=asset(VIEWER_LICENCE),
         version=__version__,
         title=output.resolve().name,
-        accepted=accepted[:_MAX_MAPS],
+        accepted=accepted[:_MAX_SHOWN_BINDERS],
         rejected=order[len(accepted) :],
         trajectories=trajectories,
         reasons=reasons.most_common(),
@@ -185,7 +199,7 @@ def _viewer_data(output: Path, lines: Sequence[BinderLine], blobs: Blobs) -> dic
             break
         lengths |= {name: max(len(each), lengths.get(name, 0)) for name, each in chains.items()}
         sequences.append(chains)
-        scores = ((title, line.values.get(name)) for name, title in _SHOWN)
+        scores = ((title, line.values.get(name)) for name, title in _VIEWER_SCORES)
         models.append(
             {
                 "name": line.design,
@@ -219,7 +233,7 @@ def table(order: Sequence[BinderLine]) -> str:
     `order` has the accepted binders first, by rank. The column Unmet has the thresholds that a rejected binder misses.
     """
     count = max((int(name.split("_")[0]) for line in order for name in line.values if name[0].isdigit()), default=0)
-    values = [f"{model}_{name}" for name in _VALUES for model in ("Average", *range(1, count + 1))]
+    values = [f"{model}_{name}" for name in _MEASUREMENTS for model in ("Average", *range(1, count + 1))]
     names = (
         *("Rank", "Design", "Protocol", "Length", "Seed", "Helicity", "Target_Hotspot", "Sequence"),
         *("InterfaceResidues", "MPNN_score", "MPNN_seq_recovery", *values, "Unmet"),

@@ -16,7 +16,10 @@ _WIDTH, _HEIGHT = 100, 24  # of the curve of losses
 
 @dataclass(frozen=True, kw_only=True)
 class CheckLine:
-    """Columns of the table for the check of a design by another model."""
+    """Columns of the table for the check of a design by another model; pLDDT is from 0 to 100.
+
+    `known_tm_score` compares the checking model's structure with the backbone that the sequence was designed for.
+    """
 
     model: str
     plddt: float
@@ -35,7 +38,11 @@ class CheckLine:
 
 @dataclass(frozen=True, kw_only=True)
 class DesignLine:
-    """A line of the table of designs; `check` is None if no other model has checked the design."""
+    """A line of the table of designs; `check` is None if no other model has checked the design.
+
+    `loss` is the weighted sum of the losses, and `losses` has each loss by name, without its weight. `loss_by_step` has
+    the weighted sum of each step.
+    """
 
     target: str
     directory: str  # of its files, in the output directory
@@ -73,7 +80,10 @@ def line_of(losses: Sequence[float]) -> str:
 
 
 def write_designs(output: Path, lines: Iterable[DesignLine], failures: Mapping[str, str]) -> None:
-    """Write the table, sequences and page of designs; `failures` has the reasons of failed targets."""
+    """Write designs.tsv, designs.fasta and designs.html into the directory `output`, with designs sorted by `ranked`.
+
+    `failures` has the reasons of failed items, by name, for the page.
+    """
     order = ranked(lines)
     write_file(DESIGNS_TABLE.path(output), table(order))
     records = (f">{line.directory}_{line.number}\n{line.sequence}\n" for line in order)
@@ -95,7 +105,7 @@ def write_designs(output: Path, lines: Iterable[DesignLine], failures: Mapping[s
 
 
 def ranked(lines: Iterable[DesignLine]) -> list[DesignLine]:
-    """Sort designs by their agreement with another model, the best first, and then by loss."""
+    """Sort designs by the agreement of their check, the best first; designs without a check come last, by loss."""
     return sorted(
         lines,
         key=lambda line: (1 if line.check is None else -line.check.agreement, line.loss, line.target, line.number),

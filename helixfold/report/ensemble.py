@@ -47,7 +47,10 @@ _CA: Final = ATOM_ORDER["CA"]
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One prediction of an ensemble: its model, seed, alignment, confidence and structure."""
+    """One prediction of an ensemble: its model, seed, alignment, confidence and structure.
+
+    `mean_plddt` is from 0 to 100.
+    """
 
     name: str
     model: str
@@ -60,7 +63,10 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceScores:
-    """Scores of all samples against a reference structure; TM-scores are normalised by its number of residues."""
+    """Scores of all samples against a reference structure.
+
+    `residues` is the number of observed residues of the reference, by which TM-scores are normalised.
+    """
 
     name: str
     residues: int
@@ -92,7 +98,10 @@ class Ensemble:
 
 
 def read_ensemble(target: TargetFiles, references: Sequence[Path] = ()) -> Ensemble:
-    """Read and compare the structures of a target's predictions. Raise `InputError` for damaged files."""
+    """Read and compare the structures of a target's predictions, and group them into conformations.
+
+    `references` are paths of structure files or directories to compare with. Raise `InputError` for damaged files.
+    """
     samples = read_samples(target)
     has_alpha = _with_alphas(samples[0].structure, len(target.best.plddt))
     length = int(has_alpha.sum())
@@ -143,7 +152,10 @@ def _with_alphas(structure: Path, length: int) -> Bool[np.ndarray, " r"]:
 
 
 def read_samples(target: TargetFiles) -> list[Sample]:
-    """Return the predictions of a target as samples. Raise `InputError` if a structure is missing."""
+    """Return the predictions of a target as samples, the best first, with unrelaxed structures if these exist.
+
+    Raise `InputError` if a prediction has no structure file.
+    """
     samples = []
     for rank, prediction in enumerate(target.predictions):
         identity = prediction.identity
@@ -203,7 +215,7 @@ def _references(
     return scores, refused
 
 
-# AlphaFold's five models do not count as an ensemble.
+# Minimum number of predictions of an ensemble; AlphaFold's five models do not count as one.
 MIN_SAMPLES: Final = 6
 _MAX_STRUCTURES = 12
 _MAX_LISTED = 20
@@ -212,7 +224,11 @@ _SCRIPTS = ("banner.js", "marks.js", "drawing.js", "structure.js", "ensemble.js"
 
 @dataclass(frozen=True, kw_only=True)
 class Conformation:
-    """A line of the table of conformations."""
+    """A line of the table of conformations.
+
+    `samples` is its number of samples, and `share` its fraction of all samples, 0 to 1. `representative` names the
+    sample that is most similar to the others. `tm_to_best` and `tm_to_references` are mean TM-scores of its samples.
+    """
 
     number: int  # from 1
     samples: int

@@ -19,8 +19,8 @@ _MIN_TARGETS = 3  # With fewer targets, confidence is drawn by residue.
 def evaluation_plot(results: Sequence[Evaluated]) -> bytes:
     """Return a PNG with pLDDT against lDDT-CA on the left and the scores of all targets on the right.
 
-    Only the best-ranked prediction of each target is drawn. With fewer than three targets, the left panel shows
-    residues instead of targets.
+    Only the best-ranked prediction of each target is drawn. The right panel has lDDT-CA, TM-score and GDT-TS. With
+    fewer than three targets that have a pLDDT, the left panel shows residues instead of targets.
     """
     best = first_ranks(results)
     figure = new_figure(10.0, 4.6)

@@ -41,7 +41,11 @@ _LETTERS = dict(zip(THREE_LETTER, RESTYPES, strict=False))
 
 @dataclass(frozen=True, kw_only=True)
 class TargetFiles:
-    """Content of a target's directory; None for a file that is missing."""
+    """Content of a target's directory; None for a file that is missing.
+
+    `name` is the name in the input file. `sequence` has the residues of all chains, without separators. `relaxation`
+    and `settings` are relax_metrics.json and settings.json.
+    """
 
     directory: Path
     name: str
@@ -55,24 +59,27 @@ class TargetFiles:
 
     @property
     def best(self) -> Prediction:
-        """The prediction with the highest rank."""
+        """The prediction with the best rank, the first one."""
         return self.predictions[0]
 
     @property
     def rows(self) -> int | None:
-        """The number of MSA rows, or None if it is unknown."""
+        """The number of rows of the alignment, from the features or else the confidence file; None if unknown."""
         return self.summary.rows if self.features is None else len(self.features.msa)
 
     @property
     def rows_read(self) -> int | None:
-        """The number of MSA rows that the best prediction's model used in each recycling iteration, or None if all."""
+        """The number of MSA rows that the best prediction's model used in each recycling iteration.
+
+        None if it used all rows, or if the number is unknown.
+        """
         model = None if self.timings is None else self.timings.child("models").child(self.best.name)
         rows = None if model is None else model.optional_number("msa_rows_read")
         return int(rows) if rows and self.rows and rows < self.rows else None
 
     @property
     def protein(self) -> str:
-        """The protein's name from the description in its input file; "" if there is none."""
+        """The protein's name, with its organism, from the description in its input file; "" if it has none."""
         return "" if self.settings is None else protein_name(self.settings.get("description", str, ""))
 
     @property
@@ -115,7 +122,7 @@ def read_target(directory: Path, order: Sequence[str] | None = None) -> TargetFi
 
 
 def protein_name(description: str) -> str:
-    """Return the names of a protein and its organism from the description in a FASTA header.
+    """Return the names of a protein and its organism, as "name, organism", from the description in a FASTA header.
 
     UniProt writes `Hemoglobin subunit alpha OS=Homo sapiens OX=9606 ...`, the PDB `A, C|HEMOGLOBIN|Homo sapiens (1)`.
     """
@@ -128,7 +135,10 @@ def protein_name(description: str) -> str:
 
 
 def read_order(directory: Path) -> tuple[str, ...]:
-    """Read the names of a finished target's predictions, the best first. Raise `InputError` for a damaged ranking."""
+    """Read the names of a finished target's predictions from its ranking, the best first.
+
+    Raise `InputError` if the ranking is missing, damaged or empty, or if a name cannot be part of a file name.
+    """
     order = JsonObject.read(RANKING.path(directory)).list_of("order", str)
     if not all(map(_PREDICTION_NAME.fullmatch, order)):
         problem = "a prediction's name cannot be part of a file name; fold the target again"
@@ -163,7 +173,7 @@ def _sequence_in_file(path: Path) -> str:
 
 
 def read_record(path: Path) -> JsonObject | None:
-    """Read the object in a JSON file; return None if the file does not exist."""
+    """Read the object in a JSON file; return None if the file does not exist. Raise `InputError` if it is damaged."""
     return JsonObject.read(path) if path.is_file() else None
 
 
@@ -179,7 +189,7 @@ def _with_record(prediction: Prediction, settings: JsonObject | None) -> Predict
 
 
 def summary_of(prediction: Prediction) -> ConfidenceSummary:
-    """Return the summary of a prediction that was read from its files."""
+    """Return the `summary` of a prediction that was read from its files, which is never None there."""
     assert prediction.summary is not None
     return prediction.summary
 

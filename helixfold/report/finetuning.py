@@ -21,7 +21,7 @@ _STYLES = ("-", "--", ":", "-.")
 
 @dataclass(frozen=True, kw_only=True)
 class PageTable:
-    """A table of a page, with formatted cells."""
+    """A table of a page: its title, the titles of its columns, its rows of formatted cells, and a note under it."""
 
     title: str
     columns: Sequence[str]
@@ -39,7 +39,11 @@ def write_finetuning_page(
     facts: Mapping[str, str] | None = None,
     picture: bytes | None = None,
 ) -> None:
-    """Write a page with key numbers at the top (`figures`, by label), tables, facts and a PNG of training curves."""
+    """Write an HTML page with key numbers at the top (`figures`, by label), tables, facts and a PNG of training curves.
+
+    `kind` is a word for what the page reports on, above the title. `facts` are pairs of name and value. Tables without
+    rows are left out.
+    """
     text = page(
         "finetuning.html",
         styles=("page.css", "finetuning.css"),
@@ -56,7 +60,10 @@ def write_finetuning_page(
 
 
 def compared_curves(histories: Mapping[str, TrainingHistory]) -> bytes:
-    """Plot the training loss and held-out CA-lDDT of several named runs over their steps, as a PNG."""
+    """Return a PNG with the smoothed training loss and the held-out CA-lDDT of several runs over their steps.
+
+    `histories` has the runs by the names in the legend.
+    """
     figure = new_figure(10.0, 4.2)
     losses, scores = figure.subplots(1, 2)
     for index, (name, history) in enumerate(histories.items()):

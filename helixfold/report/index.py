@@ -26,7 +26,7 @@ from helixfold.results.json_object import JsonObject
 from helixfold.results.packed import PackedResults
 from helixfold.results.writing import write_file
 
-_STRIP = 100  # width of the strip of confidence bands, in steps
+_STRIP_STEPS = 100  # width of the strip of confidence bands, in steps
 # These fields of a line depend on where its target is.
 _LOCATION_FIELDS = ("name", "problem", "has_report", "archive")
 
@@ -35,7 +35,9 @@ _LOCATION_FIELDS = ("name", "problem", "has_report", "archive")
 class Line:
     """A line of the table, for one target.
 
-    `mean_plddt` is None for an unfinished target; `problem` is the reason if it failed or a file is damaged.
+    `mean_plddt` is None for an unfinished target; `problem` is the reason if it failed or a file is damaged. Scores are
+    of the best prediction. `rows` counts rows of the alignment. `seconds` is the time of all stages, and `peak_gib`
+    their largest peak memory. `relaxed` is whether the best prediction was relaxed.
     """
 
     name: str  # of its directory
@@ -56,8 +58,8 @@ class Line:
 
     @cached_property
     def strip(self) -> tuple[tuple[str, str], ...]:
-        """The letter of each confidence band, and the SVG path of its steps."""
-        edges = _edges(self.residues or 1) * (_STRIP / (self.residues or 1))
+        """The letter of each confidence band in the chain, and the SVG path of the band's steps in a strip."""
+        edges = _edges(self.residues or 1) * (_STRIP_STEPS / (self.residues or 1))
         paths: dict[str, str] = {}
         for letter, start, stop in zip(self.letters, edges[:-1], edges[1:], strict=True):
             paths[letter] = paths.get(letter, "") + f"M{start:.1f} 0H{stop:.1f}V1H{start:.1f}z"
@@ -67,7 +69,8 @@ class Line:
 def write_index(output: Path, names: Iterable[str] = (), failures: Mapping[str, str] | None = None) -> None:
     """Write index.html of an output directory, with a line for every target in it and every name in `names`.
 
-    `failures` has the reasons of targets that failed in this run; by default, they are read from failures.json.
+    Packed targets are included. `failures` has the reasons of targets that failed in this run; by default, they are
+    read from failures.json.
     """
     failed = failures_in(output) if failures is None else failures
     with PackedResults(output) as packed:
@@ -98,7 +101,7 @@ def write_index(output: Path, names: Iterable[str] = (), failures: Mapping[str, 
         has_complexes=any(line.iptm is not None for line in lines),
         bands=CONFIDENCE_BANDS,
         band=band_of,
-        width=_STRIP,
+        width=_STRIP_STEPS,
     )
     write_file(INDEX.path(output), text)
 
@@ -163,11 +166,14 @@ def _letters(plddt: np.ndarray) -> str:
 
 def _edges(residues: int) -> np.ndarray:
     """Return the first residue of each step along a chain, and the number of residues."""
-    return np.unique(np.linspace(0, residues, min(_STRIP, residues) + 1).round().astype(int))
+    return np.unique(np.linspace(0, residues, min(_STRIP_STEPS, residues) + 1).round().astype(int))
 
 
 def line_entry(directory: Path) -> dict[str, Any]:
-    """Return the entry for an archive's index from which a packed target's line is made."""
+    """Return the fields of a target's `Line` as JSON values, for an archive's index, from which its line is made later.
+
+    Fields that depend on the place of the target, such as its name, are left out.
+    """
     line = asdict(_read_line(directory, _states(directory)))
     return {key: value for key, value in line.items() if key not in _LOCATION_FIELDS}
 

@@ -69,9 +69,10 @@ def load_results(directory: str | Path, target: str | None = None) -> list[Predi
 
 
 def results_in(directory: Path) -> Mapping[str, partial[list[Prediction]]]:
-    """Return, by the names of the targets in a directory, functions that load their predictions.
+    """Return, by the names of the targets in a directory, functions that load their predictions, the best first.
 
-    Raise `InputError` if there are no targets.
+    Results of one program are returned: of helixfold and AlphaFold 2 in the directory or its subdirectories, else of
+    ColabFold, else of AlphaFold DB. Raise `InputError` if there are no targets.
     """
     loaders: dict[str, partial[list[Prediction]]] = {}
     for ranking in [RANKING.path(directory), *sorted(directory.glob(f"*/{RANKING.name()}"))]:
@@ -230,7 +231,8 @@ def _checked(path: Path, create: Callable[..., Any], *arguments: Any, **values: 
 def write_reports_of_others(directory: Path) -> list[Path]:
     """Write a report for each target of another program in a directory, and return the paths of the reports.
 
-    The report is named report.html for a single target, and <target>_report.html for several.
+    The report is named report.html for a single target, and <target>_report.html for several, in that directory.
+    Targets of helixfold are skipped. Return an empty list if the directory has no results.
     """
     try:
         targets = results_in(directory)

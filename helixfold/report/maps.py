@@ -22,6 +22,7 @@ from data_pipeline.residues import GAP
 from helixfold.report.page import packed
 from helixfold.results.prediction import read_pae
 
+# The unit of errors and distances, as a page shows it.
 ANGSTROM = "Å"
 _MAX_CELLS = 2000
 _ANGSTROM_STEPS = ((500, 0.125), (1000, 0.25), (math.inf, 0.5))
@@ -34,7 +35,7 @@ _PICTURE_ROWS = 300
 
 @dataclass(frozen=True, kw_only=True)
 class PackedMap:
-    """A square map in the format of a page: `cells` rows of `cells` bytes, each the value divided by `step`.
+    """A square map in the format of a page: `cells` rows of `cells` bytes, each the value divided by `step`, rounded.
 
     A cell is the mean over `block` x `block` pairs of residues. `data` holds the bytes, compressed by zlib, in base64.
     """
@@ -50,9 +51,10 @@ class PackedMap:
 
 @dataclass(frozen=True, kw_only=True)
 class PackedAlignment:
-    """Some rows of an alignment in the format of a page, sorted by similarity to the target.
+    """Some rows of an alignment in the format of a page, sorted by similarity to the target, the most similar first.
 
-    `data` has one bit for each column of each row, set where the row has a residue, compressed by zlib, in base64.
+    `rows` and `columns` are counts. `data` has one bit for each column of each row, set where the row has a residue,
+    compressed by zlib, in base64.
     """
 
     rows: int
@@ -89,12 +91,12 @@ def distance_maps(path: Path, length: int) -> Iterator[PackedMap]:
 
 
 def angstrom_step(length: int) -> float:
-    """Return the step in Å to which distances in a chain of `length` residues are rounded."""
+    """Return the step in Å to which distances and errors in a map of `length` residues are rounded."""
     return next(step for max_length, step in _ANGSTROM_STEPS if length <= max_length)
 
 
 def alignment_picture(features: Features | ComplexFeatures) -> PackedAlignment:
-    """Return up to 300 rows of an alignment, sorted by identity to the target and evenly sampled."""
+    """Return up to 300 rows of an alignment, sorted by identity to the target and evenly sampled in that order."""
     msa = features.msa
     identities = np.array([np.mean(row == msa[0]) for row in msa])
     order = np.argsort(-identities, kind="stable")
@@ -121,7 +123,10 @@ def _packed_map(matrix: Float[np.ndarray, "r r"], *, title: str, unit: str, step
 
 
 def block_means(values: Float[np.ndarray, "r r"], max_blocks: int) -> tuple[Float[np.ndarray, "c c"], int]:
-    """Return means over square blocks, at most `max_blocks` per row, and the number of residues per block (or 1)."""
+    """Return means over square blocks, at most `max_blocks` per row, and the number of residues along a block's side.
+
+    If no reduction is needed, the values themselves and 1 are returned.
+    """
     block = math.ceil(len(values) / max_blocks)
     if block == 1:
         return values, block

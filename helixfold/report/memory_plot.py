@@ -14,6 +14,7 @@ _GIB = 2**30
 _GREY = "#555555"
 _DASHES = (0, (4, 3))
 # Okabe and Ito's colours, which can be distinguished with any kind of colour vision. In grey, markers differ.
+# Colour, marker and label of each executor:
 STYLES: Final = {
     "plain": ("#777777", "s", "plain PyTorch, everything whole (points joined)"),
     "whole": ("#D55E00", "^", "Whole"),
@@ -24,7 +25,7 @@ STYLES: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryCurve:
-    """Measured and estimated peak memory in bytes, by number of residues, for one executor and dtype."""
+    """Measured and estimated (`predicted`) peak memory in bytes, by number of residues, for one executor and dtype."""
 
     executor: str
     dtype: str
@@ -33,9 +34,10 @@ class MemoryCurve:
 
 
 def memory_plot(curves: Sequence[MemoryCurve], floors: Mapping[str, Mapping[int, int]], title: str) -> bytes:
-    """Return a PNG with one panel per dtype on common logarithmic axes.
+    """Return a PNG of memory curves with one panel per dtype on common logarithmic axes.
 
-    `floors` has the number of bytes of the streams only, by dtype and number of residues.
+    The last point of each curve is labelled with its multiple of the floor. `floors` has the number of bytes of the
+    streams only, by dtype and number of residues.
     """
     dtypes = list(dict.fromkeys(curve.dtype for curve in curves))
     residues = sorted({length for curve in curves for length in curve.measured})

@@ -9,15 +9,15 @@ from helixfold.report.page import counted
 from helixfold.report.tables import DEMONSTRATION, RESIDUE_GAP, UNTRAINED, mark_of, notes_of, relaxation_results
 from helixfold.results.works import WORKS
 
-# Words in the record of a search, and the publication that describes the program.
-_PROGRAMS = {
+# Publications (keys of `WORKS`) that describe the search programs, by the word in the record of a search.
+_PUBLICATIONS_OF_PROGRAMS = {
     "jackhmmer": "hmmer",
     "hmmsearch": "hmmer",
     "hhblits": "hhsuite",
     "hhsearch": "hhsuite",
     "mmseqs": "mmseqs",
 }
-_PARAMETERS = {
+_PARAMETER_SENTENCES = {
     DEMONSTRATION: "The parameters come from the small demonstration model of helixfold.",
     UNTRAINED: "The parameters were random, so the structures are meaningless.",
 }
@@ -25,7 +25,7 @@ _PARAMETERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Methods:
-    """A methods paragraph and its references, which it cites by numbers such as [1]."""
+    """A methods paragraph and its references in the order of their numbers, which the text cites as [1]."""
 
     text: str
     references: tuple[str, ...]
@@ -44,7 +44,10 @@ class _References:
 
 
 def methods_of(target: TargetFiles) -> Methods | None:
-    """Return the methods paragraph of a target; None if the record of its predictions is missing or incomplete."""
+    """Return the methods paragraph of a target: prediction, alignment, templates and relaxation.
+
+    Return None if the best prediction has no provenance, or settings.json has no options.
+    """
     record = target.best.provenance
     if record is None or target.settings is None or "options" not in target.settings.content:
         return None
@@ -81,7 +84,7 @@ def _prediction(target: TargetFiles, record: Provenance, cite: _References) -> I
     yield f"{counted(len(identities), 'prediction')} ({models}; {seeds}; at most {counted(recycles, 'recycle')})"
     yield f"{'was made' if len(identities) == 1 else f'were made and ranked by {ranked_by}'}."
     if (mark := mark_of(notes_of(target))) is not None:
-        yield _PARAMETERS[mark]
+        yield _PARAMETER_SENTENCES[mark]
 
 
 def _alignment(target: TargetFiles, record: Provenance, cite: _References) -> str:
@@ -109,7 +112,7 @@ def _templates(record: Provenance, cite: _References) -> str:
 def _searches_text(searches: list[RecordedSearch], cite: _References) -> str:
     lines = " ".join(each.search for each in searches).lower()
     servers = any(database.url for each in searches for database in each.databases)
-    works = list(dict.fromkeys(work for word, work in _PROGRAMS.items() if word in lines))
+    works = list(dict.fromkeys(work for word, work in _PUBLICATIONS_OF_PROGRAMS.items() if word in lines))
     works += ["colabfold", "mmseqs"] if servers and "mmseqs" not in works else ["colabfold"] if servers else []
     names = dict.fromkeys(
         " ".join(filter(None, (database.name, database.version))) for each in searches for database in each.databases

@@ -17,6 +17,7 @@ from urllib.parse import quote
 import jinja2
 from markupsafe import Markup
 
+# Files in `pages/`: the library that draws structures, and its licence.
 VIEWER: Final = "3Dmol-2.5.5-min.js"
 VIEWER_LICENCE: Final = "3Dmol-LICENSE.txt"
 _ASSETS = resources.files("helixfold.report") / "pages"
@@ -27,7 +28,8 @@ def page(
 ) -> str:
     """Return the HTML of a template filled with `content`, including the named styles and scripts of this package.
 
-    `inserted` names scripts that the page's own script unpacks and runs; the policy allows them, too.
+    All names are names of files in `pages/`. `inserted` names scripts that the page's own script unpacks and runs; the
+    policy allows them, too.
     """
     style = "".join(asset(name) for name in styles)
     script = "(() => {\n'use strict';\n" + "".join(asset(name) for name in scripts) + "})();\n"
@@ -45,7 +47,7 @@ def page(
 
 @cache
 def asset(name: str) -> str:
-    """Return the text of a file in `pages/`."""
+    """Return the text of the file `name` in this package's folder `pages/`."""
     return (_ASSETS / name).read_text(encoding="utf-8")
 
 
@@ -56,7 +58,7 @@ def packed(content: bytes, level: int = 6) -> str:
 
 @cache
 def packed_asset(name: str) -> str:
-    """Return a file in `pages/` in the format of `packed`."""
+    """Return a file in `pages/`, compressed and encoded by `packed`."""
     return packed(asset(name).encode(), 9)
 
 
@@ -78,7 +80,7 @@ def _environment() -> jinja2.Environment:
 
 
 def duration(seconds: float) -> str:
-    """Format a time, such as 0.04 s, 12 s, 3 min 20 s or 2 h 5 min."""
+    """Format a number of seconds, such as 0.04 s, 12 s, 3 min 20 s or 2 h 5 min."""
     if seconds < 9.5:
         return f"{seconds:.2g} s" if seconds >= 0.01 else "under 0.01 s"
     whole = round(seconds)
@@ -90,7 +92,10 @@ def duration(seconds: float) -> str:
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """Format a count with its noun, such as 1 sequence, 1,024 sequences or 2 complexes."""
+    """Format a count with its noun, such as 1 sequence, 1,024 sequences or 2 complexes.
+
+    `plural` is by default the noun with an s.
+    """
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
 
 

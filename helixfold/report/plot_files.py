@@ -21,7 +21,7 @@ _MAX_DRAWN = 10
 def write_plots(directory: Path, order: Sequence[Prediction]) -> None:
     """Write `plddt.png` and, if a prediction has a PAE, `pae.png` into a target's directory.
 
-    `order` has the target's predictions, the best first; only the best ten are drawn.
+    `order` has the target's predictions, the best first; only the best ten are drawn. PAE is read from their files.
     """
     best = order[:_MAX_DRAWN]
     notes = all_notes(order)
@@ -47,7 +47,10 @@ def write_alignment(directory: Path, features: Features | ComplexFeatures) -> Al
 
 
 def write_coverage(directory: Path, features: Features | ComplexFeatures, depth: AlignmentDepth) -> None:
-    """Write `coverage.png` into a target's directory."""
+    """Write `coverage.png`, the picture of the alignment's rows, into a target's directory.
+
+    `depth` is the depth of the alignment, as `write_alignment` returns it.
+    """
     paired, ends = paired_rows_and_ends(features)
     plot = coverage_plot(features.msa, depth, paired=paired, chain_ends=ends)
     write_file(COVERAGE_PLOT.path(directory), plot)

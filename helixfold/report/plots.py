@@ -34,7 +34,7 @@ _LINE_COLORS = ("#1B1B1B", "#B0128B", "#00695C", "#B71C1C", "#6D4C41")
 _DOTS_PER_INCH = 150
 # Maps are reduced to the pixels of a panel, because more values only cost memory.
 _MAP_PIXELS = 800
-_COVERAGE_PIXELS = (800, 1600)  # rows and columns
+_MAX_COVERAGE_PIXELS = (800, 1600)  # rows and columns
 _PAIRED_COLOR = "#C2185B"
 _IDENTITY_LABEL = "Identity to the target"
 _PAE_LABEL, _PAE_COLORS, _PAE_AXES = "Expected position error (Å)", "Greens_r", ("Scored residue", "Aligned residue")
@@ -43,7 +43,8 @@ _PAE_LABEL, _PAE_COLORS, _PAE_AXES = "Expected position error (Å)", "Greens_r",
 def plddt_plot(plddts: Mapping[str, Float[np.ndarray, "r"]], notes: Sequence[str] = ()) -> bytes:
     """Return a PNG with a curve of pLDDT (0 to 100) for each prediction, over the confidence bands.
 
-    `plddts` has the predictions by name, the best first. `notes` are printed in small type under the plot.
+    `plddts` has the values of each prediction by name, the best first. `notes` are printed in small type under the
+    plot.
     """
     legend_columns = min(3, len(plddts))
     legend_height = 0.22 * math.ceil(len(plddts) / legend_columns)
@@ -121,7 +122,7 @@ def pae_plot(
 def draw_pae(
     axes: "Axes", title: str, pae: Float[np.ndarray, "r r"], max_pae: float, chains: Sequence[tuple[str, int]]
 ) -> None:
-    """Draw a heat map of PAE with its colour bar; see `pae_plot`."""
+    """Draw a heat map of one prediction's PAE with its colour bar into axes; see `pae_plot`."""
     image = _draw_map(axes, title, pae, _PAE_COLORS, (0, max_pae))
     axes.set(xlabel=_PAE_AXES[0], ylabel=_PAE_AXES[1])
     if len(chains) > 1:
@@ -156,7 +157,8 @@ def heat_maps(
 ) -> "Figure":
     """Return a figure with a map of residue pairs for each title, with a common colour scale labelled `label`.
 
-    `colors` is a colour map of matplotlib, and `side` the size of a panel in inches.
+    `colors` is a colour map of matplotlib, `limits` the ends of the scale, and `side` the size of a panel in inches.
+    `axis_labels` are the labels of the horizontal and the vertical axis. Maps are in rows of `columns` panels.
     """
     columns = min(columns, len(maps))
     rows = math.ceil(len(maps) / columns)
@@ -229,12 +231,15 @@ def draw_coverage(
     paired: int = 0,
     chain_ends: Sequence[int] = (),
 ) -> "AxesImage":
-    """Draw an alignment's rows, coloured by identity, and the number of rows per residue; see `coverage_plot`."""
+    """Draw an alignment's rows, coloured by identity, and the number of rows per residue; see `coverage_plot`.
+
+    The image is returned, for a colour bar.
+    """
     n, r = msa.shape
     identity = (msa == msa[0]).mean(1, dtype=np.float64)
     rows, columns = (
         np.linspace(0, size - 1, min(size, pixels)).round().astype(int)
-        for size, pixels in zip((n, r), _COVERAGE_PIXELS, strict=True)
+        for size, pixels in zip((n, r), _MAX_COVERAGE_PIXELS, strict=True)
     )
     rows = np.lexsort((identity, np.arange(n) < paired))[rows]
     picture = np.ma.masked_where(msa[np.ix_(rows, columns)] == GAP, np.repeat(identity[rows, None], len(columns), 1))
@@ -273,14 +278,17 @@ def draw_features_coverage(axes: "Axes", features: Features | ComplexFeatures) -
 
 
 def paired_rows_and_ends(features: Features | ComplexFeatures) -> tuple[int, list[int]]:
-    """Return the number of paired rows of an alignment, and the last residues of all chains except the last one."""
+    """Return the number of paired rows of an alignment, and the numbers of the last residues of all chains but one.
+
+    Residues are numbered from 1 over all chains, and the last chain is left out. A single chain gives 0 and [].
+    """
     if isinstance(features, Features):
         return 0, []
     return features.paired_rows, np.cumsum(np.bincount(features.asym_id)[1:])[:-1].tolist()
 
 
 def new_axes(width: float, height: float) -> "Axes":
-    """Return axes in a new pyplot figure, which notebooks display; sizes are in inches."""
+    """Return empty axes in a new pyplot figure, which notebooks display; sizes are in inches."""
     # pyplot is imported here, because it loads slowly and only notebooks need it.
     from matplotlib import pyplot  # noqa: PLC0415
 
@@ -325,9 +333,10 @@ class Margins:
 
 
 def new_figure(width: float, height: float, notes: Sequence[str] = (), margins: Margins | None = None) -> "Figure":
-    """Return an empty figure, with sizes in inches, and the notes in small type under it.
+    """Return a figure without axes, with sizes in inches, and the notes in small type under it.
 
-    Without margins, matplotlib computes them, which takes time because it draws the figure twice.
+    The notes make the figure higher than `height`. Without margins, matplotlib computes them, which takes time because
+    it draws the figure twice.
     """
     # matplotlib is imported here, because it loads slowly and only drawing needs it.
     from matplotlib.figure import Figure  # noqa: PLC0415

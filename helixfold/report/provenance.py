@@ -10,7 +10,7 @@ from helixfold.report.files import TargetFiles
 from helixfold.results.json_object import JsonObject
 
 # Display names of programs that are written differently in settings.json.
-_PROGRAMS = {"python": "Python", "numpy": "NumPy", "torch": "PyTorch", "triton": "Triton", "cuda": "CUDA"}
+_PROGRAM_NAMES = {"python": "Python", "numpy": "NumPy", "torch": "PyTorch", "triton": "Triton", "cuda": "CUDA"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,10 @@ class MadeBy:
 
 
 def made_by(target: TargetFiles) -> list[MadeBy]:
-    """Return the provenance of a target's predictions, grouped if it is the same; empty if it is not recorded."""
+    """Return the provenance of a target's predictions, one for each group of predictions with the same provenance.
+
+    The list is empty if no provenance is recorded.
+    """
     records = {each.name: each.provenance for each in target.predictions if each.provenance is not None}
     groups = [tuple(entry["predictions"]) for entry in provenance_entries(records)]
     is_one = len(groups) == 1 and len(groups[0]) == len(target.predictions)
@@ -36,18 +39,18 @@ def made_by(target: TargetFiles) -> list[MadeBy]:
 
 
 def earlier_version(settings: JsonObject | None) -> str | None:
-    """Return the version of helixfold that wrote settings.json, or None if it is unknown."""
+    """Return the version of helixfold in a settings.json, which earlier versions wrote; None if it is unknown."""
     return None if settings is None else settings.get("helixfold", str, "") or None
 
 
 def device_text(device: Mapping[str, str]) -> str:
-    """Describe a device by its name, kind and capability."""
+    """Return a device's name, with its kind and capability in brackets."""
     details = ", ".join(filter(None, (device.get("kind"), device.get("capability"))))
     return f"{device.get('name') or 'an unknown device'} ({details})"
 
 
 def databases_text(record: Provenance) -> str:
-    """Describe the searched databases, each with its size or address and the purposes of its searches."""
+    """Return a list, as text, of the searched databases, each with its address or size and the purposes of searches."""
     purposes: dict[SearchedDatabase, dict[str, None]] = {}
     for search in record.searches:
         for database in search.databases:
@@ -59,7 +62,7 @@ def databases_text(record: Provenance) -> str:
 
 
 def _sentence(record: Provenance) -> str:
-    programs = [f"{_PROGRAMS.get(name, name)} {version}" for name, version in record.software.items()]
+    programs = [f"{_PROGRAM_NAMES.get(name, name)} {version}" for name, version in record.software.items()]
     others = f" with {', '.join(programs[1:])}" if programs[1:] else ""
     return f"{programs[0] if programs else 'helixfold'}{others}, on {device_text(record.device)}"
 

@@ -17,9 +17,9 @@ from helixfold.results.json_object import JsonObject
 
 _NONE, _NOT_RECORDED = "none", "not recorded"
 _ADVICE = "pass the directory of a target that `helixfold predict` wrote, or its settings.json"
-_MAX_CHARACTERS = 70  # of a value on the screen
+_MAX_VALUE_LENGTH = 70  # of a value on the screen
 _DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
-_OPERATOR = "operator "  # prefix of the titles of operators' backends
+_OPERATOR_PREFIX = "operator "  # prefix of the titles of operators' backends
 _PREDICTION_FIELDS = {"model": "model", "seed": "seed", "weights": "weights", "standing": "training of the weights"}
 
 
@@ -27,8 +27,9 @@ _PREDICTION_FIELDS = {"model": "model", "seed": "seed", "weights": "weights", "s
 class ProvenanceComparison:
     """Comparison of two results: properties that differ, with both values, and properties that are the same.
 
-    If a property is not the same for all predictions of a result, its value names the predictions. `recorded` is
-    whether each of the two results has a record of the programs, device and command that made it.
+    Keys are the titles of properties, and values are texts. If a property is not the same for all predictions of a
+    result, its value names the predictions. `recorded` is whether each of the two results has a record of the programs,
+    device and command that made it.
     """
 
     differences: Mapping[str, tuple[str, str]]
@@ -44,7 +45,7 @@ class ProvenanceComparison:
             yield f"{'':{width}}  second  {_short(second)}"
         if not any(self.recorded):
             yield "programs, device and command: recorded in neither"
-        names = [name for name in self.same if not name.startswith(_OPERATOR)]
+        names = [name for name in self.same if not name.startswith(_OPERATOR_PREFIX)]
         if operators := len(self.same) - len(names):
             names.append(counted(operators, "operator"))
         yield f"the same: {', '.join(names) or 'nothing'}"
@@ -159,7 +160,7 @@ def _record_fields(record: Provenance) -> dict[str, str]:
         "databases": databases_text(record) or _NONE,
         "templates read": ", ".join(record.templates) or _NONE,
         "command": shlex.join(without_output(record.command)),
-        **{f"{_OPERATOR}{name}": " and ".join(backends) for name, backends in record.backends.items()},
+        **{f"{_OPERATOR_PREFIX}{name}": " and ".join(backends) for name, backends in record.backends.items()},
     }
 
 
@@ -183,7 +184,7 @@ def _words(value: Any) -> str:
 
 def _short(text: str) -> str:
     """Shorten a value for the screen: digests to their first digits, and long texts to the limit."""
-    return printable(_DIGEST.sub(r"\1", text), _MAX_CHARACTERS)
+    return printable(_DIGEST.sub(r"\1", text), _MAX_VALUE_LENGTH)
 
 
 def _different_words(first: str, second: str) -> tuple[str, str]:

@@ -28,7 +28,7 @@ _IPTM_WEIGHT, _PTM_WEIGHT = 0.8, 0.2
 _SCORES = ("iptm", "ipsae", "pdockq", "pdockq2", "lis", "interface_plddt", "interface_pae")
 # A matrix of baits and preys with more cells is left out, because it does not fit on a screen.
 _MAX_CELLS = 2500
-_LEVELS = 5
+_SHADES = 5
 _MAX_PDOCKQ = 0.74
 
 
@@ -43,18 +43,18 @@ class PulldownEntry:
 
     @property
     def bait(self) -> str:
-        """The names of the baits as one text."""
+        """The names of the baits as one text, such as A:B*2 for one A and two B."""
         return _counted(self.baits)
 
     @property
     def prey(self) -> str:
-        """The names of the preys as one text."""
+        """The names of the preys as one text, such as A:B*2 for one A and two B."""
         return _counted(self.preys)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PulldownLine:
-    """A line of the table of complexes; for an unfinished complex, only `entry` and `problem` are set."""
+    """A line of the table of complexes; for an unfinished complex, only `entry`, `problem` and `has_report` are set."""
 
     entry: PulldownEntry
     problem: str | None = None  # why the complex failed, or which file is damaged
@@ -78,26 +78,32 @@ class PulldownLine:
 
     @property
     def order(self) -> tuple[float, ...]:
-        """The sort key of lines, the largest first: score, then pDockQ, then mean pLDDT, with -1 for missing values."""
+        """The sort key of lines, the largest first: score, then the interface's pDockQ, then mean pLDDT.
+
+        Missing values are -1.
+        """
         values = (self.score, self.scores.get("pdockq"), self.mean_plddt)
         return tuple(-1.0 if value is None else value for value in values)
 
     @property
     def cell_value(self) -> float | None:
-        """The value of the matrix's cell: the score, or pDockQ if there is no score."""
+        """The value of the complex's cell in the matrix of baits and preys: the score, or else pDockQ, or else None."""
         return self.scores.get("pdockq") if self.score is None else self.score
 
     @property
     def level(self) -> int | None:
-        """The shade of the matrix's cell, from 0 to `_LEVELS` - 1; None if it has no value."""
+        """The shade of the matrix's cell, from 0 to `_SHADES` - 1; None if it has no value."""
         if self.cell_value is None:
             return None
         largest = _MAX_PDOCKQ if self.score is None else 1.0
-        return min(int(self.cell_value / largest * _LEVELS), _LEVELS - 1)
+        return min(int(self.cell_value / largest * _SHADES), _SHADES - 1)
 
 
 def write_entries(output: Path, entries: Iterable[PulldownEntry]) -> None:
-    """Write `pulldown.json`, which lists the complexes for later runs; entries of earlier runs are kept."""
+    """Write `pulldown.json`, which lists the complexes for later runs.
+
+    Entries of earlier runs are kept, unless a new entry has the same name.
+    """
     by_name = {entry.name: entry for entry in (*read_entries(output), *entries)}
     content = [
         {
@@ -128,7 +134,7 @@ def read_entries(output: Path) -> list[PulldownEntry]:
 
 
 def write_pulldown(output: Path, failures: Mapping[str, str] | None = None) -> bool:
-    """Write the table and page of a pulldown; return False if the output directory does not belong to a pulldown.
+    """Write pulldown.tsv and pulldown.html, and return True; return False if the directory is not of a pulldown.
 
     `failures` has the reasons of complexes that failed in this run; by default, they are read from failures.json.
     """
@@ -159,7 +165,7 @@ def write_pulldown(output: Path, failures: Mapping[str, str] | None = None) -> b
 
 
 def ranked(lines: Iterable[PulldownLine]) -> list[PulldownLine]:
-    """Sort lines, the best complexes first; unfinished complexes are last, by name."""
+    """Sort lines by `PulldownLine.order`, the best complexes first; unfinished complexes come last, by name."""
     by_name = sorted(lines, key=lambda line: line.entry.name.casefold())
     return sorted(by_name, key=lambda line: (line.prediction is not None, line.order), reverse=True)
 
@@ -211,7 +217,10 @@ def _read_line(directory: Path, entry: PulldownEntry, _: object, *, has_report: 
 
 
 def pulldown_entry(directory: Path) -> dict[str, Any] | None:
-    """Return the entry for an archive's index from which a packed complex's line is made; None for a single chain."""
+    """Return the best prediction's scores for an archive's index, from which a packed complex's line is made later.
+
+    Return None for a single chain.
+    """
     best, confidence = _best_prediction(directory)
     if not confidence.children("interfaces"):
         return None

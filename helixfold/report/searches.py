@@ -56,7 +56,10 @@ def _divided(
 def templates_of(
     prepared: PreparedTarget | PreparedComplex, read: Collection[str] | None = None
 ) -> dict[str, list[dict[str, object]]] | None:
-    """Return the content of templates.json for a target; None if there were no templates and no search for them."""
+    """Return the content of templates.json for a target; None if there were no templates and no search for them.
+
+    The entries of all chains are joined. See `template_report` for `read`.
+    """
     if isinstance(prepared, PreparedTarget):
         return None if prepared.templates is None else template_report(prepared.templates, read=read)
     reports = [
@@ -70,7 +73,7 @@ def templates_of(
 
 
 def summary(prepared: PreparedTarget | PreparedComplex, read: Collection[str] | None = None) -> str:
-    """Describe the alignment and templates in one line for the screen; see `template_report` for `read`."""
+    """Return one line for the screen on the alignment and templates, with notes; see `template_report` for `read`."""
     if isinstance(prepared, PreparedTarget):
         line = f"{counted(len(prepared.features.msa), 'row')} in the alignment{_sources(prepared.alignment_rows)}"
         return "; ".join([line + _templates(prepared.templates, None, read), *prepared.notes])

@@ -21,15 +21,15 @@ from helixfold.results.pdb import to_pdb
 
 # Larger files are only named in the page, because a browser takes too long to draw them.
 MAX_BYTES = 32 * 2**20
-_UNIT = np.eye(3)
+_IDENTITY = np.eye(3)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackedStructure:
     """A PDB or mmCIF file in the format of a page, with the rotation and shift that superpose it on the best structure.
 
-    `form` is "pdb" or "cif". `rotation` is a 3 x 3 matrix by rows, and `shift`, in Å, is applied after it. `data` is
-    the file, compressed by zlib, in base64.
+    `file` is the file's name, "" for a template. `form` is "pdb" or "cif". `rotation` is a 3 x 3 matrix by rows, and
+    `shift`, in Å, is applied after it. `data` is the file, compressed by zlib, in base64.
     """
 
     file: str
@@ -42,7 +42,8 @@ class PackedStructure:
 class Superposer:
     """Superposes a target's structures on the first one, by C-alpha atoms weighted with squared pLDDT.
 
-    `weights` are the residues' pLDDT (0 to 100). If a residue has no C-alpha atom, all atoms have equal weights.
+    The argument `weights` is the residues' pLDDT (0 to 100); the attribute has its squares. If a residue has no C-alpha
+    atom, all atoms have equal weights. `first` has the C-alpha positions of the first structure, as it is drawn.
     """
 
     def __init__(self, weights: Float[np.ndarray, "r"]) -> None:
@@ -52,8 +53,9 @@ class Superposer:
     def packed(self, path: Path, residues: Bool[np.ndarray, " r"] | None = None) -> PackedStructure | None:
         """Return a PDB or mmCIF file with its rotation and shift; None if it is larger than 32 MiB.
 
-        The first file is centred and aligned with its longest axis; later files are superposed on it. With `residues`,
-        a mask of the residues with a C-alpha atom, only these are superposed. Raise `InputError` if the file is not PDB
+        The first file is centred, with its longest axis horizontal; later files are superposed on it, or only centred
+        if their number of C-alpha atoms differs. `residues` is a mask over the file's C-alpha atoms; only atoms with a
+        true value are superposed. Raise `InputError` if the file is not PDB
         or mmCIF.
         """
         if path.stat().st_size > MAX_BYTES:
@@ -76,9 +78,9 @@ class Superposer:
 
     def _place(self, atoms: Float[np.ndarray, "n 3"]) -> tuple[Float[np.ndarray, "3 3"], Float[np.ndarray, "3"]]:
         if len(atoms) == 0:
-            return _UNIT, np.zeros(3)
+            return _IDENTITY, np.zeros(3)
         if self.first is not None and len(self.first) != len(atoms):
-            return _UNIT, -atoms.mean(0)
+            return _IDENTITY, -atoms.mean(0)
         weights = self.weights if len(self.weights) == len(atoms) else np.ones(len(atoms))
         centre = np.average(atoms, axis=0, weights=weights)
         if self.first is None:
@@ -104,7 +106,11 @@ def _packed(
 
 
 def alphas_of(path: Path, content: bytes) -> Float[np.ndarray, "n 3"]:
-    """Return the C-alpha positions in the content of a PDB or mmCIF file. Raise `InputError` if it is neither."""
+    """Return the C-alpha positions in Å in the content of a PDB or mmCIF file. Raise `InputError` if it is neither.
+
+    The suffix of `path` determines the format; the file is not read. If a PDB file has a coordinate that is not finite,
+    no positions are returned.
+    """
     return (_alphas_of_mmcif if path.suffix == MMCIF else _alphas_of_pdb)(path, content)
 
 

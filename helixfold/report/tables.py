@@ -28,17 +28,17 @@ _HEADINGS = {
     RESIDUE_GAP: "A complex by a model of single chains.",
 }
 # AlphaFold's accuracy drops if an alignment has fewer than about 30 sequences (Jumper et al. 2021, Fig. 5a).
-_SHALLOW = 30
+_MIN_ROWS = 30
 _MAX_REJECTED = 100
 _MAX_SIMILAR = 20
 _MAX_STAGES = 150
-_UNITS = {"_gib": ", GiB", "_kcal_per_mol": ", kcal/mol", "_angstrom": ", Å"}
+_UNITS_BY_ENDING = {"_gib": ", GiB", "_kcal_per_mol": ", kcal/mol", "_angstrom": ", Å"}
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """A stage of the prediction, shown as a bar in the chart of times."""
+    """A stage of the prediction, shown as a bar in the chart of times; `peak_gib` is its peak memory."""
 
     name: str
     seconds: float
@@ -78,7 +78,7 @@ def mark_of(notes: Iterable[str]) -> str | None:
 
 
 def warnings_of(target: TargetFiles) -> list[str]:
-    """Return warnings about a target's predictions, in addition to their notes.
+    """Return sentences that warn about a target's predictions, in addition to their notes.
 
     They concern low pLDDT, overlapping chains, a shallow alignment, unknown residues and failed relaxation.
     """
@@ -91,10 +91,10 @@ def warnings_of(target: TargetFiles) -> list[str]:
     if len(target.summary.chains) > 1:
         warnings += _clashes(target)
     rows = target.rows
-    if rows is not None and rows < _SHALLOW:
+    if rows is not None and rows < _MIN_ROWS:
         what = "only the sequence itself" if rows == 1 else f"{rows} sequences"
         warnings.append(
-            f"The alignment has {what}. With fewer than about {_SHALLOW}, predictions are much less accurate: "
+            f"The alignment has {what}. With fewer than about {_MIN_ROWS}, predictions are much less accurate: "
             "search more databases, or pass an alignment with --msa."
         )
     unknown = target.sequence.count("X")
@@ -139,7 +139,10 @@ def relaxation_results(target: TargetFiles) -> Iterator[tuple[str, JsonObject]]:
 
 
 def similar_structures_of(target: TargetFiles) -> list[dict[str, str]]:
-    """Return Foldseek's first hits, each by the names of the table's columns."""
+    """Return Foldseek's first 20 hits from similar_structures.tsv, each as cells by the names of the table's columns.
+
+    The list is empty without that file.
+    """
     path = SIMILAR.path(target.directory)
     if not path.is_file():
         return []
@@ -185,7 +188,8 @@ def templates_of(target: TargetFiles) -> dict[str, Any] | None:
 def stages_of(target: TargetFiles) -> list[Stage]:
     """Return the time and peak memory of each stage, in the order in which the stages began.
 
-    If there are very many stages, the same stages of all predictions are combined.
+    If there are more than 150 stages, the same stages of all predictions are combined: their times are added, and the
+    largest peak counts.
     """
     rows = stage_records(target.timings)
     stages: dict[str, tuple[float, float]] = {}
@@ -210,7 +214,7 @@ def stage_records(timings: JsonObject | None) -> list[tuple[str, JsonObject]]:
 def facts_of(record: JsonObject | None, without: tuple[str, ...] = ()) -> list[tuple[str, str]]:
     """Return the keys and values of a JSON object as pairs of texts, for a table of two columns.
 
-    Nested objects are flattened. Empty values and the keys in `without` are left out.
+    Objects one level below are flattened. Empty values and the keys in `without` are left out.
     """
     if record is None:
         return []
@@ -239,7 +243,7 @@ def table_of(
 
 def _title(key: str) -> str:
     """Return a key as a title with its unit at the end: measured_peak_gib becomes "measured peak, GiB"."""
-    for ending, unit in _UNITS.items():
+    for ending, unit in _UNITS_BY_ENDING.items():
         key = key.removesuffix(ending) + unit if key.endswith(ending) else key
     return key.replace("_", " ")
 

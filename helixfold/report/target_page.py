@@ -57,13 +57,16 @@ _SCRIPTS = (
 
 @dataclass(kw_only=True)
 class Blobs:
-    """Compressed data of a page, each in its own HTML element, so that a browser unpacks only what is displayed."""
+    """Compressed data of a page, each in its own HTML element, so that a browser unpacks only what is displayed.
+
+    `texts` has the data by the names of the elements.
+    """
 
     texts: dict[str, str] = field(default_factory=dict)
 
     @property
     def full(self) -> bool:
-        """Whether the page has reached its maximum size."""
+        """Whether the data have more than 16 million characters, so that callers should add no more."""
         return sum(map(len, self.texts.values())) > _MAX_CHARACTERS
 
     def add(self, text: str) -> str:
@@ -76,9 +79,9 @@ class Blobs:
 def write_report(directory: Path, order: Sequence[str] | None = None) -> None:
     """Write a target's report from its files; `order` names the predictions, the best first, by default its ranking.
 
-    The viewer takes 0.2 MB, a structure about 0.2 kB per residue, and for PAE see `helixfold.report.maps`. With five
-    models, a page has some 0.7 MB for 200 residues, 2 MB for 500 and 16 MB for 2,000. Raise `InputError` for damaged
-    files.
+    Only the first 20 predictions are shown. The viewer takes 0.2 MB, a structure about 0.2 kB per residue, and for PAE
+    see `helixfold.report.maps`. With five models, a page has some 0.7 MB for 200 residues, 2 MB for 500 and 16 MB for
+    2,000. Raise `InputError` for damaged files.
     """
     names = tuple(order or read_order(directory))
     write_file(REPORT.path(directory), _page(read_target(directory, names[:_MAX_PREDICTIONS]), len(names)))
@@ -225,7 +228,10 @@ def _packed(content: Any, blobs: Blobs) -> dict[str, Any]:
 
 
 def chains_in(target: TargetFiles) -> list[tuple[str, int]]:
-    """Return the names and lengths of the chains, in order; a single chain A if the confidence file has none."""
+    """Return the names and numbers of residues of the chains, in order.
+
+    If the chains in the confidence file do not add up to the sequence, a single chain A is returned.
+    """
     chains = [(chain.name, chain.residues) for chain in target.summary.chains]
     length = len(target.sequence)
     return chains if sum(residues for _, residues in chains) == length else [("A", length)]

@@ -21,12 +21,15 @@ _BLUE, _ORANGE, _GREEN, _PURPLE, _GREY = "#0072B2", "#D55E00", "#009E73", "#CC79
 _DOTS_PER_INCH = 150
 # The window over which a curve is smoothed, as a fraction of all steps.
 _WINDOW_SHARE = 1 / 50
-# Scores of single chains, then scores of complexes.
+# Held-out scores that are plotted, with their labels: scores of single chains, then scores of complexes.
 SCORES: Final = {"lddt_ca": "CA-lDDT", "tm_score": "TM-score", "interface_lddt": "interface lDDT", "dockq": "DockQ"}
 
 
 def plot_curves(history: TrainingHistory, path: Path) -> None:
-    """Draw four panels over the training steps and write them to `path` as a PNG, which depends only on the history."""
+    """Draw losses, held-out scores, gradient norm and learning rate over the training steps as a PNG at `path`.
+
+    The file depends only on the history.
+    """
     # matplotlib is imported here, because it loads slowly and only a run's first process draws.
     from matplotlib.figure import Figure  # noqa: PLC0415
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter  # noqa: PLC0415
@@ -57,7 +60,7 @@ def plot_curves(history: TrainingHistory, path: Path) -> None:
 def smoothed(values: Float[np.ndarray, "n"], window: int) -> Float[np.ndarray, "n"]:
     """Return the moving average over about `window` values around each value; values that are not finite are ignored.
 
-    The average is NaN if no value in the window is finite.
+    At the ends, fewer values are averaged. The average is NaN if no value in the window is finite.
     """
     is_finite = np.isfinite(values)
     sums = np.concatenate([[0.0], np.cumsum(np.where(is_finite, values, 0.0))])

@@ -40,9 +40,9 @@ def maps(
 ) -> Picture:
     """Draw maps of residue pairs, one panel for each title, with a common colour scale labelled `label`.
 
-    The scale goes from `least` to `most`, which is by default the largest value. If `least` is None, the scale is
-    symmetric with white at 0, for differences. A row has up to `columns` panels. `axes` has the labels of columns and
-    rows of a map.
+    The scale goes from `least` to `most`, which is by default the largest absolute value. If `least` is None, the scale
+    goes from -`most` to `most` with white at 0, for differences. A row has up to `columns` panels. `axes` has the
+    labels of the horizontal and the vertical axis.
     """
     values = {title: np.asarray(panel, dtype=np.float64) for title, panel in panels.items()}
     top = max(float(np.nanmax(np.abs(each))) for each in values.values()) if most is None else most
@@ -62,7 +62,8 @@ def lines(
 ) -> Picture:
     """Draw a curve for each name, over residue numbers from 1 or over the values in `along`.
 
-    `label` is the label of the vertical axis, which goes from 0 to `most`, and `along_label` of the horizontal axis.
+    `label` is the label of the vertical axis, which goes from 0 to `most` (by default as far as the values), and
+    `along_label` of the horizontal axis.
     """
     figure = Figure(figsize=(6.5, 2.8), dpi=_DOTS_PER_INCH, facecolor="white", layout="constrained")
     axes = figure.add_subplot()

@@ -25,16 +25,16 @@ from helixfold.results.pdb import to_pdb
 _COLORS = ("#999999", "#0072B2", "#D55E00", "#009E73", "#CC79A7")
 # Å: radius of a C-alpha atom drawn as a ball, and the range of distances between neighbours that counts as a chain,
 # with a margin for inaccurate structures.
-_BALL, _STEPS = 0.7, (2.0, 5.0)
-_RIBBON = [ATOM_ORDER[name] for name in ("N", "CA", "C", "O")]
-_SIDE_CHAINS = {"stick": {"radius": 0.12, "colorscheme": "default"}}
+_BALL_RADIUS, _NEIGHBOUR_DISTANCES = 0.7, (2.0, 5.0)
+_RIBBON_ATOMS = [ATOM_ORDER[name] for name in ("N", "CA", "C", "O")]
+_SIDE_CHAIN_STYLE = {"stick": {"radius": 0.12, "colorscheme": "default"}}
 
 
 def show_structure(protein: Protein, *, color: Coloring = "plddt", side_chains: bool = False) -> Any:
-    """Show one structure, whose B-factors are pLDDT; `side_chains` draws these as sticks.
+    """Return an interactive view of one structure, whose B-factors are pLDDT; `side_chains` draws these as sticks.
 
     `color` is "plddt" for AlphaFold DB's colours, "chain" for one colour per chain, or "rainbow" for blue at the first
-    residue to red at the last. Raise ValueError for another one.
+    residue to red at the last. Raise `ValueError` for another one.
     """
     if color not in get_args(Coloring):
         raise ValueError(f"color {choice_problem(color, get_args(Coloring))}")
@@ -51,13 +51,16 @@ def show_structure(protein: Protein, *, color: Coloring = "plddt", side_chains: 
             band = next(band for band in CONFIDENCE_BANDS if plddts[residue] >= band.min_plddt)
             _draw(view, {"chain": chain.name, "resi": int(protein.residue_index[residue])}, band.color, protein)
     if side_chains:
-        view.addStyle(_SIDE_CHAINS)
+        view.addStyle(_SIDE_CHAIN_STYLE)
     view.zoomTo()
     return view
 
 
 def show_together(proteins: Mapping[str, Protein]) -> Any:
-    """Show several structures in one view without superposing them; each name is printed in its structure's colour."""
+    """Return a view of several structures, in the coordinates that they have.
+
+    Each structure has its own colour, in which its name is printed.
+    """
     view = _View()
     for index, (name, protein) in enumerate(proteins.items()):
         color = _COLORS[index % len(_COLORS)]
@@ -70,7 +73,7 @@ def show_together(proteins: Mapping[str, Protein]) -> Any:
 
 
 def show_film(proteins: Sequence[Protein], truth: Protein | None = None, labels: Sequence[str] = ()) -> Any:
-    """Show structures of one chain as the frames of an animation, coloured from blue (first residue) to red (last).
+    """Return an animation whose frames are structures of one chain, coloured from blue (first residue) to red (last).
 
     The structure `truth` is drawn in grey with all frames. `labels` has a text for each frame, such as a counter.
     """
@@ -83,7 +86,7 @@ def show_film(proteins: Sequence[Protein], truth: Protein | None = None, labels:
         # A ribbon cannot be drawn through frames in which neighbours are far apart. "spectrum" leaves balls grey.
         numbers = proteins[0].residue_index
         rainbow = {"prop": "resi", "gradient": "roygb", "min": int(numbers.max()), "max": int(numbers.min())}
-        view.addStyle({"model": 0, "atom": "CA"}, {"sphere": {"radius": _BALL, "colorscheme": rainbow}})
+        view.addStyle({"model": 0, "atom": "CA"}, {"sphere": {"radius": _BALL_RADIUS, "colorscheme": rainbow}})
     if truth is not None:
         view.addModel(_backbone(truth), "pdb")
         view.setStyle({"model": 1}, {"cartoon": {"color": _COLORS[0], "opacity": 0.5}})
@@ -106,19 +109,21 @@ def _draw(view: Any, selection: dict[str, object], color: str, protein: Protein)
     if _is_chain(protein):
         view.addStyle(selection, {"cartoon": {"color": color, "thickness": 0.5}})
     else:
-        view.addStyle({**selection, "atom": "CA"}, {"sphere": {"radius": _BALL, "color": color}})
+        view.addStyle({**selection, "atom": "CA"}, {"sphere": {"radius": _BALL_RADIUS, "color": color}})
 
 
 def _backbone(protein: Protein) -> str:
     """Return a PDB file of what a ribbon is drawn through: N, CA, C and O."""
     mask = np.zeros_like(protein.atom_mask)
-    mask[:, _RIBBON] = protein.atom_mask[:, _RIBBON]
+    mask[:, _RIBBON_ATOMS] = protein.atom_mask[:, _RIBBON_ATOMS]
     return to_pdb(replace(protein, atom_mask=mask))
 
 
 def _is_chain(protein: Protein) -> bool:
     steps = np.linalg.norm(np.diff(protein.positions_of("CA"), axis=0), axis=1)
-    return len(steps) == 0 or float(np.mean((steps > _STEPS[0]) & (steps < _STEPS[1]))) > 0.5
+    return (
+        len(steps) == 0 or float(np.mean((steps > _NEIGHBOUR_DISTANCES[0]) & (steps < _NEIGHBOUR_DISTANCES[1]))) > 0.5
+    )
 
 
 def _as_model(serial: int, protein: Protein) -> str:
