@@ -1,7 +1,8 @@
 """Measure the effect of each technique for `helixfold benchmark ablation`, by switching off one at a time.
 
 Most of the techniques are described by Wang et al. 2022 (arXiv 2207.05477): fused operators, fused tensors,
-recomputation, bfloat16 and updates in place.
+recomputation, bfloat16 and updates in place. `KINDS` groups the fused operators, each group for one technique.
+`TECHNIQUES` lists the techniques of both parts, and `STAGES` has the settings of AlphaFold's stages of training.
 """
 
 import math
@@ -223,7 +224,7 @@ class AdamByTensor:
 
 
 class FlatAdam:
-    """The same computation by `FlatOptimizer`, which stores parameters and moments in flat buffers."""
+    """The same optimizer as `AdamByTensor`, computed by `FlatOptimizer` on flat buffers of parameters and moments."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
         self._model = model
@@ -247,7 +248,10 @@ class FlatAdam:
 
 
 class TrainingRun:
-    """A training step with a setup; parameters and inputs are the same for all setups."""
+    """A training step with a setup, which can be run several times.
+
+    The network, its optimizer and the random inputs are created at once. They are the same for all setups of a problem.
+    """
 
     def __init__(self, problem: Problem, setup: TrainingSetup, device: torch.device) -> None:
         self._problem, self._setup = problem, setup
@@ -285,7 +289,10 @@ class TrainingRun:
 
 
 class PredictionRun:
-    """A prediction with a setup; parameters and inputs are the same for all setups."""
+    """A prediction with a setup, which can be run several times.
+
+    The network, its executor and the random inputs are created at once. They are the same for all setups of a problem.
+    """
 
     def __init__(self, problem: Problem, setup: PredictionSetup, device: torch.device) -> None:
         self._problem, self._setup = problem, setup
@@ -327,6 +334,7 @@ class NotInPlace(Slabs):
         context: Context,
         dropout_mask: Tensor | None,
     ) -> LocalStream:
+        """Return the updated stream in new memory, and leave `stream` unchanged."""
         copy = self.gather(stream).clone()
         return super().apply(update, copy, mask, context_input, context=context, dropout_mask=dropout_mask)
 

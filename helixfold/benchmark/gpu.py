@@ -1,7 +1,8 @@
 """Run all benchmarks on one GPU, part by part (`python scripts/benchmark.py gpu`).
 
 This module uses argparse and needs only PyTorch, Triton, NumPy, einops and jaxtyping, so that it runs on rented
-machines, which have few packages.
+machines, which have few packages. `PARTS` has the function of each part, `CHOICES` the tile sizes to try for each
+kernel, and `TINY` small sizes to try the command.
 """
 
 import argparse
@@ -367,7 +368,10 @@ TINY = Sizes(
 
 
 def operators(sizes: Sizes, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:
-    """Yield readings of every operator; their results are also compared with the reference."""
+    """Yield readings of every operator at each length in `sizes.operators` (`ops.readings`).
+
+    Results that differ from the reference give a note.
+    """
     yield from ops.readings(_operators(sizes), common, machine)
 
 
@@ -514,7 +518,10 @@ PARTS: dict[str, Part] = {
 
 
 def measured(names: list[str], sizes: Sizes, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:
-    """Yield the readings of these parts; a failing part yields its failure, and the next part is measured."""
+    """Yield the readings of the parts with these names, keys of `PARTS`.
+
+    A part that fails yields a reading with the failure, and the next part is measured.
+    """
     for name in names:
         yield from _or_failure(PARTS[name](sizes, common, machine), f"the part {name}", name, common)
 

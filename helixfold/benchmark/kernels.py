@@ -137,7 +137,7 @@ class KernelRow:
     moved: int
 
     def line(self) -> str:
-        """Return the row as text."""
+        """Return the row as text, with shared memory in KiB and moved bytes in megabytes."""
         matrix = ", ".join(f"{count} {kind}" for kind, count in self.code.matrix.items())
         return (
             f"  {self.kernel:36} {self.launches:8} {self.code.registers:9} {self.code.spills:6} "
@@ -191,7 +191,7 @@ class PassRow:
         return "backward" if self.backward else "forward"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the row as a dict for JSON."""
+        """Return all fields and the moved bytes as a dict for JSON."""
         return asdict(self) | {"moved": self.moved}
 
 

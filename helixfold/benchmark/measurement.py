@@ -1,4 +1,8 @@
-"""Measure several ways to compute the same thing on one device, and report them next to the machine's best rates."""
+"""Measure several ways to compute the same thing on one device, and report them next to the machine's best rates.
+
+A way has a name in tables. `PLAIN` is the way with PyTorch's own operators, with which others are compared. `WHOLE` is
+all parts of a computation together, and `HEADER` has the titles of the table's columns.
+"""
 
 import gc
 import json
@@ -30,7 +34,7 @@ Action = Callable[[], object]
 # Minimum time of a measurement on a CPU; shorter work is repeated.
 _MIN_SECONDS = 5e-3
 # Large products that would take longer on a CPU are not measured.
-_MAX_SECONDS = 1.0
+_MAX_PRODUCT_SECONDS = 1.0
 _MAX_MESSAGE_LENGTH = 200
 # Calls before a CUDA graph is captured, in which kernels are compiled and libraries allocate buffers.
 _WARM_UP_CALLS = 3
@@ -198,7 +202,7 @@ def _cache_sweep(device: torch.device) -> Tensor:
     return torch.empty(2**28, dtype=torch.uint8, device=device)
 
 
-_PACKAGES = ("torch", "triton", "trifast", "cuequivariance_torch", "numpy")
+_REPORTED_PACKAGES = ("torch", "triton", "trifast", "cuequivariance_torch", "numpy")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,7 +260,7 @@ def measured_device(device: torch.device, dtypes: Sequence[torch.dtype], repeats
         name=device_name(device),
         threads=torch.get_num_threads(),
         versions={"Python": platform.python_version()}
-        | {name: version for name in _PACKAGES if (version := package_version(name)) is not None},
+        | {name: version for name in _REPORTED_PACKAGES if (version := package_version(name)) is not None},
         load=os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,
         allocator="freed memory is kept" if reason is None else f"default allocator: {reason}",
         product={dtype: product_rate(device, dtype, repeats) for dtype in dtypes},
@@ -272,7 +276,7 @@ def product_rate(device: torch.device, dtype: torch.dtype, repeats: int) -> floa
     """
     rate = math.inf
     for size in (8192,) if device.type == "cuda" else (256, 2048):
-        if 2 * size**3 / rate > _MAX_SECONDS:
+        if 2 * size**3 / rate > _MAX_PRODUCT_SECONDS:
             break
         a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
         ways = [partial(torch.matmul, a, b), partial(mapped, a, b)][: 2 if device.type == "cpu" else 1]

@@ -1,4 +1,7 @@
-"""Measure peak memory by executor for `helixfold benchmark memory`, next to the estimate and the minimum possible."""
+"""Measure peak memory by executor for `helixfold benchmark memory`, next to the estimate and the minimum possible.
+
+`PREDICTION`, `EVOFORMER` and `DESIGN` are the values of the option --part: what is measured.
+"""
 
 import itertools
 import json

@@ -1,4 +1,7 @@
-"""Measure one forward pass of the whole network for `helixfold benchmark model`, next to DeepMind's own program."""
+"""Measure one forward pass of the whole network for `helixfold benchmark model`, next to DeepMind's own program.
+
+`PEERS` has the names of other programs in tables, `PEER` of DeepMind's. `PUBLISHED` are the models that it can compute.
+"""
 
 import re
 import statistics

@@ -1,4 +1,7 @@
-"""Example calls of every operator with the arguments of the network, for benchmarks and `helixfold doctor`."""
+"""Example calls of every operator with the arguments of the network, for benchmarks and `helixfold doctor`.
+
+`TRIANGLE_CORE`, `OUTGOING` and `INCOMING` are the names of the cases that other packages also implement.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -60,6 +63,7 @@ class OpCase:
     in_place: bool = False
 
     def __call__(self) -> list[Tensor]:
+        """Make the calls, and return all tensors that they return."""
         outputs = [op(*arguments) for op, arguments in self.calls]
         return [each for output in outputs for each in tensors(output)]
 

@@ -1,4 +1,7 @@
-"""Measure every operator at its shapes in the network by every backend and peer, for `helixfold benchmark ops`."""
+"""Measure every operator at its shapes in the network by every backend and peer, for `helixfold benchmark ops`.
+
+Peers are other packages with equivalent operators, the keys of `PACKAGES`.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -40,6 +43,7 @@ class Peer:
     arguments: tuple[Tensor, ...]
 
     def __call__(self) -> list[Tensor]:
+        """Make the call, and return its result in a list, like an `OpCase`."""
         return [self.run()]
 
     def leaves(self) -> list[Tensor]:

@@ -1,6 +1,7 @@
 """Options of the benchmarks.
 
-The docstring of an option is its help text. This module imports nothing that loads slowly.
+The docstring of an option is its help text. This module imports nothing that loads slowly. `MODELS`, `GPUS` and
+`DTYPES` are choices of options, and `WHAT` and `HOW` groups of options in the help.
 """
 
 import sys
@@ -24,10 +25,10 @@ from helixfold.runtime.options import (
     whole_number,
 )
 
-_MULTIMER = ("_multimer_v3", "_multimer_v2", "_multimer")
+_MULTIMER_SUFFIXES = ("_multimer_v3", "_multimer_v2", "_multimer")
 # These constants repeat names of modules that load slowly. The models are `helixfold.model.presets.PRESETS`.
 MODELS = (
-    *(f"model_{index}{suffix}" for suffix in ("", "_ptm", *_MULTIMER) for index in range(1, 6)),
+    *(f"model_{index}{suffix}" for suffix in ("", "_ptm", *_MULTIMER_SUFFIXES) for index in range(1, 6)),
     *("alphalink_contacts", "alphalink_distances", "small", "tiny", "tiny_multimer"),
 )
 # The GPUs in `helixfold.ops.device_properties.DEVICE_MODELS`.

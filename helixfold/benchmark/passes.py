@@ -1,4 +1,9 @@
-"""Run parts of the network on meta tensors, and log what they would launch on a GPU and save for gradients."""
+"""Run parts of the network on meta tensors, and log what they would launch on a GPU and save for gradients.
+
+`UPDATES` has the updates of an Evoformer block, `BLOCK` the name of the block, and `PARTS` the names of other parts
+whose kernels are compiled. `NAMES` has the names of all three. `ARCHITECTURES` has a GPU for each architecture of
+kernels.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -33,7 +38,7 @@ from helixfold.optim.flat import FlatOptimizer, add_together
 if TYPE_CHECKING:
     from helixfold.ops.triton.compiled import CompiledKernel
 
-_TEMPLATES = 4
+_TEMPLATE_COUNT = 4
 # Updates of a block in the paper's order: name, stream, and the stream that the context is computed from.
 UPDATES = (
     ("row_attention", "msa", "pair"),
@@ -167,7 +172,7 @@ def _storage(tensor: Tensor) -> int:
 
 META = torch.device("meta")
 # Operators about dtypes, which launch nothing.
-_NO_LAUNCH = {"promote_types"}
+_OPERATORS_WITHOUT_LAUNCH = {"promote_types"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,7 +224,7 @@ class OperatorLog(Counter):
         launches, moved = self.launches, self.moved
         result = super().__torch_dispatch__(func, types, args, kwargs)
         on_meta = on_meta or any(each.is_meta for each in tensors(result))
-        if on_meta and self.launches > launches and name not in _NO_LAUNCH:
+        if on_meta and self.launches > launches and name not in _OPERATORS_WITHOUT_LAUNCH:
             is_kernel = name == "launch"
             self.calls.append(
                 OperatorCall(
@@ -297,7 +302,7 @@ def parts(sizes: Shape) -> Iterator[Part]:
         network = AlphaFold(model).train()
     for name, child in network.named_children():
         child.to(torch.float32 if name in IN_FLOAT32 else low)
-    batch = random_batch(sizes.residues, sizes.rows, sizes.extra_rows, _TEMPLATES, META, method=model.method)
+    batch = random_batch(sizes.residues, sizes.rows, sizes.extra_rows, _TEMPLATE_COUNT, META, method=model.method)
     yield from _network_parts(network, batch, sizes)
     with META:
         network = AlphaFold(model)

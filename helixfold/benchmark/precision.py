@@ -2,7 +2,8 @@
 
 Each target is folded in float32 with the executor `Whole`, and again in lower precisions, with other executors, with
 plain PyTorch operators, and with one part of the network at a time in low precision. The differences from the first
-prediction are printed; nothing is timed.
+prediction are printed; nothing is timed. `TRUNK`, `STRUCTURE` and `HEADS` are sections of the network, and `PARTS` has
+the parts in them that are computed in low precision one at a time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -225,7 +226,10 @@ def prediction(
 
 
 def cost_of(target: str, way: str, result: Prediction, first: Prediction) -> Cost:
-    """Return the differences of a prediction from the first prediction of the same target."""
+    """Return the differences of a prediction from the `first` prediction of the same target.
+
+    `target` and `way` are names for the table.
+    """
     alpha = ATOM_ORDER["CA"]
     pae = np.nan if result.pae is None or first.pae is None else float(np.abs(result.pae - first.pae).mean())
     return Cost(

@@ -1,4 +1,7 @@
-"""Measure a training step on one example for `helixfold benchmark step`, from features to updated parameters."""
+"""Measure a training step on one example for `helixfold benchmark step`, from features to updated parameters.
+
+`STAGES` has the training settings for each value of the option --size. `REPLAYED` is the way with CUDA graphs.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
