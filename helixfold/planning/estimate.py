@@ -2,7 +2,7 @@
 
 `estimate(workload, device)` counts one pass of the workload (a recycling iteration of the network) for the device. A
 `policy` is a recompute policy: "none", "operators", "inputs" or "block" for each part (`RecomputeConfig`). The field
-`recompute` of a workload may also have "auto".
+`recompute` of a workload may also have "auto". `RECOMPUTED_PARTS` are the parts of the network with a policy.
 """
 
 import itertools
@@ -165,7 +165,11 @@ class Training:
 
     @property
     def policies(self) -> list[RecomputeConfig]:
-        """Return the recompute policies in which all "auto" are replaced by the same value, from the fastest on."""
+        """Return the policies to compare: `recompute` with every "auto" replaced by the same checkpoint policy.
+
+        They follow the order of `CHECKPOINT_POLICIES`, from the fastest to the one with the least memory. Without any
+        "auto", only `recompute` itself is returned.
+        """
         automatic = [name for name in RECOMPUTED_PARTS if getattr(self.recompute, name) == "auto"]
         return [
             replace(self.recompute, **dict.fromkeys(automatic, policy))
@@ -257,7 +261,7 @@ class PredictionEstimate:
 
     @property
     def needed(self) -> int:
-        """Return the bytes that must be available: the peak with a reserve for the estimate's error."""
+        """Return the bytes that must be available: the peak and a tenth of it, for the estimate's error."""
         return int(self.memory.peak * RESERVE)
 
     @property
@@ -393,7 +397,10 @@ class TrainingEstimate:
 
     @property
     def needed(self) -> int:
-        """Return the bytes that must be available: the peak with a reserve for the estimate's error."""
+        """Return the bytes that must be available: the peak and a tenth of it, for the estimate's error.
+
+        The tenth is not added for parameters, gradients and optimizer, which are known exactly.
+        """
         return self.work.state + int(RESERVE * self.work.samples * self.memory.peak)
 
     @property

@@ -15,7 +15,7 @@ from helixfold.execution.whole import Whole
 # Names of the executors, from the one that needs the most memory to the one that needs the least.
 EXECUTORS = ("whole", "slabs", "spilled")
 # Peaks below this number of bytes do not need a full garbage collection first.
-_SMALL_PEAK = 2**28
+_SMALL_PEAK_BYTES = 2**28
 
 
 def executor(
@@ -34,7 +34,7 @@ def executor(
 def memory_kept(name: str, ranks: int = 1) -> AbstractContextManager[None]:
     """Return a context that sets how much freed memory the CPU allocator keeps for an executor (see `allocator`).
 
-    `ranks` is the number of ranks that share a sample.
+    `name` is the executor's. `ranks` is the number of ranks that share a sample.
     """
     if name == "whole":
         return allocator.keeping_freed_memory(allocator.WHOLE_MMAP_THRESHOLD)
@@ -56,7 +56,7 @@ def release(device: torch.device, *, peak: int | None = None) -> None:
     `peak` is the estimated peak memory, in bytes, of the computation that follows. If it is small, old objects are not
     collected, because that takes a tenth of the time of folding a peptide.
     """
-    gc.collect(1 if peak is not None and peak < _SMALL_PEAK else 2)
+    gc.collect(1 if peak is not None and peak < _SMALL_PEAK_BYTES else 2)
     if device.type == "cuda":
         torch.cuda.empty_cache()
     allocator.return_free_memory()

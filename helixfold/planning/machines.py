@@ -3,7 +3,8 @@
 Times are measured for the local machine. For other machines they are computed from the rates in NVIDIA's data sheets
 and from the FLOP and bytes of a pass, which are counted for the device model (`planning.passes`). A program is assumed
 to reach the same share of these rates as NVIDIA's entry to MLPerf HPC v3.0, in bfloat16 (OpenFold on H100; described
-in ScaleFold, arXiv 2404.11068).
+in ScaleFold, arXiv 2404.11068). `PRODUCTS` has the FLOP per second of GPUs, `MACHINES` known clusters, and `PUBLISHED`
+step times to compare estimates with.
 """
 
 import math
@@ -31,13 +32,13 @@ from helixfold.planning.passes import PARTS, Pass
 # else was fitted. With the launches and bytes that were saved since, it returns 1.520 s.
 REACHED = 0.1366
 # Bytes per parameter that a step of the optimizer reads and writes: gradient, master, moments and average.
-_OPTIMIZER_BYTES = 40
+_OPTIMIZER_BYTES_PER_PARAMETER = 40
 # Share of a link's rate that collectives reach, and latency of a collective in seconds within a node and between nodes.
-_LINK_REACHED, _NEAR_LATENCY, _FAR_LATENCY = 0.8, 20e-6, 40e-6
+_LINK_SHARE, _NEAR_LATENCY, _FAR_LATENCY = 0.8, 20e-6, 40e-6
 # Share of a GPU's memory that is available for tensors.
 MEMORY_LEFT = 0.92
 # Share of the backward pass in the time of forward and backward pass.
-_BACKWARD = 2 / 3
+_BACKWARD_SHARE = 2 / 3
 # FLOP per second in 16 bits with float32 sums, dense, from data sheets.
 PRODUCTS = {
     "t4": 65e12,
@@ -84,7 +85,7 @@ class Rates:
 
     def optimizer(self, parameters: int) -> float:
         """Return the seconds of an optimizer step for this number of parameters: the time to move its buffers."""
-        return parameters * _OPTIMIZER_BYTES / self.memory
+        return parameters * _OPTIMIZER_BYTES_PER_PARAMETER / self.memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +135,7 @@ class Machine(Device):
         """Return the time of a training step with the layout of `work` and this recompute policy."""
         layout, gradient = work.layout, work.parameters * work.gradient_itemsize
         forward, part = self._pass(work, None), self._pass(work, policy)
-        backward = _BACKWARD * part.passes
+        backward = _BACKWARD_SHARE * part.passes
         part = part.plus(forward, work.recycling_iterations)
         if work.clips_samples and layout.sharing > 1:
             sent = all_reduce_bytes(gradient, layout.sharing)
@@ -196,7 +197,7 @@ def _machine(name: str, device_model: str, *, memory: float, nvlink: float, netw
 
 
 def _links(rate: float, latency: float) -> Links:
-    line = Line(fixed=latency, slope=1 / (_LINK_REACHED * rate))
+    line = Line(fixed=latency, slope=1 / (_LINK_SHARE * rate))
     return Links(all_to_all=line, all_gather=line, reduce_scatter=line, all_reduce=line)
 
 

@@ -129,7 +129,7 @@ class FeatureRows:
 
     @classmethod
     def of(cls, features: Features | ComplexFeatures) -> "FeatureRows":
-        """Return the numbers of a target's features."""
+        """Return the counts in a target's features: residues, rows of the alignment, and templates."""
         return cls(residues=len(features.aatype), alignment=len(features.msa), templates=len(features.template_aatype))
 
     @classmethod
@@ -146,7 +146,10 @@ class FeatureRows:
         )
 
     def size(self, preset: Preset, dtype: torch.dtype, ensemble: int = 1, ranks: int = 1) -> PassSize:
-        """Return the size of a model's input, with `ensemble` samples of the MSA, shared by `ranks` ranks."""
+        """Return the size of a model's input, with `ensemble` samples of the MSA, shared by `ranks` ranks.
+
+        Rows of the alignment become MSA rows up to the preset's limit, and further rows become extra rows.
+        """
         sampling = preset.sampling
         clusters = min(self.alignment, sampling.max_msa_clusters)
         # A multimer model reads all template slots, including empty ones.

@@ -3,7 +3,8 @@
 A pass is run on meta tensors and counted for a device model, or run on the device and timed. On meta tensors, stacks
 have two blocks, and each further block counts as much as the second one. This gives the numbers of the whole network to
 the byte, in a fraction of the time. For measured times one block is enough. In this module `policy` is a recompute
-policy (`RecomputeConfig`), or None for a pass without gradients.
+policy (`RecomputeConfig`), or None for a pass without gradients. `PARTS` are the parts of the network, and `STAGES`
+their names on the screen. `ALONE` is the layout of a single rank.
 """
 
 import time
@@ -49,12 +50,12 @@ META = torch.device("meta")
 KEPT_BLOCKS = 4 * 2**20
 # Measured bytes that libraries on a CPU take: per thread in a training pass (buffers and freed blocks), per thread in a
 # prediction (buffers for packed matrices), and in oneDNN for prepared products of a whole network in training.
-_OF_THREAD, _OF_THREAD_IN_PREDICTION, _PREPARED = 20 * 2**20, 6 * 2**20, 48 * 2**20
+_BYTES_PER_THREAD, _OF_THREAD_IN_PREDICTION, _PREPARED_PRODUCT_BYTES = 20 * 2**20, 6 * 2**20, 48 * 2**20
 # Unused memory in a CPU's heap during a prediction, between blocks in use. With the executor "whole" it is a share of
 # all tensors, which is larger with compiled loops. With slabs it is a multiple of the bytes of temporaries, but at most
 # a share of all tensors. All values were measured; repeated measurements differ by up to a seventh.
-_IDLE_OF_WHOLE, _IDLE_OF_SLABS, _MAX_IDLE = 0.65, 3.5, 0.5
-_IDLE_OF_WHOLE_IN_LOOPS = 1.0
+_IDLE_SHARE_OF_WHOLE, _IDLE_FACTOR_OF_SLABS, _MAX_IDLE_SHARE = 0.65, 3.5, 0.5
+_IDLE_SHARE_OF_WHOLE_IN_LOOPS = 1.0
 # Layout of a single rank.
 ALONE = Layout()
 # The parts of the network in order; parts with a recompute policy have their name in `RecomputeConfig`.
@@ -107,13 +108,13 @@ def library_memory(properties: DeviceProperties, config: ModelConfig, size: Pass
     """
     if properties.kind != "cpu":
         return 0
-    of_thread = _OF_THREAD_IN_PREDICTION if predicts else _OF_THREAD
+    of_thread = _OF_THREAD_IN_PREDICTION if predicts else _BYTES_PER_THREAD
     return of_thread * torch.get_num_threads() + loops.numba_bytes(*streams(config, size))
 
 
 def prepared_product_memory(properties: DeviceProperties) -> int:
     """Return the bytes that oneDNN takes for prepared matrix products of a whole network in training; 0 for a GPU."""
-    return _PREPARED * (properties.kind == "cpu")
+    return _PREPARED_PRODUCT_BYTES * (properties.kind == "cpu")
 
 
 @cache
@@ -202,9 +203,9 @@ def _idle(name: str, peak: int, config: ModelConfig, size: PassSize) -> int:
     """Return the bytes of unused memory in a CPU's heap for a prediction whose tensors take `peak` bytes."""
     if name == "whole":
         in_loops = loops.numba_bytes(*streams(config, size)) > 0
-        return int((_IDLE_OF_WHOLE_IN_LOOPS if in_loops else _IDLE_OF_WHOLE) * peak)
+        return int((_IDLE_SHARE_OF_WHOLE_IN_LOOPS if in_loops else _IDLE_SHARE_OF_WHOLE) * peak)
     temporaries = MIN_ELEMENTS // size.ranks * size.dtype.itemsize
-    return int(min(_MAX_IDLE * peak, _IDLE_OF_SLABS * temporaries))
+    return int(min(_MAX_IDLE_SHARE * peak, _IDLE_FACTOR_OF_SLABS * temporaries))
 
 
 @dataclass
