@@ -9,7 +9,14 @@ from pathlib import Path
 from data_pipeline.io.files import atomic_write
 from helixfold.results.file_table import ARCHIVE
 
-_FIRST_DAY = (1980, 1, 1, 0, 0, 0)  # the format's earliest date, for all files, so that equal files give equal archives
+_MEMBER_DATE = (
+    1980,
+    1,
+    1,
+    0,
+    0,
+    0,
+)  # the format's earliest date, for all files, so that equal files give equal archives
 
 
 def write_archive(directory: Path) -> None:
@@ -58,6 +65,6 @@ def files_in(directory: Path) -> list[Path]:
 
 
 def _member(name: str) -> zipfile.ZipInfo:
-    member = zipfile.ZipInfo(name, _FIRST_DAY)
+    member = zipfile.ZipInfo(name, _MEMBER_DATE)
     member.compress_type, member.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
     return member

@@ -46,13 +46,13 @@ from helixfold.results.works import bibtex
 from helixfold.results.writing import to_json, write_file
 
 # Our files, and the files under ColabFold's names that they are copied to.
-_STRUCTURES: Final = {UNRELAXED: COLABFOLD_UNRELAXED, RELAXED: COLABFOLD_RELAXED}
-_PLOTS: Final = {
+_COPIED_STRUCTURES: Final = {UNRELAXED: COLABFOLD_UNRELAXED, RELAXED: COLABFOLD_RELAXED}
+_COPIED_PLOTS: Final = {
     PLDDT_PLOT: COLABFOLD_PLDDT_PLOT,
     PAE_PLOT: COLABFOLD_PAE_PLOT,
     COVERAGE_PLOT: COLABFOLD_COVERAGE_PLOT,
 }
-_MODEL = re.compile(r"(model_[1-5])(_ptm|_multimer(?:_v[23])?)?")
+_MODEL_PATTERN = re.compile(r"(model_[1-5])(_ptm|_multimer(?:_v[23])?)?")
 
 
 def done_file(directory: Path) -> Path:
@@ -62,7 +62,7 @@ def done_file(directory: Path) -> Path:
 
 def model_type(model: str) -> str:
     """Return ColabFold's model type for a model, such as alphafold2_ptm; for unknown models, helixfold."""
-    match = _MODEL.fullmatch(model)
+    match = _MODEL_PATTERN.fullmatch(model)
     if match is None:
         return "helixfold"
     kind = match[2] or ""
@@ -84,7 +84,7 @@ def write_colabfold(
     """
     output, job = directory.parent, directory_name(directory.name)
     done_file(directory).unlink(missing_ok=True)
-    for kind in (*_STRUCTURES.values(), COLABFOLD_SCORES):
+    for kind in (*_COPIED_STRUCTURES.values(), COLABFOLD_SCORES):
         for path, fields in kind.files(output):
             if fields["target"] == job and not path.is_dir():
                 path.unlink()
@@ -93,9 +93,9 @@ def write_colabfold(
     lines = [f"Query: {job} (length {residues})", f"reranking models by '{metric}' metric"]
     for rank, prediction in enumerate(order, start=1):
         model, seed = origins[prediction.name]
-        short_name = match[1] if (match := _MODEL.fullmatch(model)) is not None else model
+        short_name = match[1] if (match := _MODEL_PATTERN.fullmatch(model)) is not None else model
         tag = f"{model_type(model)}_{short_name}_seed_{seed:03d}"
-        for source, kind in _STRUCTURES.items():
+        for source, kind in _COPIED_STRUCTURES.items():
             copy = kind.path(output, target=job, rank=rank, tag=tag)
             _copy(source.path(directory, PDB, prediction=prediction.name), copy)
         scores = _scores(directory, prediction)
@@ -106,7 +106,7 @@ def write_colabfold(
         ptm = "" if prediction.ptm is None else f" pTM={prediction.ptm:.3g}"
         ptm += "" if prediction.iptm is None else f" ipTM={prediction.iptm:.3g}"
         lines.append(f"rank_{rank:03d}_{tag} pLDDT={prediction.plddt.mean():.3g}{ptm}")
-    for plot, kind in _PLOTS.items():
+    for plot, kind in _COPIED_PLOTS.items():
         _copy(plot.path(directory), kind.path(output, target=job))
     write_file(COLABFOLD_ALIGNMENT.path(output, target=job), _a3m(features))
     write_log(output, *lines, *all_notes(order))

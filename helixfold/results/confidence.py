@@ -165,7 +165,7 @@ def _rounded(score: float | None) -> float | None:
 def read_prediction(directory: Path, name: str) -> Prediction:
     """Read a prediction's scores and their summary from its confidence file, without structure and PAE.
 
-    Raise `InputError` if the file is missing or damaged.
+    `directory` is the target's, and `name` the prediction's. Raise `InputError` if the file is missing or damaged.
     """
     content = JsonObject.read(CONFIDENCE.path(directory, prediction=name))
     plddt, numbers = content.list_of("plddt", float), content.list_of("residueNumber", float)

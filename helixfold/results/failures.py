@@ -1,4 +1,7 @@
-"""Failures of targets: their messages, failures.json, and the exit code of a batch."""
+"""Failures of targets: their messages, failures.json, and the exit code of a batch.
+
+`SOME_FAILED` and `SERVER_UNAVAILABLE` are exit codes.
+"""
 
 import traceback
 from collections.abc import Collection, Mapping

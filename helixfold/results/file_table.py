@@ -673,7 +673,7 @@ def kind_of(name: str, place: Place = "target") -> FileKind | None:
 
 
 def remove_results(directory: Path) -> None:
-    """Remove the results of an earlier run from a target's directory, except features and search results.
+    """Remove the results of an earlier run from a target's directory, except features, directories and unknown files.
 
     ranking_debug.json, which marks the target as finished, is removed first.
     """
@@ -687,7 +687,7 @@ def remove_results(directory: Path) -> None:
 
 
 def slim_down(directory: Path) -> None:
-    """Remove the files of a finished target that --slim does not keep. Directories, such as msas/, are kept."""
+    """Remove the files of a finished target that --slim does not keep, and unknown files, but no directories."""
     for path in directory.iterdir():
         kind = kind_of(path.name)
         if not path.is_dir() and (kind is None or not kind.is_slim):
@@ -695,5 +695,5 @@ def slim_down(directory: Path) -> None:
 
 
 def is_slim(directory: Path) -> bool:
-    """Return whether a finished target has only the files that --slim keeps, so that its features are missing."""
+    """Return whether a target is finished but has no features file, as after --slim."""
     return RANKING.path(directory).is_file() and not FEATURES.path(directory).is_file()

@@ -1,4 +1,7 @@
-"""Journal of a run's results, one line of JSON each, from which a killed run resumes."""
+"""Journal of a run's results, one line of JSON each, from which a killed run resumes.
+
+`MAX_BYTES` is the maximum size of a journal that is read.
+"""
 
 import json
 import os

@@ -1,4 +1,7 @@
-"""Read JSON files in a target's directory with checks, because they may be damaged or from other programs."""
+"""Read JSON files in a target's directory with checks, because they may be damaged or from other programs.
+
+`AGAIN` is the advice at the end of error messages: to fold the target again.
+"""
 
 import json
 import sys
@@ -11,7 +14,13 @@ from data_pipeline.io.json_files import read_json
 # Advice at the end of messages about damaged files.
 AGAIN = "fold the target again with --overwrite"
 _Value = TypeVar("_Value", str, bool, int, float, list[Any])
-_WORDS: dict[type, str] = {str: "text", bool: "true or false", int: "a whole number", float: "a number", list: "a list"}
+_TYPE_WORDS: dict[type, str] = {
+    str: "text",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    list: "a list",
+}
 
 
 class JsonObject:
@@ -40,7 +49,7 @@ class JsonObject:
                 raise self._error(key, "is missing")
             return default
         if not _fits(value, kind):
-            raise self._error(key, f"expected {_WORDS[kind]}, got {_short(value)}")
+            raise self._error(key, f"expected {_TYPE_WORDS[kind]}, got {_short(value)}")
         return kind(value)
 
     def optional_number(self, key: str) -> float | None:
@@ -54,7 +63,7 @@ class JsonObject:
         """
         items = self.get(key, list, default)
         if not all(_fits(item, kind) for item in items):
-            raise self._error(key, f"expected a list of {_WORDS[kind].removeprefix('a ')}s")
+            raise self._error(key, f"expected a list of {_TYPE_WORDS[kind].removeprefix('a ')}s")
         return tuple(map(kind, items))
 
     def children(self, key: str) -> list["JsonObject"]:

@@ -21,7 +21,7 @@ from helixfold.results.file_table import LOCK, PART_LOCK
 
 # Name of the lock file in an output directory.
 LOCK_FILE = LOCK.name()
-_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK
+_OPEN_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK
 # The last run that leaves a shared directory locks it exclusively for a moment. Other runs try again this number of
 # times, after this number of seconds.
 _RETRIES, _RETRY_SECONDS = 20, 0.1
@@ -90,7 +90,7 @@ def _remove_claims(output: Path, file: TextIO) -> None:
 def _opened(output: Path, name: str = LOCK_FILE) -> TextIO:
     try:
         # The flags prevent following a link and waiting for a pipe. The caller's context closes the file.
-        return open(output / name, "a+", opener=lambda path, flags: os.open(path, flags | _FLAGS, 0o666))
+        return open(output / name, "a+", opener=lambda path, flags: os.open(path, flags | _OPEN_FLAGS, 0o666))
     except OSError as error:
         raise InputError.at(
             output, f"cannot be written: {error_reason(error)}; choose another --output directory"

@@ -428,7 +428,7 @@ def _error_files(model: str) -> list[modelcif.associated.File]:
 
 # Text that CIF allows without quotes or in simple quotes, which excludes CIF's reserved words.
 _SIMPLE_TEXT = re.compile(r"(?!data_|save_|loop_|stop_|global_)[a-z0-9][a-z0-9 ._:,()/+-]{0,70}", re.IGNORECASE)
-_MAX_LINE, _MAX_WORD = 70, 60
+_MAX_LINE_LENGTH, _MAX_WORD_LENGTH = 70, 60
 
 
 def cif_text(*lines: str) -> str:
@@ -445,11 +445,11 @@ def cif_line(text: str, prefix: str = "target") -> str:
 
     `prefix` is put before text that CIF would not allow without quotes.
     """
-    line = " ".join(re.sub(r"[^A-Za-z0-9 ._:,()/+-]", "_", plain_text(text)).split())[:_MAX_LINE].strip()
+    line = " ".join(re.sub(r"[^A-Za-z0-9 ._:,()/+-]", "_", plain_text(text)).split())[:_MAX_LINE_LENGTH].strip()
     return line if _SIMPLE_TEXT.fullmatch(line) else f"{prefix} {line}".strip()
 
 
 def cif_word(text: str, prefix: str = "target") -> str:
     """Return text for a CIF item of one word, such as the name of a data block; see `cif_line`."""
-    word = re.sub(r"[^A-Za-z0-9_.-]", "_", text)[:_MAX_WORD]
+    word = re.sub(r"[^A-Za-z0-9_.-]", "_", text)[:_MAX_WORD_LENGTH]
     return word if _SIMPLE_TEXT.fullmatch(word) else f"{prefix}_{word}"

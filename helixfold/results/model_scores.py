@@ -1,4 +1,7 @@
-"""Add confidence scores to a ModelCIF model: scores of the model, its residues, its chains and pairs of chains."""
+"""Add confidence scores to a ModelCIF model: scores of the model, its residues, its chains and pairs of chains.
+
+`HELIXFOLD` describes this program in ModelCIF, and `PAE_METRIC` is the number under which files define PAE.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -50,7 +50,7 @@ _LIMITS = ArchiveLimits(members=2**17, unpacked_bytes=2**36, harmless_bytes=2**3
 # Larger index entries are left out; the target's files are read instead.
 _MAX_ENTRY_BYTES = 2**17
 _MAX_INDEX_BYTES = 2**26
-_PARTIAL = re.compile(r"\..+\.[0-9a-f]{8}\.partial")
+_PARTIAL_NAME = re.compile(r"\..+\.[0-9a-f]{8}\.partial")
 # Function that returns the index entry of a target, from its directory.
 Describe = Callable[[Path], Mapping[str, Any]]
 
@@ -125,7 +125,7 @@ class PackedResults:
         return self._indexes[name].lines[name]
 
     def entry(self, name: str) -> JsonObject | None:
-        """Return a packed target's index entry; None if it is missing or damaged."""
+        """Return a packed target's index entry, its parsed line; None if it is missing or damaged."""
         line = self.line(name)
         try:
             return None if line is None else JsonObject(self._indexes[name].path, parse_json(line), name)
@@ -333,7 +333,7 @@ def _locked(output: Path) -> Iterator[None]:
             yield
         finally:
             for path in directory.iterdir():
-                if _PARTIAL.fullmatch(path.name):
+                if _PARTIAL_NAME.fullmatch(path.name):
                     if path.is_dir() and not path.is_symlink():
                         shutil.rmtree(path, ignore_errors=True)
                     else:

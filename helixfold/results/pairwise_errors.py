@@ -26,7 +26,7 @@ CATEGORY: Final = "_ma_qa_metric_local_pairwise"
 # Errors are rounded to tenths of an Å, as in pae_<model>.json.
 _STEPS_PER_ANGSTROM = 10
 # BinaryCIF's codes for data types (Sehnal et al. 2020, doi:10.1371/journal.pcbi.1008247).
-_TYPES: Final = {"int32": 3, "uint8": 4, "uint16": 5, "uint32": 6, "float64": 33}
+_DATA_TYPES: Final = {"int32": 3, "uint8": 4, "uint16": 5, "uint32": 6, "float64": 33}
 _Column = dict[str, Any]
 
 
@@ -105,26 +105,26 @@ def _file(header: str, categories: dict[str, tuple[int, dict[str, _Column]]]) ->
 def _integers(values: Int[np.ndarray, "..."]) -> _Column:
     """Encode integers as little-endian bytes."""
     little = values.astype(values.dtype.newbyteorder("<"))
-    return {"data": little.tobytes(), "encoding": [{"kind": "ByteArray", "type": _TYPES[values.dtype.name]}]}
+    return {"data": little.tobytes(), "encoding": [{"kind": "ByteArray", "type": _DATA_TYPES[values.dtype.name]}]}
 
 
 def _runs(values: Int[np.ndarray, " n"], lengths: Int[np.ndarray, " n"]) -> _Column:
     """Run-length encode each value with its number of repetitions."""
     encoded = _integers(np.stack([values, lengths], axis=-1).astype(np.int32))
-    run_length = {"kind": "RunLength", "srcType": _TYPES["int32"], "srcSize": int(lengths.sum())}
+    run_length = {"kind": "RunLength", "srcType": _DATA_TYPES["int32"], "srcSize": int(lengths.sum())}
     return {"data": encoded["data"], "encoding": [run_length, *encoded["encoding"]]}
 
 
 def _counted(rows: int) -> _Column:
     """Encode 1, 2, ... up to the number of rows."""
     steps = _runs(np.array([0, 1]), np.array([1, rows - 1]))
-    delta = {"kind": "Delta", "origin": 1, "srcType": _TYPES["int32"]}
+    delta = {"kind": "Delta", "origin": 1, "srcType": _DATA_TYPES["int32"]}
     return {"data": steps["data"], "encoding": [delta, *steps["encoding"]]}
 
 
 def _tenths(pae: Float[np.ndarray, "r r"]) -> _Column:
     encoded = _integers(np.rint(pae * _STEPS_PER_ANGSTROM).astype(np.uint16))
-    fixed_point = {"kind": "FixedPoint", "factor": _STEPS_PER_ANGSTROM, "srcType": _TYPES["float64"]}
+    fixed_point = {"kind": "FixedPoint", "factor": _STEPS_PER_ANGSTROM, "srcType": _DATA_TYPES["float64"]}
     return {"data": encoded["data"], "encoding": [fixed_point, *encoded["encoding"]]}
 
 

@@ -16,7 +16,7 @@ from helixfold.results.chains import ChainRange, RingBond, iterate_atoms, ring_b
 
 _SEQRES_PER_LINE = 13
 # Remarks 6 to 99 are free text in the PDB format, in columns 12 to 79.
-_REMARK, _REMARK_WIDTH = "REMARK   6", 68
+_REMARK_PREFIX, _REMARK_WIDTH = "REMARK   6", 68
 
 
 def to_pdb(
@@ -52,9 +52,9 @@ def models_to_pdb(
     require_pdb_chain_ids([chain.name for chain in chains])
     for protein in proteins:
         _check_columns(protein)
-    lines = [_REMARK] if remarks else []
+    lines = [_REMARK_PREFIX] if remarks else []
     for remark in remarks:
-        lines += [f"{_REMARK} {part}" for part in textwrap.wrap(plain_text(remark), _REMARK_WIDTH)]
+        lines += [f"{_REMARK_PREFIX} {part}" for part in textwrap.wrap(plain_text(remark), _REMARK_WIDTH)]
     for chain in chains:
         lines += _seqres(proteins[0], chain)
     rings = ring_bonds(proteins[0], chains)

@@ -1,7 +1,7 @@
 """Rank the predictions of a target, and write them into its directory under AlphaFold's file names.
 
 Every file is written atomically, and no file contains a time or date. `ranking_debug.json` is written last, so a target
-that has it is finished.
+that has it is finished. `ITERATIONS` is a key in files of representations.
 """
 
 import re
@@ -173,7 +173,7 @@ def structure_distances(protein: Protein) -> Float[np.ndarray, "r r"]:
 
 
 def write_timings(directory: Path, timings: Mapping[str, object], notes: Sequence[str] = ()) -> None:
-    """Write the duration of each stage and other measurements to timings.json."""
+    """Write the duration of each stage and other measurements, and any notes, to timings.json."""
     write_file(TIMINGS.path(directory), to_json({**timings, **({"notes": list(notes)} if notes else {})}, indent=4))
 
 
@@ -194,8 +194,8 @@ def pae_json(prediction: Prediction, pae: Float[np.ndarray, "r r"]) -> Iterator[
     yield f"],{to_json(rest)[1:]}]".encode()
 
 
-_NUMBER_BYTES = 32  # maximum length of a number's text, in the file of any program
-_DAMAGED = "is damaged; pass --overwrite to predict the target again"
+_MAX_NUMBER_BYTES = 32  # maximum length of a number's text, in the file of any program
+_DAMAGED_PROBLEM = "is damaged; pass --overwrite to predict the target again"
 
 
 def read_finished(directory: Path, name: str) -> Prediction | None:
@@ -301,7 +301,7 @@ def all_notes(order: Sequence[Prediction]) -> list[str]:
     return list(dict.fromkeys(note for prediction in order for note in prediction.notes))
 
 
-def read_pae(path: Path, residues: int, problem: str = _DAMAGED) -> tuple[Float[np.ndarray, "r r"], float]:
+def read_pae(path: Path, residues: int, problem: str = _DAMAGED_PROBLEM) -> tuple[Float[np.ndarray, "r r"], float]:
     """Read predicted aligned errors in Å from a file in AlphaFold DB's format, and the upper limit that it states.
 
     Raise `InputError` with the message `problem` if the file is damaged or has another number of residues.
@@ -323,7 +323,7 @@ def read_pair_json(path: Path, residues: int) -> Any:
     Raise `InputError` if it is not JSON, or larger than such a file can be.
     """
     pairs = residues * residues
-    sizes = {"max_bytes": MAX_JSON_BYTES + _NUMBER_BYTES * pairs, "max_values": MAX_JSON_VALUES + pairs}
+    sizes = {"max_bytes": MAX_JSON_BYTES + _MAX_NUMBER_BYTES * pairs, "max_values": MAX_JSON_VALUES + pairs}
     return read_json(path, AGAIN, **sizes)
 
 

@@ -28,7 +28,7 @@ from helixfold.results.writing import write_file
 # The twenty residue types in alphabetical order, as in HHblits.
 _MSA_LETTERS = "ACDEFGHIKLMNPQRSTVWY"
 _FIRST_COLUMNS = ("rank", "prediction", "chain_1", "chain_2")
-_SCORES = ("iptm", "ipsae", "pdockq", "pdockq2", "lis", "interface_plddt", "interface_pae", "contacts")
+_SCORE_COLUMNS = ("iptm", "ipsae", "pdockq", "pdockq2", "lis", "interface_plddt", "interface_pae", "contacts")
 
 
 def write_tables(directory: Path, order: Sequence[Prediction]) -> None:
@@ -58,12 +58,12 @@ def interface_table(directory: Path, order: Sequence[Prediction]) -> str | None:
     The scores are defined in `helixfold.analysis.interfaces`; missing scores are NA. The last column has the notes.
     """
     lines = [
-        [rank, prediction.name, *interface.list_of("chains", str), *map(interface.content.get, _SCORES), notes]
+        [rank, prediction.name, *interface.list_of("chains", str), *map(interface.content.get, _SCORE_COLUMNS), notes]
         for rank, prediction in enumerate(order)
         for interface in JsonObject.read(CONFIDENCE.path(directory, prediction=prediction.name)).children("interfaces")
         for notes in [plain_text(" ".join(prediction.notes))]
     ]
-    return tab_separated([*_FIRST_COLUMNS, *_SCORES, "notes"], lines) if lines else None
+    return tab_separated([*_FIRST_COLUMNS, *_SCORE_COLUMNS, "notes"], lines) if lines else None
 
 
 def plddt_table(plddts: Sequence[Float[np.ndarray, " r"]], notes: Sequence[str] = ()) -> str:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-_DIGITS = 4
+_DECIMALS = 4
 
 
 def aligned(lines: Sequence[Sequence[str]], *, left: int) -> Iterator[str]:
@@ -32,7 +32,7 @@ def tab_separated(names: Sequence[str], lines: Iterable[Sequence[object]]) -> st
 def rounded(value: Any) -> Any:
     """Round a float to four decimals, or return None if it is not finite; return other values unchanged."""
     if isinstance(value, float):
-        return round(value, _DIGITS) if math.isfinite(value) else None
+        return round(value, _DECIMALS) if math.isfinite(value) else None
     return value
 
 
