@@ -11,7 +11,7 @@ from helixfold.results.file_table import DESIGNS_PAGE, DESIGNS_SEQUENCES, DESIGN
 from helixfold.results.text_tables import rounded, tab_separated
 from helixfold.results.writing import write_file
 
-_WIDTH, _HEIGHT = 100, 24  # of the curve of losses
+_CURVE_WIDTH, _CURVE_HEIGHT = 100, 24  # of the curve of losses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,8 @@ def line_of(losses: Sequence[float]) -> str:
     low, high = min(losses), max(losses)
     height, steps = high - low or 1.0, max(1, len(losses) - 1)
     return " ".join(
-        f"{_WIDTH * step / steps:.1f},{_HEIGHT * (high - loss) / height:.1f}" for step, loss in enumerate(losses)
+        f"{_CURVE_WIDTH * step / steps:.1f},{_CURVE_HEIGHT * (high - loss) / height:.1f}"
+        for step, loss in enumerate(losses)
     )
 
 

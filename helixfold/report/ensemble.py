@@ -1,6 +1,7 @@
 """Write the page and tables of an ensemble: many predictions of one target, grouped into conformations.
 
-Predictions are read from the target's directory and may come from several runs.
+Predictions are read from the target's directory and may come from several runs. `MIN_SAMPLES` is the minimum number of
+predictions without references.
 """
 
 from collections import Counter
@@ -218,7 +219,7 @@ def _references(
 # Minimum number of predictions of an ensemble; AlphaFold's five models do not count as one.
 MIN_SAMPLES: Final = 6
 _MAX_STRUCTURES = 12
-_MAX_LISTED = 20
+_MAX_LISTED_SAMPLES = 20
 _SCRIPTS = ("banner.js", "marks.js", "drawing.js", "structure.js", "ensemble.js", "ensemble_map.js")
 
 
@@ -322,7 +323,7 @@ def _page(target: TargetFiles, ensemble: Ensemble) -> str:
         target=target,
         ensemble=ensemble,
         conformations=_conformations(ensemble),
-        best=ensemble.samples[:_MAX_LISTED],
+        best=ensemble.samples[:_MAX_LISTED_SAMPLES],
         report=REPORT.name(),
         table=ENSEMBLE_TABLE.name(),
         mean_tm=float(pairs.mean()),

@@ -11,8 +11,12 @@ from helixfold.report.plots import new_figure, to_png
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_SERIES = (("lddt_ca", "lDDT-CA", "#0053D6"), ("tm_score", "TM-score", "#B0128B"), ("gdt_ts", "GDT-TS", "#00695C"))
-_MAX_NAMED = 24  # With more targets, their names are left out, because they could not be read.
+_SCORE_SERIES = (
+    ("lddt_ca", "lDDT-CA", "#0053D6"),
+    ("tm_score", "TM-score", "#B0128B"),
+    ("gdt_ts", "GDT-TS", "#00695C"),
+)
+_MAX_NAMED_TARGETS = 24  # With more targets, their names are left out, because they could not be read.
 _MIN_TARGETS = 3  # With fewer targets, confidence is drawn by residue.
 
 
@@ -50,8 +54,8 @@ def _draw_spread(axes: "Axes", best: Sequence[Evaluated]) -> None:
     """Draw the scores of a few named targets in the order of lDDT-CA, or of many targets with each score sorted."""
     ordered = sorted(best, key=lambda each: -each.scores.lddt_ca)
     positions = np.arange(1, len(ordered) + 1)
-    few = len(ordered) <= _MAX_NAMED
-    for (name, label, color), marker in zip(_SERIES, "o^s", strict=True):
+    few = len(ordered) <= _MAX_NAMED_TARGETS
+    for (name, label, color), marker in zip(_SCORE_SERIES, "o^s", strict=True):
         values = np.array([getattr(each.scores, name) for each in ordered])
         axes.plot(
             positions,

@@ -36,7 +36,7 @@ from helixfold.results.file_table import (
 from helixfold.results.json_object import JsonObject
 
 _PREDICTION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
-_LETTERS = dict(zip(THREE_LETTER, RESTYPES, strict=False))
+_LETTERS_BY_RESIDUE_NAME = dict(zip(THREE_LETTER, RESTYPES, strict=False))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +169,11 @@ def _sequence_in_file(path: Path) -> str:
     if path.suffix == MMCIF:
         return "".join(chain.sequence for chain in read_structure(path).chains)
     lines = (line for line in read_lines(path, MAX_MMCIF_BYTES) if line.startswith(b"SEQRES"))
-    return "".join(_LETTERS.get(name, "X") for line in lines for name in line[19:].decode("ascii", "replace").split())
+    return "".join(
+        _LETTERS_BY_RESIDUE_NAME.get(name, "X")
+        for line in lines
+        for name in line[19:].decode("ascii", "replace").split()
+    )
 
 
 def read_record(path: Path) -> JsonObject | None:

@@ -15,8 +15,8 @@ from helixfold.results.training_log import TrainingHistory
 from helixfold.results.writing import write_file
 
 # Okabe and Ito's colours, which can be distinguished with any kind of colour vision.
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_STYLES = ("-", "--", ":", "-.")
+_CURVE_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_LINE_STYLES = ("-", "--", ":", "-.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +68,8 @@ def compared_curves(histories: Mapping[str, TrainingHistory]) -> bytes:
     losses, scores = figure.subplots(1, 2)
     for index, (name, history) in enumerate(histories.items()):
         style = {
-            "color": _COLORS[index % len(_COLORS)],
-            "linestyle": _STYLES[index // len(_COLORS) % len(_STYLES)],
+            "color": _CURVE_COLORS[index % len(_CURVE_COLORS)],
+            "linestyle": _LINE_STYLES[index // len(_CURVE_COLORS) % len(_LINE_STYLES)],
             "label": (name if len(name) <= 24 else f"{name[:23]}…").replace("$", r"\$"),
         }
         steps = np.array([record.step + 1 for record in history.steps])

@@ -45,9 +45,9 @@ from helixfold.results.json_object import JsonObject
 from helixfold.results.prediction import best_structure, read_pae, read_pair_json, write_prediction, write_ranking
 from helixfold.results.writing import write_file
 
-_DATABASE_MODEL = re.compile(r"(?P<name>.+)-model_(?P<version>v[0-9]+)\.(cif|pdb)(\.gz)?")
-_NO_PAE: Final = "holds no PAE of this structure in the format of AlphaFold DB"
-_SEED = re.compile(r"_seed_([0-9]+)$")
+_DATABASE_FILE_NAME = re.compile(r"(?P<name>.+)-model_(?P<version>v[0-9]+)\.(cif|pdb)(\.gz)?")
+_NO_PAE_PROBLEM: Final = "holds no PAE of this structure in the format of AlphaFold DB"
+_SEED_SUFFIX = re.compile(r"_seed_([0-9]+)$")
 
 
 def load_results(directory: str | Path, target: str | None = None) -> list[Prediction]:
@@ -87,7 +87,7 @@ def results_in(directory: Path) -> Mapping[str, partial[list[Prediction]]]:
         loaders = {name: partial(_of_colabfold, name, ranks) for name, ranks in structures.items()}
     if not loaders:
         for path in sorted(directory.iterdir()) if directory.is_dir() else ():
-            if (match := _DATABASE_MODEL.fullmatch(path.name)) is not None:
+            if (match := _DATABASE_FILE_NAME.fullmatch(path.name)) is not None:
                 loaders.setdefault(match["name"], partial(_of_database, path, match))
     if not loaders:
         problem = "there are no results of helixfold, ColabFold, AlphaFold 2 or AlphaFold DB here or one level below"
@@ -183,7 +183,7 @@ def _read(
     pae: Float[np.ndarray, "r r"] | None = None
     max_pae, values = None, JsonObject(path, {})
     if errors is not None and errors.is_file():
-        pae, max_pae = read_pae(errors, len(plddt), _NO_PAE)
+        pae, max_pae = read_pae(errors, len(plddt), _NO_PAE_PROBLEM)
     if scores is not None and scores.is_file():
         values = JsonObject(scores, read_pair_json(scores, len(plddt)))
         max_pae = values.optional_number("max_pae")
@@ -191,9 +191,9 @@ def _read(
     ptm, iptm = values.optional_number("ptm"), values.optional_number("iptm")
     if ranking_confidence is None:
         ranking_confidence = float(plddt.mean()) if ptm is None or iptm is None else 0.8 * iptm + 0.2 * ptm
-    seed = _SEED.search(name)
+    seed = _SEED_SUFFIX.search(name)
     identity = PredictionIdentity(
-        model=_SEED.sub("", name), seed=int(seed[1]) if seed else 0, weights_provenance="trained"
+        model=_SEED_SUFFIX.sub("", name), seed=int(seed[1]) if seed else 0, weights_provenance="trained"
     )
     note = () if program == "helixfold" else (f"made by {program}, and read by helixfold from {path.name}",)
     return _checked(

@@ -3,7 +3,7 @@
 Each pair takes a byte. The step between values is 1/8 Å for up to 500 residues, 1/4 Å for up to 1,000, and 1/2 Å above.
 Above 2,000 residues, a cell is the mean of a block of pairs. As text in the page, a map takes at most about 40 kB for
 200 residues, 250 kB for 500, 800 kB for 1,000, and 2.5 MB for 2,000 or more. Good predictions have smooth maps, which
-take less.
+take less. `LARGEST_ERROR` is the end of the colour scale of PAE in Å.
 """
 
 import math
@@ -29,8 +29,8 @@ _ANGSTROM_STEPS = ((500, 0.125), (1000, 0.25), (math.inf, 0.5))
 _LARGEST_BYTE = 255
 # AlphaFold's largest expected error in Å. Every map of errors has this scale, so that maps can be compared.
 LARGEST_ERROR = 31.75
-_AGAIN = "fold the target again with --overwrite"
-_PICTURE_ROWS = 300
+_ADVICE = "fold the target again with --overwrite"
+_MAX_PICTURE_ROWS = 300
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ def distance_maps(path: Path, length: int) -> Iterator[PackedMap]:
     ):
         matrix = arrays.get(name, np.empty(0))
         if matrix.shape != (length, length) or matrix.dtype.kind != "f" or not np.isfinite(matrix).all():
-            raise InputError.at(path, f"{name} is not a matrix of {length} x {length} finite numbers; {_AGAIN}")
+            raise InputError.at(path, f"{name} is not a matrix of {length} x {length} finite numbers; {_ADVICE}")
         # The scale of distances ends at the largest distance, and the scale of probabilities at 1.
         largest = math.ceil(float(matrix.max())) if unit else 1.0
         yield _packed_map(matrix, title=title, unit=unit, step=step, largest=largest)
@@ -100,7 +100,7 @@ def alignment_picture(features: Features | ComplexFeatures) -> PackedAlignment:
     msa = features.msa
     identities = np.array([np.mean(row == msa[0]) for row in msa])
     order = np.argsort(-identities, kind="stable")
-    rows = order[np.unique(np.linspace(0, len(order) - 1, min(_PICTURE_ROWS, len(order))).round().astype(int))]
+    rows = order[np.unique(np.linspace(0, len(order) - 1, min(_MAX_PICTURE_ROWS, len(order))).round().astype(int))]
     return PackedAlignment(
         rows=len(rows),
         columns=msa.shape[1],

@@ -1,4 +1,7 @@
-"""Plot peak memory against the number of residues as a PNG: measured, estimated, and the minimum possible."""
+"""Plot peak memory against the number of residues as a PNG: measured, estimated, and the minimum possible.
+
+`STYLES` has the colour, marker and label of each executor.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

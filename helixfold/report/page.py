@@ -2,7 +2,7 @@
 
 Styles, scripts and data are inside. A content security policy allows the scripts and styles by their digests and
 forbids everything else, so that names and files from elsewhere cannot make the page load or run anything. Templates
-are escaped.
+are escaped. `VIEWER` is the file of the library that draws structures, and `VIEWER_LICENCE` of its licence.
 """
 
 import base64
@@ -75,7 +75,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= _FILTERS
+    environment.filters |= _TEMPLATE_FILTERS
     return environment
 
 
@@ -106,7 +106,7 @@ def _size(count: int) -> str:
     return f"{count} bytes"
 
 
-_FILTERS: Mapping[str, Callable[..., str]] = {
+_TEMPLATE_FILTERS: Mapping[str, Callable[..., str]] = {
     "thousands": "{:,}".format,
     "counted": counted,
     "duration": duration,

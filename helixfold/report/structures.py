@@ -1,6 +1,7 @@
 """Prepare structures for a page: their files, and the rotations that superpose them on the best structure.
 
-Coordinates in the files are not changed; the page applies the rotations when it draws.
+Coordinates in the files are not changed; the page applies the rotations when it draws. `MAX_BYTES` is the maximum size
+of a structure file that a page contains.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""Prepare the texts and tables of a report: warnings, templates, relaxation, times, settings and files."""
+"""Prepare the texts and tables of a report: warnings, templates, relaxation, times, settings and files.
+
+`UNTRAINED`, `DEMONSTRATION` and `RESIDUE_GAP` are the marks with which notes on such predictions begin.
+"""
 
 import csv
 import itertools
@@ -30,10 +33,10 @@ _HEADINGS = {
 # AlphaFold's accuracy drops if an alignment has fewer than about 30 sequences (Jumper et al. 2021, Fig. 5a).
 _MIN_ROWS = 30
 _MAX_REJECTED = 100
-_MAX_SIMILAR = 20
+_MAX_SIMILAR_STRUCTURES = 20
 _MAX_STAGES = 150
 _UNITS_BY_ENDING = {"_gib": ", GiB", "_kcal_per_mol": ", kcal/mol", "_angstrom": ", Å"}
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+_DIGEST_PATTERN = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +151,7 @@ def similar_structures_of(target: TargetFiles) -> list[dict[str, str]]:
         return []
     with path.open(newline="") as file:
         rows = csv.DictReader((line for line in file if not line.startswith("#")), delimiter="\t")
-        return list(itertools.islice(rows, _MAX_SIMILAR))
+        return list(itertools.islice(rows, _MAX_SIMILAR_STRUCTURES))
 
 
 def templates_of(target: TargetFiles) -> dict[str, Any] | None:
@@ -257,7 +260,7 @@ def _words(value: object) -> str:
         return f"{value['file']} ({_words(value['sha256'])})"
     if isinstance(value, dict):
         return ", ".join(f"{_title(str(name))} {_words(item)}" for name, item in value.items())
-    if isinstance(value, str) and _DIGEST.fullmatch(value):
+    if isinstance(value, str) and _DIGEST_PATTERN.fullmatch(value):
         return f"{value[:12]}…"
     return f"{value:,}" if isinstance(value, int) else str(value)
 

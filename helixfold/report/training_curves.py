@@ -1,4 +1,7 @@
-"""Plot the progress of a training run as a PNG: losses, held-out scores, gradient norm and learning rate."""
+"""Plot the progress of a training run as a PNG: losses, held-out scores, gradient norm and learning rate.
+
+`SCORES` has the held-out scores and their labels.
+"""
 
 import math
 from collections.abc import Sequence

@@ -16,7 +16,7 @@ from helixfold.report.plots import heat_maps, to_png
 
 _DOTS_PER_INCH = 110
 # Okabe and Ito's colours, which can be distinguished with any kind of colour vision.
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000")
+_CURVE_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,9 @@ def lines(
     axes = figure.add_subplot()
     for index, (name, line) in enumerate(values.items()):
         positions = np.arange(1, len(line) + 1) if along is None else along
-        axes.plot(positions, line, color=_COLORS[index % len(_COLORS)], label=name, marker="o", markersize=3)
+        axes.plot(
+            positions, line, color=_CURVE_COLORS[index % len(_CURVE_COLORS)], label=name, marker="o", markersize=3
+        )
     axes.set(ylim=(0, most), xlabel=along_label, ylabel=label)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True, steps=[1, 2, 5, 10]))
     axes.spines[["top", "right"]].set_visible(False)

@@ -22,7 +22,7 @@ from helixfold.results.chains import split_chains
 from helixfold.results.pdb import to_pdb
 
 # Okabe and Ito's colours, which can be distinguished with any kind of colour vision.
-_COLORS = ("#999999", "#0072B2", "#D55E00", "#009E73", "#CC79A7")
+_STRUCTURE_COLORS = ("#999999", "#0072B2", "#D55E00", "#009E73", "#CC79A7")
 # Å: radius of a C-alpha atom drawn as a ball, and the range of distances between neighbours that counts as a chain,
 # with a margin for inaccurate structures.
 _BALL_RADIUS, _NEIGHBOUR_DISTANCES = 0.7, (2.0, 5.0)
@@ -44,7 +44,7 @@ def show_structure(protein: Protein, *, color: Coloring = "plddt", side_chains: 
     plddts = protein.b_factors.max(1)
     for index, chain in enumerate(split_chains(protein)):
         if color != "plddt":
-            chain_color = _COLORS[1:][index % len(_COLORS[1:])] if color == "chain" else "spectrum"
+            chain_color = _STRUCTURE_COLORS[1:][index % len(_STRUCTURE_COLORS[1:])] if color == "chain" else "spectrum"
             _draw(view, {"chain": chain.name}, chain_color, protein)
             continue
         for residue in range(chain.start, chain.stop):
@@ -63,7 +63,7 @@ def show_together(proteins: Mapping[str, Protein]) -> Any:
     """
     view = _View()
     for index, (name, protein) in enumerate(proteins.items()):
-        color = _COLORS[index % len(_COLORS)]
+        color = _STRUCTURE_COLORS[index % len(_STRUCTURE_COLORS)]
         view.addModel(_backbone(protein), "pdb")
         view.setStyle({"model": index}, {})
         _draw(view, {"model": index}, color, protein)
@@ -89,7 +89,7 @@ def show_film(proteins: Sequence[Protein], truth: Protein | None = None, labels:
         view.addStyle({"model": 0, "atom": "CA"}, {"sphere": {"radius": _BALL_RADIUS, "colorscheme": rainbow}})
     if truth is not None:
         view.addModel(_backbone(truth), "pdb")
-        view.setStyle({"model": 1}, {"cartoon": {"color": _COLORS[0], "opacity": 0.5}})
+        view.setStyle({"model": 1}, {"cartoon": {"color": _STRUCTURE_COLORS[0], "opacity": 0.5}})
     for frame, label in enumerate(labels):
         _label(view, label, "#000000", frame=frame)
     view.animate({"loop": "forward", "interval": 600})
