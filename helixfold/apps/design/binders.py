@@ -71,12 +71,12 @@ from helixfold.weights.find import ReadyModel, find_models
 _SCREENING_STEPS: Final = 50  # steps of logits after which a trajectory is screened
 _STAGE_PLDDT, _FINAL_PLDDT = 0.65, 0.7  # BindCraft's minimum mean pLDDT after a stage, and of a finished trajectory
 _LEAST_CONTACTS: Final = 3  # residues of the binder that touch the target
-_HELICITY: Final = (-3.0, 1.0)  # range of random weights of helices
+_HELICITY_RANGE: Final = (-3.0, 1.0)  # range of random weights of helices
 _TRAJECTORY_STREAM: Final = MAX_STEPS + 1  # number of a trajectory's own random stream, after all streams of steps
 _MIN_ESTIMATED_STEPS: Final = 20  # of a trajectory whose time is estimated, which itself takes a few steps
 _MAX_FAILURES: Final = 3  # trajectories in a row that fail, after which a target is given up
 # Values that decide whether a complex is relaxed and measured, and their thresholds.
-_CONFIDENCE: Final = ("pLDDT", "pTM", "i_pTM", "pAE", "i_pAE")
+_CONFIDENCE_METRICS: Final = ("pLDDT", "pTM", "i_pTM", "pAE", "i_pAE")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +126,7 @@ class Campaign:
         random = np.random.default_rng([name, seed, _TRAJECTORY_STREAM])
         length = int(random.integers(self.source.lengths[0], self.source.lengths[1] + 1))
         if self.advanced["random_helicity"]:
-            return length, round(float(random.uniform(*_HELICITY)), 2)
+            return length, round(float(random.uniform(*_HELICITY_RANGE)), 2)
         return length, float(self.advanced["weights_helicity"])
 
     def task(self, length: int, helicity: float) -> DesignTask:
@@ -534,7 +534,7 @@ def _check(campaign: Campaign, pose: _Pose, checkers: Sequence[Designer], alone:
         predictions.append(checker.evaluated(letters, checker.begin(0), 0, guess=start))
         values[model] = confidence_of(predictions[-1], pose.binder)
         labelled = {f"{model}_{name}": value for name, value in values[model].items()}
-        early = [each for each in campaign.thresholds if each.model == model and each.metric in _CONFIDENCE]
+        early = [each for each in campaign.thresholds if each.model == model and each.metric in _CONFIDENCE_METRICS]
         unmet = [each.name for each in early if not each.passes(labelled)]
         if unmet:
             break

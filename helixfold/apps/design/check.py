@@ -2,6 +2,7 @@
 
 Two control sequences are checked in the same way: a shuffled copy of the design, and random residues. A design is
 convincing only if its pLDDT by the checking model, and its agreement with the designing model, exceed both controls.
+`CONTROLS` are the names of the two kinds, `SHUFFLED` and `RANDOM`.
 """
 
 import zlib

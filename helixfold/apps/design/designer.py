@@ -1,4 +1,7 @@
-"""Optimise the sequence of a design by the gradients of its losses through one network, or a random one of several."""
+"""Optimise the sequence of a design by the gradients of its losses through one network, or a random one of several.
+
+`ENDED` has the reasons why a design ends early, by the stage after which it ends.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

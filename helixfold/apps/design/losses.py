@@ -1,7 +1,8 @@
 """Losses that a design minimises, as in ColabDesign.
 
 A loss is a function from a `DesignPass` to a number for each sample; Python programs may add others. The losses here
-have ColabDesign's definitions and constants (`colabdesign.af.loss`), or BindCraft's where it is named.
+have ColabDesign's definitions and constants (`colabdesign.af.loss`), or BindCraft's where it is named. `LOSSES` has
+them by the names of the option --loss.
 """
 
 import math
@@ -162,6 +163,7 @@ class ContactLoss:
     residues: int | None = None  # None: all
 
     def __call__(self, made: DesignPass) -> Float[Tensor, " b"]:
+        """Return the loss of each sample."""
         pairs = contact_losses(made.outputs.logits.distogram, self.cutoff, is_binary=self.is_binary)
         counted = made.same_chain & (made.offsets.abs() >= self.separation) & (made.batch.seq_mask[:, None] > 0)
         return _least(_least(pairs, self.contacts, counted), self.residues, made.designed > 0)
@@ -181,6 +183,7 @@ class InterfaceContactLoss:
     residues: int | None = None  # None: all
 
     def __call__(self, made: DesignPass) -> Float[Tensor, " b"]:
+        """Return the loss of each sample."""
         pairs = contact_losses(made.outputs.logits.distogram, self.cutoff, is_binary=self.is_binary)
         rows, columns = made.designed, made.target
         if bool((made.hotspots > 0).any()):

@@ -1,4 +1,7 @@
-"""Measure the interface of a binder and its target by the geometry of their atoms."""
+"""Measure the interface of a binder and its target by the geometry of their atoms.
+
+`HYDROPHOBIC` has the one-letter codes of amino acids that count as hydrophobic.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,10 +19,11 @@ from helixfold.analysis.metrics import rmsd, superposition
 from helixfold.analysis.secondary_structure import HELIX, STRAND, secondary_structure
 
 HYDROPHOBIC = "ACFGILMPVWY"  # one-letter codes of the amino acids that BindCraft counts as hydrophobic
-_MAX_CONTACT = 4.0  # Angstrom between atoms of two sides, the largest of a contact (BindCraft)
-_CLASH, _ALPHA_CLASH = 2.4, 2.5  # Angstrom between atoms, or C-alpha atoms, that overlap (BindCraft)
+_MAX_CONTACT_DISTANCE = 4.0  # Angstrom between atoms of two sides, the largest of a contact (BindCraft)
+_CLASH_DISTANCE, _ALPHA_CLASH_DISTANCE = 2.4, 2.5  # Angstrom between atoms, or C-alpha atoms, that overlap (BindCraft)
 _MAX_NEIGHBOUR_OFFSET = 1  # residues along a chain
-_BURIED, _MAX_BOND = 1.0, 3.5  # square Angstrom of a buried atom, and Angstrom of a hydrogen bond, the largest
+_BURIED_AREA = 1.0  # maximum accessible area of a buried atom, and minimum area that binding buries, square Angstrom
+_MAX_HYDROGEN_BOND = 3.5  # Angstrom
 _DONORS_AND_ACCEPTORS = {("SER", "OG"), ("THR", "OG1"), ("TYR", "OH"), ("HIS", "ND1"), ("HIS", "NE2")}
 _DONORS = {
     *_DONORS_AND_ACCEPTORS,
@@ -69,7 +73,7 @@ def interface_residues(protein: Protein, binder: Bool[np.ndarray, "r"]) -> list[
     own, other = Atoms.of(protein, binder), Atoms.of(protein, ~binder)
     if not len(own.positions) or not len(other.positions):
         return []
-    distances, _ = cKDTree(other.positions).query(own.positions, distance_upper_bound=_MAX_CONTACT + 1e-9)
+    distances, _ = cKDTree(other.positions).query(own.positions, distance_upper_bound=_MAX_CONTACT_DISTANCE + 1e-9)
     first = int(np.flatnonzero(binder)[0])
     return sorted({int(each) - first for each in own.residues[np.isfinite(distances)]})
 
@@ -84,7 +88,9 @@ def clashes(protein: Protein, *, only_alpha: bool = False) -> int:
     atoms = Atoms.of(protein, np.ones(len(protein.aatype), bool))
     chosen = np.array(atoms.names) == "CA" if only_alpha else np.ones(len(atoms.names), bool)
     residues = atoms.residues[chosen]
-    pairs = cKDTree(atoms.positions[chosen]).query_pairs(_ALPHA_CLASH if only_alpha else _CLASH, output_type="ndarray")
+    pairs = cKDTree(atoms.positions[chosen]).query_pairs(
+        _ALPHA_CLASH_DISTANCE if only_alpha else _CLASH_DISTANCE, output_type="ndarray"
+    )
     first, second = residues[pairs[:, 0]], residues[pairs[:, 1]]
     between = protein.chain_index[first] != protein.chain_index[second]
     if only_alpha:
@@ -242,13 +248,13 @@ def unsatisfied(protein: Protein, atoms: Atoms, apart: np.ndarray, complexed: np
         )
         for backbone, polar in (("N", _DONORS), ("O", _ACCEPTORS))
     )
-    buried = np.flatnonzero((gives | takes) & (complexed < _BURIED) & (apart - complexed > _BURIED))
+    buried = np.flatnonzero((gives | takes) & (complexed < _BURIED_AREA) & (apart - complexed > _BURIED_AREA))
     distances = np.linalg.norm(atoms.positions[buried, None] - atoms.positions, axis=-1)
     near_by_bonds = (np.abs(atoms.residues[buried, None] - atoms.residues) <= _MAX_NEIGHBOUR_OFFSET) & (
         protein.chain_index[atoms.residues[buried]][:, None] == protein.chain_index[atoms.residues]
     )
     fits = (gives[buried, None] & takes) | (takes[buried, None] & gives)
-    return int((~((distances <= _MAX_BOND) & fits & ~near_by_bonds).any(1)).sum())
+    return int((~((distances <= _MAX_HYDROGEN_BOND) & fits & ~near_by_bonds).any(1)).sum())
 
 
 def _areas(protein: Protein, atoms: Atoms) -> np.ndarray:

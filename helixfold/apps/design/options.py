@@ -1,6 +1,7 @@
 """Options of a design and of `helixfold design`, and the steps that follow from them.
 
-The docstring of an option is its line in the help. Nothing is imported here that takes long to load.
+The docstring of an option is its line in the help. Nothing is imported here that takes long to load. `MAX_STEPS` and
+`MAX_DESIGNS` are upper limits of options.
 """
 
 import typing
@@ -31,13 +32,13 @@ GradientsThrough = Literal["all", "last"]
 DesignDtype = Literal["auto", "float32", "bfloat16"]
 MAX_STEPS, MAX_DESIGNS = 100_000, 10_000
 # The temperature at which probabilities are almost 0 or 1 (ColabDesign).
-_COLD = 0.01
+_LOWEST_TEMPERATURE = 0.01
 # The share of probabilities that the steps of logits reach before a design is screened (BindCraft).
-_SCREENED = 0.9
-_STEPS = whole_number(0, MAX_STEPS)
-_DESIGNS, _MODELS = Group.create_ordered("Designs"), Group.create_ordered("Models")
-_OPTIMISATION = Group.create_ordered("Optimisation")
-_BINDERS = Group.create_ordered("Binders from end to end")
+_SCREENED_SHARE = 0.9
+_STEP_COUNT = whole_number(0, MAX_STEPS)
+_DESIGN_GROUP, _MODEL_GROUP = Group.create_ordered("Designs"), Group.create_ordered("Models")
+_OPTIMISATION_GROUP = Group.create_ordered("Optimisation")
+_BINDER_GROUP = Group.create_ordered("Binders from end to end")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +54,7 @@ class SequenceMixture:
     temperature: float
 
 
-@option_group(_OPTIMISATION)
+@option_group(_OPTIMISATION_GROUP)
 @dataclass(frozen=True, kw_only=True)
 class DesignOptions:
     """Options of the optimisation of each design.
@@ -63,13 +64,13 @@ class DesignOptions:
     the sequence of the last step if there are no hard steps. Greedy steps mutate it (BindCraft's fourth stage).
     """
 
-    logits_steps: Annotated[int, reads(_STEPS, "N")] = 60
+    logits_steps: Annotated[int, reads(_STEP_COUNT, "N")] = 60
     """Steps from unbounded logits to probabilities."""
-    soft_steps: Annotated[int, reads(_STEPS, "N")] = 30
+    soft_steps: Annotated[int, reads(_STEP_COUNT, "N")] = 30
     """Steps that lower the temperature of the probabilities from 1 to 0.01."""
-    hard_steps: Annotated[int, reads(_STEPS, "N")] = 10
+    hard_steps: Annotated[int, reads(_STEP_COUNT, "N")] = 10
     """Steps with one amino acid per residue; the best one is the design."""
-    greedy_steps: Annotated[int, reads(_STEPS, "N")] = 0
+    greedy_steps: Annotated[int, reads(_STEP_COUNT, "N")] = 0
     """Steps that mutate the design where its pLDDT is low, and keep the best mutant if its loss is lower."""
     # Mutants that a greedy step tries, as a share of the designed residues.
     greedy_share: Annotated[float, Parameter(parse=False)] = 0.01
@@ -93,13 +94,13 @@ class DesignOptions:
     gradients_through: GradientsThrough = "all"
     """Recycling iterations that gradients flow through. all: needs the memory of all iterations together."""
     dropout: Annotated[bool, Parameter(parse=False)] = True  # in all but the hard steps
-    excluded: Annotated[str, Parameter(name=("--exclude", "--excluded"), metavar="LETTERS", group=_DESIGNS)] = ""
+    excluded: Annotated[str, Parameter(name=("--exclude", "--excluded"), metavar="LETTERS", group=_DESIGN_GROUP)] = ""
     """Amino acids to leave out, as one-letter codes, such as C."""
-    designs: Annotated[int, reads(whole_number(1, MAX_DESIGNS), "N"), Parameter(group=_DESIGNS)] = 1
+    designs: Annotated[int, reads(whole_number(1, MAX_DESIGNS), "N"), Parameter(group=_DESIGN_GROUP)] = 1
     """Designs per target, at most 10,000, with consecutive seeds."""
-    seed: Annotated[Integer, Parameter(group=_MODELS)] = 0
+    seed: Annotated[Integer, Parameter(group=_MODEL_GROUP)] = 0
     """Seed of all random numbers."""
-    dtype: Annotated[DesignDtype, Parameter(group=_MODELS)] = "auto"
+    dtype: Annotated[DesignDtype, Parameter(group=_MODEL_GROUP)] = "auto"
     """Precision of the trunk."""
 
     def __post_init__(self) -> None:
@@ -140,7 +141,7 @@ class DesignOptions:
         """Yield the settings of every step in order: logits (screened ones first), soft, hard and greedy steps."""
         screening = min(self.screen_steps, self.logits_steps)
         logits: tuple[tuple[int, float, Stage], ...] = (
-            (screening, _SCREENED, "screen"),
+            (screening, _SCREENED_SHARE, "screen"),
             (self.logits_steps - screening, 1.0, "logits"),
         )
         for count, most, stage in logits:
@@ -149,9 +150,11 @@ class DesignOptions:
                 yield self._step(stage, mixture)
         for number in range(1, self.soft_steps + 1):
             warm = (1 - number / self.soft_steps) ** 2
-            mixture = SequenceMixture(soft=1.0, hard=0.0, temperature=_COLD + (1 - _COLD) * warm)
+            mixture = SequenceMixture(
+                soft=1.0, hard=0.0, temperature=_LOWEST_TEMPERATURE + (1 - _LOWEST_TEMPERATURE) * warm
+            )
             yield self._step("soft", mixture)
-        certain = SequenceMixture(soft=1.0, hard=1.0, temperature=_COLD)
+        certain = SequenceMixture(soft=1.0, hard=1.0, temperature=_LOWEST_TEMPERATURE)
         for _ in range(self.hard_steps):
             yield self._step("hard", certain)
         for _ in range(self.greedy_steps):
@@ -181,7 +184,7 @@ class StepSettings:
     dropout: bool
 
 
-@option_group(_DESIGNS)
+@option_group(_DESIGN_GROUP)
 @dataclass(frozen=True, kw_only=True)
 class _OutputOptions:
     """Options for where designs go."""
@@ -196,7 +199,7 @@ MpnnWeights = Literal["soluble", "original"]  # of ProteinMPNN
 RankBy = Literal["i_pTM", "ipSAE"]
 
 
-@option_group(_BINDERS)
+@option_group(_BINDER_GROUP)
 @dataclass(frozen=True, kw_only=True)
 class BinderOptions:
     """Options for designing binders from end to end, with BindCraft's settings."""
@@ -229,7 +232,7 @@ class BinderOptions:
     other has."""
 
 
-@option_group(_MODELS)
+@option_group(_MODEL_GROUP)
 @dataclass(frozen=True, kw_only=True)
 class _ModelOptions:
     """Options for the models that design and those that check."""
@@ -251,7 +254,7 @@ class _ModelOptions:
     """Memory limit of a step, such as 8GiB. Targets that do not fit are reported before the run starts."""
 
 
-@option_group(_OPTIMISATION)
+@option_group(_OPTIMISATION_GROUP)
 @dataclass(frozen=True, kw_only=True)
 class DesignCommand(ScreenOptions, DesignOptions, _ModelOptions, _OutputOptions):
     """All options that the four protocols share."""
@@ -263,7 +266,7 @@ class DesignCommand(ScreenOptions, DesignOptions, _ModelOptions, _OutputOptions)
     reported."""
 
 
-@option_group(_BINDERS)
+@option_group(_BINDER_GROUP)
 @dataclass(frozen=True, kw_only=True)
 class BinderCommand(BinderOptions, DesignCommand):
     """All options of `helixfold design binder`."""

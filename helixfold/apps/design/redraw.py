@@ -17,9 +17,9 @@ from helixfold.apps.design.options import MpnnWeights
 
 _ALPHABET = "ACDEFGHIKLMNPQRSTVWYX"
 _BACKBONE = ("N", "CA", "C", "O")
-_FOLDERS = {"soluble": "soluble_model_weights", "original": "vanilla_model_weights"}
+_WEIGHT_FOLDERS = {"soluble": "soluble_model_weights", "original": "vanilla_model_weights"}
 # Width and layers of the network, the same for all published parameters.
-_WIDTH, _LAYERS = 128, 3
+_NETWORK_WIDTH, _NETWORK_LAYERS = 128, 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ def redrawn(protein: Protein, chain: int, options: RedrawOptions, *, kept: Colle
     require("binders", "protein_mpnn_utils", action="drawing sequences")
     import protein_mpnn_utils as mpnn  # noqa: PLC0415 (an extra)
 
-    path = Path(mpnn.__file__).parent / _FOLDERS[options.weights] / f"{options.model}.pt"
+    path = Path(mpnn.__file__).parent / _WEIGHT_FOLDERS[options.weights] / f"{options.model}.pt"
     if not path.is_file():
         known = ", ".join(sorted(each.stem for each in path.parent.glob("*.pt")))
         raise InputError(f"ProteinMPNN has no {options.weights} parameters {options.model}; they are {known}")
@@ -81,11 +81,11 @@ def redrawn(protein: Protein, chain: int, options: RedrawOptions, *, kept: Colle
         network = mpnn.ProteinMPNN(
             ca_only=False,
             num_letters=len(_ALPHABET),
-            node_features=_WIDTH,
-            edge_features=_WIDTH,
-            hidden_dim=_WIDTH,
-            num_encoder_layers=_LAYERS,
-            num_decoder_layers=_LAYERS,
+            node_features=_NETWORK_WIDTH,
+            edge_features=_NETWORK_WIDTH,
+            hidden_dim=_NETWORK_WIDTH,
+            num_encoder_layers=_NETWORK_LAYERS,
+            num_decoder_layers=_NETWORK_LAYERS,
             augment_eps=options.noise,
             k_neighbors=parameters["num_edges"],
         )

@@ -1,4 +1,7 @@
-"""Compute the sequence of a design from the optimised numbers: logits, probabilities, one amino acid per residue."""
+"""Compute the sequence of a design from the optimised numbers: logits, probabilities, one amino acid per residue.
+
+`LOGIT_SCALE` is the factor from the optimised numbers to logits.
+"""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,8 @@
-"""Read BindCraft's JSON files: target settings, advanced settings and filters; presets are files of this package."""
+"""Read BindCraft's JSON files: target settings, advanced settings and filters; presets are files of this package.
+
+`DEFAULT_PRESET` is the preset of advanced settings with the defaults. `NOT_COMPUTED` are values that only PyRosetta
+computes, which are not filtered by.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,7 +18,7 @@ _PRESETS: Final = Path(str(resources.files("helixfold.apps.design") / "presets")
 # Preset of advanced settings whose values are the defaults.
 DEFAULT_PRESET: Final = "default_4stage_multimer"
 _ALGORITHMS: Final = ("4stage", "3stage")
-_LABEL: Final = re.compile(r"(Average|[1-5])_(.+)")
+_LABEL_PATTERN: Final = re.compile(r"(Average|[1-5])_(.+)")
 # Values that only PyRosetta computes, so that their thresholds are not applied.
 NOT_COMPUTED: Final = ("Binder_Energy_Score", "PackStat", "dG", "dG/dSASA")
 _ADVICE: Final = "see docs/how-to/design-binders.md"
@@ -41,13 +45,13 @@ class Threshold:
     @property
     def metric(self) -> str:
         """Return the name of the value without the model or "Average", such as pLDDT for 1_pLDDT."""
-        match = _LABEL.fullmatch(self.label)
+        match = _LABEL_PATTERN.fullmatch(self.label)
         return self.label if match is None else match[2]
 
     @property
     def model(self) -> int | None:
         """Return the number, from 1, of the checking model whose value is limited; None for the mean of all models."""
-        match = _LABEL.fullmatch(self.label)
+        match = _LABEL_PATTERN.fullmatch(self.label)
         return int(match[1]) if match is not None and match[1].isdigit() else None
 
     def passes(self, values: Mapping[str, Any]) -> bool:

@@ -2,7 +2,8 @@
 
 A soft sequence has a number for each residue and each of the 20 amino acids, in the order of
 `data_pipeline.residues.RESTYPES`. They reach the features of the target, the first row of the MSA, and on request
-templates (ColabDesign; Wicky et al. 2022). Numbers need not be probabilities: designs begin with logits.
+templates (ColabDesign; Wicky et al. 2022). Numbers need not be probabilities: designs begin with logits. `AMINO_ACIDS`
+is the number 20.
 """
 
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ from helixfold.model.update import Executor
 AMINO_ACIDS = len(RESTYPES)
 # Channels of a row of the MSA (AlphaFold 2, Suppl. Table 1): 23 letters, two of deletions, the 23 letters of the
 # profile, and the mean of deletions.
-_PROFILE = 25
+_PROFILE_START = 25
 
 
 def with_sequence(
@@ -45,8 +46,8 @@ def with_sequence(
     rows of the MSA are not changed. `aatype`, which determines a residue's atoms, is its most probable amino acid.
     """
     profile = sequence if profile is None else profile
-    letters = pad(sequence, (0, _PROFILE - AMINO_ACIDS))
-    row = torch.cat([letters, pad(profile, (0, MSA_CHANNELS - _PROFILE - AMINO_ACIDS))], -1)
+    letters = pad(sequence, (0, _PROFILE_START - AMINO_ACIDS))
+    row = torch.cat([letters, pad(profile, (0, MSA_CHANNELS - _PROFILE_START - AMINO_ACIDS))], -1)
     msa = torch.cat([row[:, None].to(batch.msa_feat.dtype), batch.msa_feat[:, 1:]], 1)
     # A monomer's first channel marks breaks of the chain, which AlphaFold never sets; the last is the unknown residue.
     target = pad(sequence, (0, 1) if isinstance(batch, MultimerBatch) else (1, 1))

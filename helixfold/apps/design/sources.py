@@ -30,7 +30,7 @@ class BinderInput:
     cyclic: bool = False
 
 
-_RANGE = re.compile(r"([A-Za-z0-9]*?)(-?[0-9]{1,6})(?:-(-?[0-9]{1,6}))?")
+_RESIDUE_RANGE = re.compile(r"([A-Za-z0-9]*?)(-?[0-9]{1,6})(?:-(-?[0-9]{1,6}))?")
 
 
 def chain_of(path: Path, name: str | None) -> Chain:
@@ -61,7 +61,7 @@ def residues_of(words: Sequence[str], chains: Sequence[Chain]) -> list[tuple[str
     found = []
     by_name = {chain.name: chain for chain in chains}
     for word in (part for given in words for part in given.split(",") if part):
-        match = _RANGE.fullmatch(word)
+        match = _RESIDUE_RANGE.fullmatch(word)
         if match is None:
             raise InputError(f"residues are named as 5, 5-20 or A5-20, got {printable(word)!r}")
         name = match[1] or (chains[0].name if len(chains) == 1 else "")

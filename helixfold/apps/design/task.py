@@ -1,4 +1,7 @@
-"""Tasks of design: chains with free and fixed residues, the atoms that they should have, and losses."""
+"""Tasks of design: chains with free and fixed residues, the atoms that they should have, and losses.
+
+`FREE` stands for the type of a residue to design, and `MAX_RESIDUES` is the maximum size of a task.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +24,7 @@ MAX_RESIDUES = 2000  # of a design, with all its chains
 FREE = -1  # stands for the residue type of a residue whose amino acid is designed
 # Weights of losses; others are reported where a protocol has them, and weigh nothing. ColabDesign's, and of pLDDT and
 # PAE in a hallucination, where it has none, a tenth of its contacts.
-_WEIGHTS: dict[Protocol, dict[str, float]] = {
+_LOSS_WEIGHTS: dict[Protocol, dict[str, float]] = {
     "hallucination": {"con": 1.0, "plddt": 0.1, "pae": 0.1, "helix": 0.0},
     "fixbb": {"dgram": 1.0, "con": 0.0, "plddt": 0.0, "pae": 0.0},
     "partial": {"dgram": 1.0, "con": 1.0, "plddt": 0.0, "pae": 0.0, "helix": 0.0},
@@ -184,7 +187,7 @@ def binder(
 def _task(
     name: str, protocol: Protocol, chains: Sequence[DesignChain], *, cyclic: tuple[str, ...] | None = None
 ) -> DesignTask:
-    losses = {each: WeightedLoss(loss=LOSSES[each], weight=weight) for each, weight in _WEIGHTS[protocol].items()}
+    losses = {each: WeightedLoss(loss=LOSSES[each], weight=weight) for each, weight in _LOSS_WEIGHTS[protocol].items()}
     return DesignTask(name=name, protocol=protocol, chains=tuple(chains), losses=losses, cyclic=cyclic)
 
 

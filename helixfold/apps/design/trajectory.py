@@ -21,7 +21,7 @@ _INITIAL_DEVIATION = 0.01
 _MAX_BYTES = 2**28
 # Adam's shares of earlier gradients and of their squares, and what is added to roots (Kingma & Ba 2015).
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
-_ARRAYS = ("numbers", "mean", "square")
+_ARRAY_NAMES = ("numbers", "mean", "square")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class Trajectory:
     def save(self, path: Path) -> None:
         """Write the trajectory to an `.npz` file."""
         known = {"step": self.step, "losses": list(self.losses), "best": [self.best_sequence, self.best_loss]}
-        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        arrays = {name: getattr(self, name) for name in _ARRAY_NAMES}
         with atomic_write(path) as temporary, temporary.open("wb") as archive:
             np.savez(archive, allow_pickle=False, **arrays, known=np.array(json.dumps(known)))
 
@@ -75,13 +75,13 @@ class Trajectory:
             known = parse_json(str(arrays["known"]))
             best_sequence, best_loss = known["best"]
             found = cls(
-                **{name: arrays[name] for name in _ARRAYS},
+                **{name: arrays[name] for name in _ARRAY_NAMES},
                 step=int(known["step"]),
                 losses=tuple({name: float(loss) for name, loss in each.items()} for each in known["losses"]),
                 best_sequence=None if best_sequence is None else str(best_sequence),
                 best_loss=None if best_loss is None else float(best_loss),
             )
-            if any(getattr(found, name).dtype.kind != "f" for name in _ARRAYS):
+            if any(getattr(found, name).dtype.kind != "f" for name in _ARRAY_NAMES):
                 raise ValueError("its arrays are not of numbers")
             if any("loss" not in each for each in found.losses):
                 raise ValueError("a step has no loss")
@@ -89,7 +89,10 @@ class Trajectory:
             raise InputError.at(
                 path, f"it is not a state of a design ({printable(str(error))}); remove it to begin again"
             ) from error
-        if any(getattr(found, name).shape != (residues, 20) for name in _ARRAYS) or len(found.losses) != found.step:
+        if (
+            any(getattr(found, name).shape != (residues, 20) for name in _ARRAY_NAMES)
+            or len(found.losses) != found.step
+        ):
             raise InputError.at(path, "it is the state of another design; remove it to begin again")
         return found
 
