@@ -237,15 +237,15 @@ def _show(sizes: Shape, architectures: Sequence[str], only: str, path: Path | No
     write_json(path, tables)
 
 
-def _pass_row(one: Pass) -> PassRow:
+def _pass_row(counted_pass: Pass) -> PassRow:
     moved: Counter[CompiledKernel] = Counter()
-    for kernel, call in zip(one.kernels, (call for call in one.calls if call.is_kernel), strict=True):
+    for kernel, call in zip(counted_pass.kernels, (call for call in counted_pass.calls if call.is_kernel), strict=True):
         moved[kernel] += call.moved
-    launches = Counter(one.kernels)
-    operators = [call for call in one.calls if not call.is_kernel]
+    launches = Counter(counted_pass.kernels)
+    operators = [call for call in counted_pass.calls if not call.is_kernel]
     return PassRow(
-        name=one.name,
-        backward=one.backward,
+        name=counted_pass.name,
+        backward=counted_pass.backward,
         kernels=[
             KernelRow(
                 kernel=kernel.name,
@@ -259,6 +259,6 @@ def _pass_row(one: Pass) -> PassRow:
         ],
         operators=dict(Counter(call.name for call in operators).most_common()),
         operators_moved=sum(call.moved for call in operators),
-        floor=one.floor,
-        kept=one.kept,
+        floor=counted_pass.floor,
+        kept=counted_pass.kept,
     )

@@ -38,19 +38,19 @@ class Launches:
     names: dict[str, int]
 
     @classmethod
-    def of(cls, one: Pass) -> "Launches":
+    def of(cls, counted_pass: Pass) -> "Launches":
         """Return the counts of a pass that was run on meta tensors."""
-        calls = one.calls
+        calls = counted_pass.calls
         launches = [call for call in calls if call.is_kernel or call.moved or not call.waits]
         return cls(
-            part=one.name,
-            backward=one.backward,
+            part=counted_pass.name,
+            backward=counted_pass.backward,
             kernels=sum(call.is_kernel for call in launches),
             others=sum(not call.is_kernel for call in launches),
             parameter_casts=sum(call.cast == "parameter" for call in calls),
             other_casts=sum(call.cast == "other" for call in calls),
             waits=dict(Counter(call.name for call in calls if call.waits)),
-            kept=0 if one.backward else one.kept,
+            kept=0 if counted_pass.backward else counted_pass.kept,
             names=dict(Counter(call.name for call in launches).most_common()),
         )
 

@@ -193,10 +193,10 @@ def make_tables(config: ModelConfig, dtype: torch.dtype, properties: DevicePrope
 
 @cache
 def _make_tables(config: ModelConfig, dtype: torch.dtype, properties: DeviceProperties, learns: bool) -> None:
-    one = PassSize(residues=1, msa_rows=1, extra_rows=1, templates=1, dtype=dtype)
+    tiny_size = PassSize(residues=1, msa_rows=1, extra_rows=1, templates=1, dtype=dtype)
     policy = RecomputeConfig.everywhere("none") if learns else None
     with simulated_device(properties):
-        Pass(config, one, policy, Mesh.simulated(ALONE), within=None if learns else Whole()).costs()
+        Pass(config, tiny_size, policy, Mesh.simulated(ALONE), within=None if learns else Whole()).costs()
 
 
 def _idle(name: str, peak: int, config: ModelConfig, size: PassSize) -> int:

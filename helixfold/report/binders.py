@@ -189,11 +189,11 @@ def _viewer_data(output: Path, lines: Sequence[BinderLine], blobs: Blobs) -> dic
         path = None if line.structure is None else output / line.directory / line.structure
         if path is None or not path.is_file() or blobs.full:
             break
-        found = read_structure(path).chains
-        chains = {chain.name: chain.sequence for chain in found}
-        own = next(name for name, letters in reversed(chains.items()) if letters == line.sequence)
-        atoms = [int((chain.atom_mask[:, ATOM_ORDER["CA"]] > 0).sum()) for chain in found]
-        is_target = np.repeat([name != own for name in chains], atoms)
+        structure_chains = read_structure(path).chains
+        chains = {chain.name: chain.sequence for chain in structure_chains}
+        binder_chain = next(name for name, letters in reversed(chains.items()) if letters == line.sequence)
+        atoms = [int((chain.atom_mask[:, ATOM_ORDER["CA"]] > 0).sum()) for chain in structure_chains]
+        is_target = np.repeat([name != binder_chain for name in chains], atoms)
         superposer = superposers.setdefault(line.directory, Superposer(np.full(int(is_target.sum()), 100.0)))
         if (structure := superposer.packed(path, is_target)) is None:
             break
@@ -207,7 +207,7 @@ def _viewer_data(output: Path, lines: Sequence[BinderLine], blobs: Blobs) -> dic
                 "structures": {"relaxed": {**asdict(structure), "data": blobs.add(structure.data)}},
                 "domains": [],
                 "scores": [(title, f"{value:.2f}") for title, value in scores if value is not None],
-                "losses": [*(f"{line.loss_by_step[place]:.2f}" for place in (0, -1)), len(line.loss_by_step)],
+                "losses": [*(f"{line.loss_by_step[step]:.2f}" for step in (0, -1)), len(line.loss_by_step)],
             }
         )
     if not models:

@@ -58,16 +58,18 @@ def compare_provenance(first: Path, second: Path) -> ProvenanceComparison:
     the command, are ignored. Predictions that only one result has count as one difference; the others are compared by
     name. Raise `InputError` for a path that is not a result of `helixfold predict`.
     """
-    both = _read(first), _read(second)
-    names = [list(settings.child("predictions").content) for settings in both]
+    settings_of_both = _read(first), _read(second)
+    names = [list(settings.child("predictions").content) for settings in settings_of_both]
     common = set(names[0]) & set(names[1])
-    one, other = (
+    first_description, second_description = (
         _Description.of(settings, [name for name in each if name in common] or each)
-        for settings, each in zip(both, names, strict=True)
+        for settings, each in zip(settings_of_both, names, strict=True)
     )
-    recorded = one.is_recorded, other.is_recorded
+    recorded = first_description.is_recorded, second_description.is_recorded
     unknown = [_NONE if each else _NOT_RECORDED for each in recorded]
-    pairs = _pairs(one.target, other.target, [_NONE, _NONE]) | _pairs(one.maker, other.maker, unknown)
+    pairs = _pairs(first_description.target, second_description.target, [_NONE, _NONE]) | _pairs(
+        first_description.maker, second_description.maker, unknown
+    )
     return ProvenanceComparison(
         differences={title: values for title, values in pairs.items() if values[0] != values[1]},
         same={title: values[0] for title, values in pairs.items() if values[0] == values[1]},

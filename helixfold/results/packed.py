@@ -474,8 +474,8 @@ def _read_index(path: Path, _modified: int, _size: int) -> _Index:
     with open_archive(path, _LIMITS) as archive:
         members = _by_target(archive.infolist())
         lines = _index_lines(archive)
-    marked = [name for name, files in members.items() if any(f.filename == f"{name}/{RANKING.name()}" for f in files)]
-    return _Index(path=path, lines={name: lines.get(name) for name in marked})
+    targets = [name for name, files in members.items() if any(f.filename == f"{name}/{RANKING.name()}" for f in files)]
+    return _Index(path=path, lines={name: lines.get(name) for name in targets})
 
 
 def _index_lines(archive: Archive) -> dict[str, bytes]:

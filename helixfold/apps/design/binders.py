@@ -134,8 +134,8 @@ class Campaign:
 
         Weights from the command's --loss replace others. `helicity` is the weight of the helix loss.
         """
-        made = replace(self.source.make(length), losses=binder_losses(self.advanced, helicity))
-        return self._shown(made, "rm_template_seq_design").weighted(loss_weights(self.command.loss))
+        binder_task = replace(self.source.make(length), losses=binder_losses(self.advanced, helicity))
+        return self._shown(binder_task, "rm_template_seq_design").weighted(loss_weights(self.command.loss))
 
     def title(self, number: int, length: int) -> str:
         """Return the name of the trajectory `number` in BindCraft's form: target, length and seed."""
@@ -154,16 +154,18 @@ class Campaign:
         sheet = has_sheet and self.advanced["optimise_beta"]
         recycles = self.advanced["optimise_beta_recycles_valid" if sheet else "num_recycles_validation"]
         options = DesignOptions(num_recycles=recycles, dropout=False, seed=self.options.seed, dtype=self.options.dtype)
-        blind = [replace(chain, hotspots=np.zeros_like(chain.hotspots)) for chain in task.chains]
-        seen = self._shown(replace(task, chains=tuple(blind)), "rm_template_seq_predict")
-        found = []
+        without_hotspots = [replace(chain, hotspots=np.zeros_like(chain.hotspots)) for chain in task.chains]
+        checked_task = self._shown(replace(task, chains=tuple(without_hotspots)), "rm_template_seq_predict")
+        designers = []
         for model in self.checks:
             names = ["plddt"]
             if model.network.heads.aligned_error is not None:
                 names += ["pae", "i_pae"] if len(task.chains) > 1 else ["pae"]
-            judged = {name: losses.WeightedLoss(loss=losses.LOSSES[name], weight=0.0) for name in names}
-            found.append(Designer(replace(seen, losses=judged), [model], options, device=self.device))
-        return found
+            reported_losses = {name: losses.WeightedLoss(loss=losses.LOSSES[name], weight=0.0) for name in names}
+            designers.append(
+                Designer(replace(checked_task, losses=reported_losses), [model], options, device=self.device)
+            )
+        return designers
 
     def _shown(self, task: DesignTask, setting: str) -> DesignTask:
         hides = bool(self.advanced[setting])
@@ -175,7 +177,7 @@ def design_options(command: BinderCommand, advanced: Mapping[str, Any]) -> Desig
 
     Options of the command that differ from their defaults take precedence over the settings.
     """
-    usual, is_screened = DesignOptions(), advanced["design_algorithm"] == "4stage"
+    defaults, is_screened = DesignOptions(), advanced["design_algorithm"] == "4stage"
     settings = {
         "logits_steps": advanced["soft_iterations"],
         "soft_steps": advanced["temporary_iterations"],
@@ -184,10 +186,13 @@ def design_options(command: BinderCommand, advanced: Mapping[str, Any]) -> Desig
         "num_recycles": advanced["num_recycles_design"],
         "excluded": "".join((advanced["omit_AAs"] or "").replace(",", " ").split()),
     }
-    own = values_of(command, DesignOptions)
-    chosen = {name: own[name] if own[name] != getattr(usual, name) else value for name, value in settings.items()}
+    command_values = values_of(command, DesignOptions)
+    values = {
+        name: command_values[name] if command_values[name] != getattr(defaults, name) else value
+        for name, value in settings.items()
+    }
     return replace(
-        DesignOptions(**{**own, **chosen}),
+        DesignOptions(**{**command_values, **values}),
         dropout=not command.no_dropout,
         greedy_share=advanced["greedy_percentage"] / 100,
         screen_steps=_SCREENING_STEPS if is_screened else 0,
@@ -209,7 +214,7 @@ def binder_losses(advanced: Mapping[str, Any], helicity: float) -> dict[str, los
     between = losses.InterfaceContactLoss(
         contacts=advanced["inter_contact_number"], cutoff=float(advanced["inter_contact_distance"])
     )
-    found: dict[str, tuple[losses.Loss, float]] = {
+    weighted: dict[str, tuple[losses.Loss, float]] = {
         "con": (within, advanced["weights_con_intra"]),
         "i_con": (between, advanced["weights_con_inter"]),
         "plddt": (losses.plddt_loss, advanced["weights_plddt"]),
@@ -218,12 +223,12 @@ def binder_losses(advanced: Mapping[str, Any], helicity: float) -> dict[str, los
         "helix": (losses.binder_helix_loss, helicity),
     }
     if advanced["use_i_ptm_loss"]:
-        found["i_ptm"] = (losses.interface_ptm_loss, advanced["weights_iptm"])
+        weighted["i_ptm"] = (losses.interface_ptm_loss, advanced["weights_iptm"])
     if advanced["use_rg_loss"]:
-        found["rg"] = (losses.gyration_loss, advanced["weights_rg"])
+        weighted["rg"] = (losses.gyration_loss, advanced["weights_rg"])
     if advanced["use_termini_distance_loss"]:
-        found["termini"] = (losses.termini_loss, advanced["weights_termini_loss"])
-    return {name: losses.WeightedLoss(loss=loss, weight=float(weight)) for name, (loss, weight) in found.items()}
+        weighted["termini"] = (losses.termini_loss, advanced["weights_termini_loss"])
+    return {name: losses.WeightedLoss(loss=loss, weight=float(weight)) for name, (loss, weight) in weighted.items()}
 
 
 def run(sources: Sequence[BinderSource], command: BinderCommand) -> int:
@@ -251,9 +256,9 @@ def _run(sources: Sequence[BinderSource], command: BinderCommand) -> int:
     require("binders", "protein_interface", "protein_mpnn_utils", action="designing binders")
     for model in checks:
         cast_trunk(model.network.to(device), dtype_on("auto", properties_of(device)))
-    thresholds, others = applied(thresholds, len(checks))
-    _print_notes(command, unused, others, [*models, *checks])
-    most = min(command.max_trajectories, advanced["max_trajectories"] or command.max_trajectories)
+    thresholds, unapplied = applied(thresholds, len(checks))
+    _print_notes(command, unused, unapplied, [*models, *checks])
+    max_trajectories = min(command.max_trajectories, advanced["max_trajectories"] or command.max_trajectories)
     campaigns = [
         Campaign(
             source=source,
@@ -267,7 +272,7 @@ def _run(sources: Sequence[BinderSource], command: BinderCommand) -> int:
         )
         for source in sources
     ]
-    total = len(sources) * most
+    total = len(sources) * max_trajectories
     with (
         driven(output, "trajectory", total, command.progress, is_shared=command.shared) as run,
         keeping_freed_memory(KEPT_BLOCKS),
@@ -277,21 +282,21 @@ def _run(sources: Sequence[BinderSource], command: BinderCommand) -> int:
         for each in campaigns:
             with run.item(each.source.name, 0, continues=True):
                 _begin(each, output)
-                _work(each, most, claims, run, campaigns)
+                _work(each, max_trajectories, claims, run, campaigns)
         _write_tables(output, campaigns, run.failures)
     print_summary(f"{output / 'designs.html'}, {output / 'designs.tsv'}")
     return run.exit_code
 
 
 def _print_notes(
-    command: BinderCommand, unused: Sequence[str], others: Sequence[Threshold], models: Sequence[ReadyModel]
+    command: BinderCommand, unused: Sequence[str], unapplied: Sequence[Threshold], models: Sequence[ReadyModel]
 ) -> None:
     for note in dict.fromkeys(note for model in models for note in model.notes):
         print_note(note)
     if unused:
         print_note(f"{command.advanced}: not used: {', '.join(unused)}")
-    if others:
-        print_note(f"thresholds that are not applied: {', '.join(dict.fromkeys(each.name for each in others))}")
+    if unapplied:
+        print_note(f"thresholds that are not applied: {', '.join(dict.fromkeys(each.name for each in unapplied))}")
     if not command.no_relax and not problem.installed():
         print_note("structures are measured without relaxation; get it with pip install 'helixfold[relax]'")
 
@@ -326,17 +331,19 @@ def _begin(campaign: Campaign, output: Path) -> None:
             for old, _ in kind.files(directory):
                 old.unlink()
     elif path.is_file():
-        found = settings_record(JsonObject.read(path).content).differences(settings_record(settings))
-        require_same_settings(directory, found)
+        differences = settings_record(JsonObject.read(path).content).differences(settings_record(settings))
+        require_same_settings(directory, differences)
     write_file(path, to_json(settings, indent=1))
 
 
-def _work(campaign: Campaign, most: int, claims: Claims | None, run: Run, campaigns: Sequence[Campaign]) -> None:
+def _work(
+    campaign: Campaign, max_trajectories: int, claims: Claims | None, run: Run, campaigns: Sequence[Campaign]
+) -> None:
     """Make trajectories until enough sequences are accepted, including sequences that other runs made."""
     name, failed, is_estimated = campaign.source.name, 0, False
 
     def wanted() -> Iterator[list[int]]:
-        for number in range(most):
+        for number in range(max_trajectories):
             if failed >= _MAX_FAILURES or _has_enough(campaign):
                 return
             yield [number]
@@ -345,7 +352,7 @@ def _work(campaign: Campaign, most: int, claims: Claims | None, run: Run, campai
     tasks: SharedTasks | None = None
     if claims is not None:
         tasks = SharedTasks(
-            [f"{name} {number}" for number in range(most)],
+            [f"{name} {number}" for number in range(max_trajectories)],
             claims,
             is_needed=lambda number: not TRAJECTORY.path(campaign.directory, index=number).is_file(),
             report=lambda number, failure: None,
@@ -373,22 +380,22 @@ def _print_estimate(campaign: Campaign, number: int) -> None:
     task = campaign.task(length, helicity)
     count = campaign.advanced["num_seqs"]
     alone = campaign.checkers(hallucination(length, name=task.name), has_sheet=False)
-    found = estimated(campaign.designer(task), campaign.checkers(task, has_sheet=False), alone, count)
+    time = estimated(campaign.designer(task), campaign.checkers(task, has_sheet=False), alone, count)
     print_note(
-        f"{task.name}: a trajectory for a binder of {length} residues is estimated to take {duration(found.design)}, "
-        f"and the predictions of its {count} sequences at most {duration(found.checks)}, without relaxation"
+        f"{task.name}: a trajectory for a binder of {length} residues is estimated to take {duration(time.design)}, "
+        f"and the predictions of its {count} sequences at most {duration(time.checks)}, without relaxation"
     )
 
 
 def _has_enough(campaign: Campaign) -> bool:
     """Return whether enough binders of a target are accepted, or the acceptance rate stays too low."""
-    found = [JsonObject.read(path).get("accepted", int) for path, _ in TRAJECTORY.files(campaign.directory)]
-    if sum(found) >= campaign.source.accepted:
+    counts = [JsonObject.read(path).get("accepted", int) for path, _ in TRAJECTORY.files(campaign.directory)]
+    if sum(counts) >= campaign.source.accepted:
         return True
     watch, rate = campaign.advanced["start_monitoring"], campaign.advanced["acceptance_rate"]
-    if campaign.advanced["enable_rejection_check"] and len(found) >= watch and sum(found) < rate * len(found):
+    if campaign.advanced["enable_rejection_check"] and len(counts) >= watch and sum(counts) < rate * len(counts):
         print_note(
-            f"{campaign.source.name}: {sum(found)} binders of {len(found)} trajectories were accepted, fewer than "
+            f"{campaign.source.name}: {sum(counts)} binders of {len(counts)} trajectories were accepted, fewer than "
             f"{rate:g} per trajectory; the run ends here. Change the hotspots, the lengths or the filters"
         )
         return True
@@ -407,7 +414,7 @@ def _trajectory(campaign: Campaign, number: int, run: Run) -> None:
     state.unlink(missing_ok=True)
     sequences, protein = files.read_design(directory, number)
     scores = JsonObject.read(DESIGN_SCORES.path(directory, index=number))
-    ended, found = scores.get("ended", str, ""), list[bool]()
+    ended, are_accepted = scores.get("ended", str, ""), list[bool]()
     if not ended:
         binder = designer.inputs[0].designed[0].cpu().numpy() > 0
         checkers = campaign.checkers(task, has_sheet=scores.get("has_sheet", bool))
@@ -418,20 +425,22 @@ def _trajectory(campaign: Campaign, number: int, run: Run) -> None:
                 letters = {**sequences, task.chains[-1].name: each.sequence}
                 pose = _Pose(number=number, index=index, protein=protein, binder=binder, drawn=each, letters=letters)
                 _check(campaign, pose, checkers, alone)
-            found.append(JsonObject.read(path).get("accepted", bool))
-            run.bar.set_postfix_str(f"{task.name} {number}, sequence {index}: {sum(found)} accepted", refresh=False)
-            if sum(found) >= campaign.advanced["max_mpnn_sequences"]:
+            are_accepted.append(JsonObject.read(path).get("accepted", bool))
+            run.bar.set_postfix_str(
+                f"{task.name} {number}, sequence {index}: {sum(are_accepted)} accepted", refresh=False
+            )
+            if sum(are_accepted) >= campaign.advanced["max_mpnn_sequences"]:
                 break
     content = {
         "design": campaign.title(number, length),
         "length": length,
         "helicity": helicity,
         "ended": ended,
-        "sequences": len(found),
-        "accepted": sum(found),
+        "sequences": len(are_accepted),
+        "accepted": sum(are_accepted),
     }
     write_file(TRAJECTORY.path(directory, index=number), to_json(content, indent=1))
-    print_summary(f"{content['design']}: {ended or f'{sum(found)} of {len(found)} sequences accepted'}")
+    print_summary(f"{content['design']}: {ended or f'{sum(are_accepted)} of {len(are_accepted)} sequences accepted'}")
 
 
 def _design(campaign: Campaign, designer: Designer, number: int, run: Run) -> None:
@@ -445,9 +454,9 @@ def _design(campaign: Campaign, designer: Designer, number: int, run: Run) -> No
         run.bar.set_postfix_str(f"{designer.task.name} {number}, {stage} {trajectory.step}", refresh=False)
         trajectory.save(path)
     design = designer.finished(trajectory, number)
-    least = _FINAL_PLDDT if campaign.command.trajectory_plddt is None else campaign.command.trajectory_plddt
+    min_plddt = _FINAL_PLDDT if campaign.command.trajectory_plddt is None else campaign.command.trajectory_plddt
     binder = designer.inputs[0].designed[0].cpu().numpy() > 0
-    ended = designer.ended(trajectory) or end_of(design, binder, least)
+    ended = designer.ended(trajectory) or end_of(design, binder, min_plddt)
     files.write_design(
         campaign.directory,
         designer.task,
@@ -539,9 +548,9 @@ def _check(campaign: Campaign, pose: _Pose, checkers: Sequence[Designer], alone:
         if unmet:
             break
     if not unmet:
-        for model, found in enumerate(predictions, start=1):
+        for model, prediction in enumerate(predictions, start=1):
             try:
-                values[model] |= _measured(campaign, pose, checkers[model - 1], found)
+                values[model] |= _measured(campaign, pose, checkers[model - 1], prediction)
             except problem.RelaxationError as reason:
                 error = str(reason)
                 break
@@ -571,28 +580,28 @@ def labels_of(values: Mapping[int, Mapping[str, Any]], averages: Mapping[str, An
 
     `values` has the values of each model by its number, from 1, and `averages` the means.
     """
-    found = {f"{model}_{name}": value for model, each in values.items() for name, value in each.items()}
-    return {**found, **{f"Average_{name}": value for name, value in averages.items()}}
+    labelled = {f"{model}_{name}": value for model, each in values.items() for name, value in each.items()}
+    return {**labelled, **{f"Average_{name}": value for name, value in averages.items()}}
 
 
-def confidence_of(found: Design, binder: np.ndarray) -> dict[str, Any]:
+def confidence_of(prediction: Design, binder: np.ndarray) -> dict[str, Any]:
     """Return the confidence scores of a predicted complex: BindCraft's, 0 to 1, and ipSAE.
 
     Scores that the model does not predict are None. `binder` is true for the binder's residues.
     """
     return {
-        "pLDDT": 1 - found.losses["plddt"],
-        "pTM": found.ptm,
-        "i_pTM": found.iptm,
-        "pAE": found.losses.get("pae"),
-        "i_pAE": found.losses.get("i_pae"),
-        "ipSAE": None if found.pae is None else interface_ipsae(found.pae, binder),
+        "pLDDT": 1 - prediction.losses["plddt"],
+        "pTM": prediction.ptm,
+        "i_pTM": prediction.iptm,
+        "pAE": prediction.losses.get("pae"),
+        "i_pAE": prediction.losses.get("i_pae"),
+        "ipSAE": None if prediction.pae is None else interface_ipsae(prediction.pae, binder),
     }
 
 
-def _measured(campaign: Campaign, pose: _Pose, checker: Designer, found: Design) -> dict[str, Any]:
+def _measured(campaign: Campaign, pose: _Pose, checker: Designer, prediction: Design) -> dict[str, Any]:
     """Relax a predicted complex, write it and return what is measured of it."""
-    protein, notes = found.protein, list(checker.models[0].notes)
+    protein, notes = prediction.protein, list(checker.models[0].notes)
     measured: dict[str, Any] = {"Unrelaxed_Clashes": clashes(protein), "Relaxed_Clashes": None}
     remark = "Predicted for a sequence of a binder. The B-factor column holds pLDDT, 0 to 100."
     if not campaign.command.no_relax and problem.installed():
@@ -602,28 +611,30 @@ def _measured(campaign: Campaign, pose: _Pose, checker: Designer, found: Design)
     path = CANDIDATE_STRUCTURE.path(
         campaign.directory, index=pose.number, number=pose.index, model=checker.models[0].preset.name
     )
-    write_file(path, to_pdb(protein, [remark, *notes], chain_ids=found.chain_ids))
+    write_file(path, to_pdb(protein, [remark, *notes], chain_ids=prediction.chain_ids))
     chains = {chain.name: chain for chain in checker.task.chains}
-    ordered = [chains[name] for name in found.chain_ids]
-    known = np.concatenate([np.where(each.mask[:, 1, None] > 0, each.positions[:, 1], np.nan) for each in ordered])
+    ordered = [chains[name] for name in prediction.chain_ids]
+    known_alphas = np.concatenate(
+        [np.where(each.mask[:, 1, None] > 0, each.positions[:, 1], np.nan) for each in ordered]
+    )
     return {
         **measured,
         **structure_shares(protein, pose.binder),
         **interface(protein, pose.binder),
         "Hotspot_RMSD": pose_rmsd(protein, pose.protein, pose.binder),
-        "Target_RMSD": alpha_rmsd(protein, ~pose.binder, known[~pose.binder].astype(np.float64)),
+        "Target_RMSD": alpha_rmsd(protein, ~pose.binder, known_alphas[~pose.binder].astype(np.float64)),
     }
 
 
 def _alone(pose: _Pose, checker: Designer) -> dict[str, Any]:
     """Return how sure a model is of a binder alone, and how far that is from the designed one."""
-    found = checker.evaluated(pose.drawn.sequence, checker.begin(0), 0)
+    prediction = checker.evaluated(pose.drawn.sequence, checker.begin(0), 0)
     true = pose.protein.positions_of("CA")[pose.binder].astype(np.float64)
     return {
-        "Binder_pLDDT": 1 - found.losses["plddt"],
-        "Binder_pTM": found.ptm,
-        "Binder_pAE": found.losses.get("pae"),
-        "Binder_RMSD": alpha_rmsd(found.protein, np.ones(len(true), bool), true),
+        "Binder_pLDDT": 1 - prediction.losses["plddt"],
+        "Binder_pTM": prediction.ptm,
+        "Binder_pAE": prediction.losses.get("pae"),
+        "Binder_RMSD": alpha_rmsd(prediction.protein, np.ones(len(true), bool), true),
     }
 
 
@@ -655,9 +666,9 @@ def _write_tables(output: Path, campaigns: Sequence[Campaign], failures: Mapping
 
 
 def _line(campaign: Campaign, trajectory: TrajectoryLine, index: int) -> BinderLine:
-    found = JsonObject.read(CANDIDATE.path(campaign.directory, index=trajectory.number, number=index))
-    models = found.child("models").content
-    values = labels_of({int(model): each for model, each in models.items()}, found.child("means").content)
+    candidate = JsonObject.read(CANDIDATE.path(campaign.directory, index=trajectory.number, number=index))
+    models = candidate.child("models").content
+    values = labels_of({int(model): each for model, each in models.items()}, candidate.child("means").content)
     first = CANDIDATE_STRUCTURE.name(index=trajectory.number, number=index, model=campaign.checks[0].preset.name)
     return BinderLine(
         design=f"{trajectory.design}_mpnn{index + 1}",
@@ -668,13 +679,13 @@ def _line(campaign: Campaign, trajectory: TrajectoryLine, index: int) -> BinderL
         seed=campaign.options.seed + trajectory.number,
         helicity=trajectory.helicity,
         hotspots=campaign.source.hotspots,
-        sequence=found.get("sequence", str),
-        interface=found.list_of("interface", int),
-        score=found.get("score", float),
-        recovery=found.get("recovery", float),
-        accepted=found.get("accepted", bool),
-        unmet=found.list_of("unmet", str),
+        sequence=candidate.get("sequence", str),
+        interface=candidate.list_of("interface", int),
+        score=candidate.get("score", float),
+        recovery=candidate.get("recovery", float),
+        accepted=candidate.get("accepted", bool),
+        unmet=candidate.list_of("unmet", str),
         values=values,
-        pae=found.content.get("pae"),
+        pae=candidate.content.get("pae"),
         loss_by_step=trajectory.loss_by_step,
     )

@@ -123,8 +123,8 @@ def checked(
 
 def agreement(protein: Protein, prediction: Prediction) -> Agreement:
     """Return the mean pLDDT of a checking model's prediction, and its TM-score to the designed structure `protein`."""
-    found = superposed_scores(_alpha(prediction.protein), _alpha(protein))
-    return Agreement(plddt=float(prediction.plddt.mean()), tm_score=found.tm_score)
+    scores = superposed_scores(_alpha(prediction.protein), _alpha(protein))
+    return Agreement(plddt=float(prediction.plddt.mean()), tm_score=scores.tm_score)
 
 
 def control_designs(designer: Designer, sequences: Mapping[str, str], number: int) -> dict[str, Design]:
@@ -132,9 +132,9 @@ def control_designs(designer: Designer, sequences: Mapping[str, str], number: in
 
     Their fixed residues are the same as in the design. Free residues are the design's in random order, or random.
     """
-    given = designer.inputs[0]
-    letters = "".join(sequences[name] for name in given.given.chain_ids)
-    is_free = given.is_free[0].cpu().numpy()
+    task_input = designer.inputs[0]
+    letters = "".join(sequences[name] for name in task_input.given.chain_ids)
+    is_free = task_input.is_free[0].cpu().numpy()
     changed = {kind: control_sequence(letters, is_free, kind, designer, number) for kind in CONTROLS}
     return {kind: designer.evaluated(sequence, designer.begin(number), number) for kind, sequence in changed.items()}
 
@@ -147,11 +147,11 @@ def control_sequence(letters: str, is_free: Bool[np.ndarray, "r"], kind: str, de
     """
     options = designer.options
     random = np.random.default_rng([zlib.crc32(kind.encode()), options.seed + number])
-    found = np.array(list(letters))
+    residues = np.array(list(letters))
     allowed = [letter for letter in RESTYPES if letter not in options.excluded]
-    free = found[is_free]
-    found[is_free] = random.permutation(free) if kind == SHUFFLED else random.choice(allowed, len(free))
-    return "".join(found.tolist())
+    free = residues[is_free]
+    residues[is_free] = random.permutation(free) if kind == SHUFFLED else random.choice(allowed, len(free))
+    return "".join(residues.tolist())
 
 
 def known_tm_score(task: DesignTask, protein: Protein) -> float | None:

@@ -158,21 +158,21 @@ class Designer:
         """
         settings = self.steps_of(trajectory)[trajectory.step]
         random = generator(self.task, self.options, number, trajectory.step)
-        chosen = int(random.integers(len(self.models)))
+        model_index = int(random.integers(len(self.models)))
         if settings.stage == "greedy":
-            return self._mutated(trajectory, chosen, random)
+            return self._mutated(trajectory, model_index, random)
         numbers = torch.from_numpy(trajectory.numbers)[None].to(self.device, torch.float32).requires_grad_()
-        with _dropping(self.models[chosen].network, int(random.integers(2**62)), drops=settings.dropout):
-            sequence = self._sequence(self.inputs[chosen], numbers, settings.mixture)
-            value, found, outputs = self._losses(chosen, sequence, self._recycles(trajectory))
+        with _dropping(self.models[model_index].network, int(random.integers(2**62)), drops=settings.dropout):
+            sequence = self._sequence(self.inputs[model_index], numbers, settings.mixture)
+            value, loss_values, outputs = self._losses(model_index, sequence, self._recycles(trajectory))
             (gradient,) = torch.autograd.grad(value, [numbers])
         if not bool(gradient.isfinite().all()):
             raise InputError(f"{self.task.name}: step {trajectory.step + 1} has a gradient that is not finite")
         if settings.stage == "screen" and self.options.sheet_recycles is not None:
-            found["sheet"] = self._sheet(chosen, outputs)
+            loss_values["sheet"] = self._sheet(model_index, outputs)
         best = self._best(trajectory, settings, float(value.detach()), sequence)
         moved = best.moved(gradient[0].double().cpu().numpy(), settings.learning_rate, self.options)
-        return replace(moved, losses=(*trajectory.losses, {"loss": float(value.detach()), **found}))
+        return replace(moved, losses=(*trajectory.losses, {"loss": float(value.detach()), **loss_values}))
 
     def finished(self, trajectory: Trajectory, number: int) -> Design:
         """Return the best sequence of a trajectory as a design, predicted by the first model.
@@ -196,16 +196,16 @@ class Designer:
         of recycling iterations, and is part of the result like `number`. The first iteration recycles the atoms of
         `guess` (Å), or nothing.
         """
-        given, model = self.inputs[0], self.models[0].network
+        task_input, model = self.inputs[0], self.models[0].network
         sequence = self._certain(letters)
         with _dropping(model, 0, drops=False):
-            value, found, outputs = self._losses(0, sequence, self._recycles(trajectory), guess)
-        several = len(given.given.chain_ids) > 1
-        features = replace(given.given.features, aatype=aatype_from_sequence(letters).astype(np.int32))
+            value, loss_values, outputs = self._losses(0, sequence, self._recycles(trajectory), guess)
+        several = len(task_input.given.chain_ids) > 1
+        features = replace(task_input.given.features, aatype=aatype_from_sequence(letters).astype(np.int32))
         error = None
         if model.heads.aligned_error is not None:
-            asym_id = torch.from_numpy(np.asarray(given.given.chain_index, np.int64))[None].to(self.device) + 1
-            pair, mask = outputs.representations.pair, given.batch.seq_mask
+            asym_id = torch.from_numpy(np.asarray(task_input.given.chain_index, np.int64))[None].to(self.device) + 1
+            pair, mask = outputs.representations.pair, task_input.batch.seq_mask
             error = confidence.aligned_error(
                 Whole(), model.heads.aligned_error, pair, mask, asym_id if several else None
             )
@@ -213,9 +213,9 @@ class Designer:
             number=number,
             sequences=self._by_chain(letters),
             loss=float(value),
-            losses=found,
-            protein=predicted_protein(model, outputs, replace(given.given, features=features)),
-            chain_ids=given.given.chain_ids,
+            losses=loss_values,
+            protein=predicted_protein(model, outputs, replace(task_input.given, features=features)),
+            chain_ids=task_input.given.chain_ids,
             plddt=confidence.plddt(outputs.logits.lddt)[0].cpu().numpy(),
             ptm=None if error is None else float(error.ptm[0]),
             iptm=None if error is None or error.iptm is None else float(error.iptm[0]),
@@ -225,13 +225,13 @@ class Designer:
 
     def _losses(
         self,
-        chosen: int,
+        model_index: int,
         sequence: DesignedSequence,
         num_recycles: int,
         guess: Float[np.ndarray, "r 37 3"] | None = None,
     ) -> tuple[Tensor, dict[str, float], Outputs]:
-        given, network = self.inputs[chosen], self.models[chosen].network
-        batch = given.with_sequence(sequence)
+        task_input, network = self.inputs[model_index], self.models[model_index].network
+        batch = task_input.with_sequence(sequence)
         outputs = fold_sequence(
             network,
             Whole(),
@@ -241,8 +241,8 @@ class Designer:
             through_recycling=self.options.gradients_through == "all",
             previous=None if guess is None else recycled_guess(Whole(), network, guess[None], self.dtype),
         )
-        value, found = losses.total(self.task.losses, given.design_pass(outputs, batch, sequence))
-        return value, found, outputs
+        value, loss_values = losses.total(self.task.losses, task_input.design_pass(outputs, batch, sequence))
+        return value, loss_values, outputs
 
     def _recycles(self, trajectory: Trajectory) -> int:
         sheet = self.options.sheet_recycles
@@ -255,19 +255,19 @@ class Designer:
         done = [each for each, step in zip(trajectory.losses, steps, strict=False) if step.stage == stage]
         return sorted(done, key=lambda each: each["loss"])
 
-    def _sheet(self, chosen: int, outputs: Outputs) -> float:
+    def _sheet(self, model_index: int, outputs: Outputs) -> float:
         """Return how many percent of the designed residues are in strands."""
-        given, structure = self.inputs[chosen], outputs.structure
+        task_input, structure = self.inputs[model_index], outputs.structure
         protein = Protein(
-            aatype=given.given.features.aatype,
+            aatype=task_input.given.features.aatype,
             atom_positions=structure.positions[0].detach().cpu().numpy(),
             atom_mask=structure.mask[0].cpu().numpy(),
-            residue_index=np.arange(1, len(given.given.features.aatype) + 1),
-            chain_index=np.asarray(given.given.chain_index),
+            residue_index=np.arange(1, len(task_input.given.features.aatype) + 1),
+            chain_index=np.asarray(task_input.given.chain_index),
             b_factors=np.zeros_like(structure.mask[0].cpu().numpy()),
         )
         letters = np.array(list(secondary_structure(protein)))
-        return 100 * float((letters[given.designed[0].cpu().numpy() > 0] == STRAND).mean())
+        return 100 * float((letters[task_input.designed[0].cpu().numpy() > 0] == STRAND).mean())
 
     def _certain(self, letters: str) -> DesignedSequence:
         types = torch.from_numpy(aatype_from_sequence(letters).astype(np.int64))[None].to(self.device)
@@ -275,25 +275,29 @@ class Designer:
         return DesignedSequence(logits=certain, soft=certain, hard=certain, mixed=certain)
 
     @torch.no_grad()
-    def _mutated(self, trajectory: Trajectory, chosen: int, random: np.random.Generator) -> Trajectory:
+    def _mutated(self, trajectory: Trajectory, model_index: int, random: np.random.Generator) -> Trajectory:
         """Return a design after a greedy step: its best mutant, or itself if none has a lower loss.
 
         Residues are drawn by one minus their pLDDT, and other amino acids evenly among those allowed.
         """
         # Differs from ColabDesign, which takes the best mutant even if the sequence itself is better.
-        letters, model = self._letters(trajectory), self.models[chosen].network
+        letters, model = self._letters(trajectory), self.models[model_index].network
         with _dropping(model, 0, drops=False):
-            value, found, outputs = self._losses(chosen, self._certain(letters), self._recycles(trajectory))
-            best = letters, float(value), found
-            free = self.inputs[chosen].is_free[0].cpu().numpy()
+            value, loss_values, outputs = self._losses(model_index, self._certain(letters), self._recycles(trajectory))
+            best = letters, float(value), loss_values
+            free = self.inputs[model_index].is_free[0].cpu().numpy()
             unsure = np.maximum(1 - confidence.plddt(outputs.logits.lddt)[0].double().cpu().numpy() / 100, 1e-6) * free
             for _ in range(math.ceil(int(free.sum()) * self.options.greedy_share)):
-                place = int(random.choice(len(letters), p=unsure / unsure.sum()))
-                others = [each for each in RESTYPES if each not in self.options.excluded and each != letters[place]]
-                mutant = f"{letters[:place]}{random.choice(others or [letters[place]])}{letters[place + 1 :]}"
-                value, found, _ = self._losses(chosen, self._certain(mutant), self._recycles(trajectory))
+                residue = int(random.choice(len(letters), p=unsure / unsure.sum()))
+                other_letters = [
+                    each for each in RESTYPES if each not in self.options.excluded and each != letters[residue]
+                ]
+                mutant = (
+                    f"{letters[:residue]}{random.choice(other_letters or [letters[residue]])}{letters[residue + 1 :]}"
+                )
+                value, loss_values, _ = self._losses(model_index, self._certain(mutant), self._recycles(trajectory))
                 if float(value) < best[1]:
-                    best = mutant, float(value), found
+                    best = mutant, float(value), loss_values
         losses_of_step = (*trajectory.losses, {"loss": best[1], **best[2]})
         step = trajectory.step + 1
         return replace(trajectory, best_sequence=best[0], best_loss=best[1], step=step, losses=losses_of_step)
@@ -304,9 +308,9 @@ class Designer:
         return trajectory.best_sequence or _letters(self._sequence(self.inputs[0], numbers, _HARD_MIXTURE))
 
     def _sequence(
-        self, given: TaskInput, numbers: Float[Tensor, "1 r 20"], mixture: SequenceMixture
+        self, task_input: TaskInput, numbers: Float[Tensor, "1 r 20"], mixture: SequenceMixture
     ) -> DesignedSequence:
-        return given.with_fixed(designed_sequence(numbers, self._bias.expand_as(numbers), mixture))
+        return task_input.with_fixed(designed_sequence(numbers, self._bias.expand_as(numbers), mixture))
 
     def _best(
         self, trajectory: Trajectory, settings: StepSettings, loss: float, sequence: DesignedSequence
@@ -338,7 +342,7 @@ def design(
     notebooks.
     """
     designer = Designer(task, models, options, device=device, recomputed=recomputed)
-    found = []
+    designs = []
     total = designer.options.designs * designer.options.steps
     with tqdm(total=total, desc="steps", leave=False, delay=2.0, disable=hides_bars(None)) as bar:
         for number in range(designer.options.designs):
@@ -347,8 +351,8 @@ def design(
                 trajectory = designer.advance(trajectory, number)
                 report(number, trajectory)
                 bar.update()
-            found.append(designer.finished(trajectory, number))
-    return sorted(found, key=lambda each: each.loss)
+            designs.append(designer.finished(trajectory, number))
+    return sorted(designs, key=lambda each: each.loss)
 
 
 def _letters(sequence: DesignedSequence) -> str:

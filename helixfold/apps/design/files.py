@@ -81,7 +81,7 @@ def read_design(directory: Path, number: int) -> tuple[dict[str, str], Protein]:
     return {name: letters.get(name, str) for name in letters.content}, protein_from_chains(structure.chains)
 
 
-def write_check(directory: Path, number: int, found: Sequence[Checked]) -> None:
+def write_check(directory: Path, number: int, checks: Sequence[Checked]) -> None:
     """Write the checks of the design `number` by other models as JSON, instead of all earlier ones."""
     content = [
         {
@@ -95,7 +95,7 @@ def write_check(directory: Path, number: int, found: Sequence[Checked]) -> None:
             "controls": {kind: asdict(control) for kind, control in each.controls.items()},
             "beats_controls": each.beats_controls,
         }
-        for each in found
+        for each in checks
     ]
     write_file(DESIGN_CHECK.path(directory, index=number), to_json({"checks": content}, indent=1))
 
@@ -120,8 +120,8 @@ def read_checks(directory: Path, number: int) -> list[Checked]:
     ]
 
 
-def _agreement(given: JsonObject) -> Agreement:
-    return Agreement(plddt=given.get("plddt", float), tm_score=given.get("tm_score", float))
+def _agreement(record: JsonObject) -> Agreement:
+    return Agreement(plddt=record.get("plddt", float), tm_score=record.get("tm_score", float))
 
 
 def write_tables(output: Path, tasks: Sequence[DesignTask], failures: Mapping[str, str], designs: int) -> None:
@@ -139,40 +139,40 @@ def write_tables(output: Path, tasks: Sequence[DesignTask], failures: Mapping[st
 
 
 def _line(directory: Path, task: DesignTask, number: int) -> DesignLine:
-    known = JsonObject.read(DESIGN_SCORES.path(directory, index=number))
+    scores = JsonObject.read(DESIGN_SCORES.path(directory, index=number))
     checks = read_checks(directory, number)
-    letters = known.child("sequences")
+    letters = scores.child("sequences")
     return DesignLine(
         target=task.name,
         directory=directory.name,
         number=number,
         protocol=task.protocol,
         sequences={name: letters.get(name, str) for name in letters.content},
-        loss=known.get("loss", float),
-        losses={name: known.child("losses").get(name, float) for name in known.child("losses").content},
-        mean_plddt=known.get("mean_plddt", float),
-        ptm=known.optional_number("ptm"),
-        iptm=known.optional_number("iptm"),
-        known_tm_score=known.optional_number("known_tm_score"),
-        loss_by_step=known.list_of("loss_by_step", float),
-        notes=known.list_of("notes", str, []),
+        loss=scores.get("loss", float),
+        losses={name: scores.child("losses").get(name, float) for name in scores.child("losses").content},
+        mean_plddt=scores.get("mean_plddt", float),
+        ptm=scores.optional_number("ptm"),
+        iptm=scores.optional_number("iptm"),
+        known_tm_score=scores.optional_number("known_tm_score"),
+        loss_by_step=scores.list_of("loss_by_step", float),
+        notes=scores.list_of("notes", str, []),
         check=_check_line(strictest(checks)) if checks else None,
     )
 
 
-def _check_line(found: Checked) -> CheckLine:
-    shuffled, random = (found.controls[kind] for kind in CONTROLS)
+def _check_line(check: Checked) -> CheckLine:
+    shuffled, random = (check.controls[kind] for kind in CONTROLS)
     return CheckLine(
-        model=found.model,
-        plddt=found.agreement.plddt,
-        tm_score=found.agreement.tm_score,
-        rmsd=found.rmsd,
-        iptm=found.iptm,
-        known_tm_score=found.known_tm_score,
-        agreement=found.agreement.product,
+        model=check.model,
+        plddt=check.agreement.plddt,
+        tm_score=check.agreement.tm_score,
+        rmsd=check.rmsd,
+        iptm=check.iptm,
+        known_tm_score=check.known_tm_score,
+        agreement=check.agreement.product,
         plddt_shuffled=shuffled.plddt,
         tm_score_shuffled=shuffled.tm_score,
         plddt_random=random.plddt,
         tm_score_random=random.tm_score,
-        beats_controls="yes" if found.beats_controls else "no",
+        beats_controls="yes" if check.beats_controls else "no",
     )

@@ -97,11 +97,11 @@ def task_input(task: DesignTask, preset: Preset, device: torch.device | str = "c
     the goal of the design (`known`).
     """
     preset = replace(preset, sampling=replace(preset.sampling, masked_msa_fraction=0.0, unknown_fraction=0.0))
-    given = model_input(target_features(task_target(task)), preset, cyclic=task.cyclic)
-    batch = batch_of([draw(given, preset, [0])], preset, device, given.offsets)
+    inputs = model_input(target_features(task_target(task)), preset, cyclic=task.cyclic)
+    batch = batch_of([draw(inputs, preset, [0])], preset, device, inputs.offsets)
     # A single chain is called A whatever its name is; chains of one sequence are read as neighbours.
     chains = {ONLY_CHAIN: task.chains[0]} if len(task.chains) == 1 else {chain.name: chain for chain in task.chains}
-    ordered = [chains[name] for name in given.chain_ids]
+    ordered = [chains[name] for name in inputs.chain_ids]
 
     def joined(name: str, dtype: torch.dtype) -> Tensor:
         values = np.concatenate([getattr(chain, name) for chain in ordered])
@@ -112,13 +112,13 @@ def task_input(task: DesignTask, preset: Preset, device: torch.device | str = "c
     is_shown = torch.cat([torch.full(chain.aatype.shape, float(chain.is_shown)) for chain in ordered])[None].to(device)
     fixed = joined("aatype", torch.int64)
     hides = torch.cat([torch.full(chain.aatype.shape, chain.hides_sequence) for chain in ordered])[None].to(device)
-    shown = mask * is_shown[..., None]
-    shown[..., _FIRST_SIDE_CHAIN_ATOM:] *= ~hides[..., None]
+    shown_mask = mask * is_shown[..., None]
+    shown_mask[..., _FIRST_SIDE_CHAIN_ATOM:] *= ~hides[..., None]
     # Atoms that a template shows are not a goal of the design.
     aim = mask * (1 - is_shown)[..., None]
     return TaskInput(
-        given=given,
-        batch=_with_template(batch, fixed.masked_fill(hides, GAP), positions, shown, preset),
+        given=inputs,
+        batch=_with_template(batch, fixed.masked_fill(hides, GAP), positions, shown_mask, preset),
         fixed=fixed,
         designed=designed,
         target=is_shown,
@@ -139,7 +139,7 @@ def _with_template(
         return batch
     present = mask.amax(-1) > 0
     types = torch.where(present, aatype, GAP)
-    own = {
+    template = {
         "template_aatype": types,
         "template_all_atom_positions": positions * mask[..., None],
         "template_all_atom_masks": mask,
@@ -147,5 +147,7 @@ def _with_template(
         "template_pseudo_beta_mask": present.to(mask.dtype),
         "template_mask": torch.ones(1, device=mask.device),
     }
-    others = {name: getattr(batch, name)[:, 1:] for name in sampled_fields(Batch) if name in own}
-    return replace(batch, **{name: torch.cat([value[:, None], others[name]], 1) for name, value in own.items()})
+    other_templates = {name: getattr(batch, name)[:, 1:] for name in sampled_fields(Batch) if name in template}
+    return replace(
+        batch, **{name: torch.cat([value[:, None], other_templates[name]], 1) for name, value in template.items()}
+    )

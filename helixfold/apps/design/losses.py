@@ -236,8 +236,8 @@ def contact_losses(logits: Float[Tensor, "b i j v"], cutoff: float, *, is_binary
     close = (torch.cat([lower.new_zeros(1), lower]) < cutoff).to(logits.dtype)
     if is_binary:
         return -(close * logits.softmax(-1) + _SMALL).sum(-1).log()
-    wanted = (logits - _FAR_PENALTY * (1 - close)).softmax(-1)
-    return -(wanted * logits.log_softmax(-1)).sum(-1)
+    contact_distogram = (logits - _FAR_PENALTY * (1 - close)).softmax(-1)
+    return -(contact_distogram * logits.log_softmax(-1)).sum(-1)
 
 
 # The losses by the names of the option --loss.
@@ -260,9 +260,9 @@ def total(losses: dict[str, WeightedLoss], made: DesignPass) -> tuple[Float[Tens
 
     `made` is a pass of a single sample.
     """
-    found = {name: each.loss(made).sum() for name, each in losses.items()}
-    summed = torch.stack([losses[name].weight * value for name, value in found.items()]).sum()
-    return summed, {name: float(value.detach()) for name, value in found.items()}
+    values = {name: each.loss(made).sum() for name, each in losses.items()}
+    summed = torch.stack([losses[name].weight * value for name, value in values.items()]).sum()
+    return summed, {name: float(value.detach()) for name, value in values.items()}
 
 
 def _errors(made: DesignPass) -> Float[Tensor, "b i j"]:

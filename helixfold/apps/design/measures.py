@@ -70,12 +70,14 @@ def interface_residues(protein: Protein, binder: Bool[np.ndarray, "r"]) -> list[
     """
     from scipy.spatial import cKDTree  # noqa: PLC0415 (takes long to load)
 
-    own, other = Atoms.of(protein, binder), Atoms.of(protein, ~binder)
-    if not len(own.positions) or not len(other.positions):
+    binder_atoms, target_atoms = Atoms.of(protein, binder), Atoms.of(protein, ~binder)
+    if not len(binder_atoms.positions) or not len(target_atoms.positions):
         return []
-    distances, _ = cKDTree(other.positions).query(own.positions, distance_upper_bound=_MAX_CONTACT_DISTANCE + 1e-9)
+    distances, _ = cKDTree(target_atoms.positions).query(
+        binder_atoms.positions, distance_upper_bound=_MAX_CONTACT_DISTANCE + 1e-9
+    )
     first = int(np.flatnonzero(binder)[0])
-    return sorted({int(each) - first for each in own.residues[np.isfinite(distances)]})
+    return sorted({int(each) - first for each in binder_atoms.residues[np.isfinite(distances)]})
 
 
 def clashes(protein: Protein, *, only_alpha: bool = False) -> int:
@@ -86,9 +88,9 @@ def clashes(protein: Protein, *, only_alpha: bool = False) -> int:
     from scipy.spatial import cKDTree  # noqa: PLC0415
 
     atoms = Atoms.of(protein, np.ones(len(protein.aatype), bool))
-    chosen = np.array(atoms.names) == "CA" if only_alpha else np.ones(len(atoms.names), bool)
-    residues = atoms.residues[chosen]
-    pairs = cKDTree(atoms.positions[chosen]).query_pairs(
+    is_compared = np.array(atoms.names) == "CA" if only_alpha else np.ones(len(atoms.names), bool)
+    residues = atoms.residues[is_compared]
+    pairs = cKDTree(atoms.positions[is_compared]).query_pairs(
         _ALPHA_CLASH_DISTANCE if only_alpha else _CLASH_DISTANCE, output_type="ndarray"
     )
     first, second = residues[pairs[:, 0]], residues[pairs[:, 1]]
@@ -108,20 +110,20 @@ def interface(protein: Protein, binder: Bool[np.ndarray, "r"]) -> dict[str, Any]
     require("binders", "protein_interface", "biotite", action="measuring interfaces")
     import protein_interface  # noqa: PLC0415 (an extra)
 
-    own, target = _arrays(protein_interface, protein, binder), _arrays(protein_interface, protein, ~binder)
+    binder_arrays, target = _arrays(protein_interface, protein, binder), _arrays(protein_interface, protein, ~binder)
     sides = [Atoms.of(protein, chosen & (protein.aatype < len(RESTYPES))) for chosen in (binder, ~binder)]
-    both = sides[0].joined(sides[1])
-    apart, complexed = np.concatenate([_areas(protein, side) for side in sides]), _areas(protein, both)
-    covered, is_binder = float((apart - complexed).sum()), binder[both.residues]
-    places = interface_residues(protein, binder)
+    both_sides = sides[0].joined(sides[1])
+    separate_areas, complexed = np.concatenate([_areas(protein, side) for side in sides]), _areas(protein, both_sides)
+    covered, is_binder = float((separate_areas - complexed).sum()), binder[both_sides.residues]
+    interface_indices = interface_residues(protein, binder)
     letters = [RESTYPES[kind] if kind < len(RESTYPES) else "X" for kind in protein.aatype[binder].tolist()]
-    at_interface = [letters[place] for place in places]
-    count = len(places)
-    bonds = int(protein_interface.hbonds(own, target)) if count else 0
-    lonely = unsatisfied(protein, both, apart, complexed)
+    at_interface = [letters[index] for index in interface_indices]
+    count = len(interface_indices)
+    bonds = int(protein_interface.hbonds(binder_arrays, target)) if count else 0
+    lonely = unsatisfied(protein, both_sides, separate_areas, complexed)
     return {
         "Surface_Hydrophobicity": _surface_hydrophobicity(protein, binder),
-        "ShapeComplementarity": _complementarity(protein_interface, own, target) if count else None,
+        "ShapeComplementarity": _complementarity(protein_interface, binder_arrays, target) if count else None,
         "dSASA": covered,
         "Interface_SASA_%": 100 * covered / max(1e-9, float(complexed[is_binder].sum())),
         "Interface_Hydrophobicity": _percent(sum(each in HYDROPHOBIC for each in at_interface), count),
@@ -142,24 +144,24 @@ def structure_shares(protein: Protein, binder: Bool[np.ndarray, "r"]) -> dict[st
     """
     letters = np.array(list(secondary_structure(protein)))[binder]
     plddt = protein.b_factors[binder, _CA] / 100
-    places = interface_residues(protein, binder)
-    found: dict[str, float] = {}
-    for part, chosen in (("Binder", letters), ("Interface", letters[places])):
-        helix, strand = (_percent(int((chosen == kind).sum()), len(chosen)) for kind in (HELIX, STRAND))
-        found |= {f"{part}_Helix%": helix, f"{part}_BetaSheet%": strand}
-        found[f"{part}_Loop%"] = 100 - helix - strand if len(chosen) else 0.0
+    interface_indices = interface_residues(protein, binder)
+    shares: dict[str, float] = {}
+    for part, part_letters in (("Binder", letters), ("Interface", letters[interface_indices])):
+        helix, strand = (_percent(int((part_letters == kind).sum()), len(part_letters)) for kind in (HELIX, STRAND))
+        shares |= {f"{part}_Helix%": helix, f"{part}_BetaSheet%": strand}
+        shares[f"{part}_Loop%"] = 100 - helix - strand if len(part_letters) else 0.0
     ordered = np.isin(letters, (HELIX, STRAND))
-    found["i_pLDDT"] = float(plddt[places].mean()) if places else 0.0
-    found["ss_pLDDT"] = float(plddt[ordered].mean()) if ordered.any() else 0.0
-    return found
+    shares["i_pLDDT"] = float(plddt[interface_indices].mean()) if interface_indices else 0.0
+    shares["ss_pLDDT"] = float(plddt[ordered].mean()) if ordered.any() else 0.0
+    return shares
 
 
 def pose_rmsd(protein: Protein, designed: Protein, binder: Bool[np.ndarray, "r"]) -> float:
     """Return the RMSD of the binder's C-alpha atoms in Å between two structures, with their targets superposed."""
-    found, true = _alpha(protein), _alpha(designed)
-    both = np.isfinite(found + true).all(-1)
-    moved = superposition(found[both & ~binder], true[both & ~binder]).apply(found)
-    return float(np.sqrt(np.square(moved - true)[both & binder].sum(-1).mean()))
+    alphas, true = _alpha(protein), _alpha(designed)
+    is_known = np.isfinite(alphas + true).all(-1)
+    moved = superposition(alphas[is_known & ~binder], true[is_known & ~binder]).apply(alphas)
+    return float(np.sqrt(np.square(moved - true)[is_known & binder].sum(-1).mean()))
 
 
 def alpha_rmsd(protein: Protein, chosen: np.ndarray, true: np.ndarray) -> float:
@@ -167,9 +169,9 @@ def alpha_rmsd(protein: Protein, chosen: np.ndarray, true: np.ndarray) -> float:
 
     Residues without an atom, or with NaN in `true`, do not count.
     """
-    found = _alpha(protein)[chosen]
-    both = np.isfinite(found + true).all(-1)
-    return rmsd(found[both], true[both])
+    alphas = _alpha(protein)[chosen]
+    is_known = np.isfinite(alphas + true).all(-1)
+    return rmsd(alphas[is_known], true[is_known])
 
 
 def interface_ipsae(pae: np.ndarray, binder: Bool[np.ndarray, "r"]) -> float:
@@ -185,17 +187,17 @@ def means(values: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
 
     `values` has the values of each model by its number. Values that are dicts of numbers are averaged by key.
     """
-    first, *others = values.values()
-    found: dict[str, Any] = {}
+    first, *other_models = values.values()
+    averages: dict[str, Any] = {}
     for name, value in first.items():
-        given = [value, *(each.get(name) for each in others)]
-        if any(each is None for each in given):
-            found[name] = None
+        model_values = [value, *(each.get(name) for each in other_models)]
+        if any(each is None for each in model_values):
+            averages[name] = None
         elif isinstance(value, Mapping):
-            found[name] = {key: sum(each[key] for each in given) / len(given) for key in value}
+            averages[name] = {key: sum(each[key] for each in model_values) / len(model_values) for key in value}
         else:
-            found[name] = sum(given) / len(given)
-    return found
+            averages[name] = sum(model_values) / len(model_values)
+    return averages
 
 
 def _surface_hydrophobicity(protein: Protein, binder: Bool[np.ndarray, "r"]) -> float:
@@ -222,12 +224,12 @@ def _surface_hydrophobicity(protein: Protein, binder: Bool[np.ndarray, "r"]) -> 
 
 def _complementarity(package: Any, own: Any, target: Any) -> float | None:
     try:
-        found = package.compute_sc(
+        complementarity = package.compute_sc(
             own.coords, own.atom_names, own.residue_names, target.coords, target.atom_names, target.residue_names, False
         )
     except (ValueError, RuntimeError):  # too few atoms face each other
         return None
-    value = float(getattr(found, "sc", found))
+    value = float(getattr(complementarity, "sc", complementarity))
     return value if np.isfinite(value) else None
 
 

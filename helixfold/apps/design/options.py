@@ -144,9 +144,9 @@ class DesignOptions:
             (screening, _SCREENED_SHARE, "screen"),
             (self.logits_steps - screening, 1.0, "logits"),
         )
-        for count, most, stage in logits:
+        for count, last_share, stage in logits:
             for number in range(1, count + 1):
-                mixture = SequenceMixture(soft=most * number / count, hard=0.0, temperature=1.0)
+                mixture = SequenceMixture(soft=last_share * number / count, hard=0.0, temperature=1.0)
                 yield self._step(stage, mixture)
         for number in range(1, self.soft_steps + 1):
             warm = (1 - number / self.soft_steps) ** 2

@@ -66,15 +66,15 @@ def redrawn(protein: Protein, chain: int, options: RedrawOptions, *, kept: Colle
 
     path = Path(mpnn.__file__).parent / _WEIGHT_FOLDERS[options.weights] / f"{options.model}.pt"
     if not path.is_file():
-        known = ", ".join(sorted(each.stem for each in path.parent.glob("*.pt")))
-        raise InputError(f"ProteinMPNN has no {options.weights} parameters {options.model}; they are {known}")
+        model_names = ", ".join(sorted(each.stem for each in path.parent.glob("*.pt")))
+        raise InputError(f"ProteinMPNN has no {options.weights} parameters {options.model}; they are {model_names}")
     parameters = torch.load(path, map_location="cpu", weights_only=True)
     letters = [chr(ord("A") + number) for number in range(int(protein.chain_index.max()) + 1)]
-    given, places = _parsed(protein, letters), _places(protein, chain)
-    own = "".join(RESTYPES_WITH_X[kind] for kind in protein.aatype[protein.chain_index == chain].tolist())
-    designed, others = [letters[chain]], [letter for letter in letters if letter != letters[chain]]
-    fixed: dict[str, dict[str, list[int]]] = {given["name"]: {letter: [] for letter in letters}}
-    fixed[given["name"]][letters[chain]] = [places[each] + 1 for each in sorted(kept) if each in places]
+    structure, columns = _parsed(protein, letters), _places(protein, chain)
+    own_sequence = "".join(RESTYPES_WITH_X[kind] for kind in protein.aatype[protein.chain_index == chain].tolist())
+    designed, other_chains = [letters[chain]], [letter for letter in letters if letter != letters[chain]]
+    fixed: dict[str, dict[str, list[int]]] = {structure["name"]: {letter: [] for letter in letters}}
+    fixed[structure["name"]][letters[chain]] = [columns[each] + 1 for each in sorted(kept) if each in columns]
     with torch.random.fork_rng([]):
         # As the command does, the seed is set before the network is made, which draws its first parameters.
         torch.manual_seed(options.seed)
@@ -94,13 +94,13 @@ def redrawn(protein: Protein, chain: int, options: RedrawOptions, *, kept: Colle
         sequences, scores, recovery = _drawn(
             mpnn,
             network,
-            given=given,
-            chains={given["name"]: (designed, others)},
+            given=structure,
+            chains={structure["name"]: (designed, other_chains)},
             fixed=fixed,
             options=options,
         )
     return [
-        Redrawn(sequence=_with_drawn(own, places, sequence), score=score, recovery=share)
+        Redrawn(sequence=_with_drawn(own_sequence, columns, sequence), score=score, recovery=share)
         for sequence, score, share in zip(sequences, scores, recovery, strict=True)
     ]
 
@@ -109,12 +109,12 @@ def _drawn(
     mpnn: Any,
     network: Any,
     *,
-    given: dict[str, Any],
+    structure: dict[str, Any],
     chains: dict[str, tuple[list[str], list[str]]],
     fixed: dict[str, dict[str, list[int]]],
     options: RedrawOptions,
 ) -> tuple[list[str], list[float], list[float]]:
-    copies = [copy.deepcopy(given) for _ in range(options.count)]
+    copies = [copy.deepcopy(structure) for _ in range(options.count)]
     features = mpnn.tied_featurize(copies, torch.device("cpu"), chains, fixed)
     positions, native, mask, _, in_chain, encoding = features[:6]
     movable, omitted, numbers = features[10], features[11], features[12]
@@ -144,10 +144,10 @@ def _drawn(
         pssm_bias_flag=False,
         bias_by_res=bias_by_residue,
     )
-    found, counted = sample["S"], mask * drawn
+    drawn_types, counted = sample["S"], mask * drawn
     likelihoods = network(
         positions,
-        found,
+        drawn_types,
         mask,
         drawn,
         numbers,
@@ -156,42 +156,44 @@ def _drawn(
         use_input_decoding_order=True,
         decoding_order=sample["decoding_order"],
     )
-    scores = mpnn._scores(found, likelihoods, counted)
-    recovery = ((found == native) * counted).sum(-1) / counted.sum(-1)
-    sequences = [mpnn._S_to_seq(row, chosen) for row, chosen in zip(found, in_chain, strict=True)]
+    scores = mpnn._scores(drawn_types, likelihoods, counted)
+    recovery = ((drawn_types == native) * counted).sum(-1) / counted.sum(-1)
+    sequences = [mpnn._S_to_seq(row, is_in_chain) for row, is_in_chain in zip(drawn_types, in_chain, strict=True)]
     return sequences, scores.tolist(), recovery.tolist()
 
 
 def _parsed(protein: Protein, letters: list[str]) -> dict[str, Any]:
     """Return the structure as ProteinMPNN reads it from a PDB file: with a gap for each number that is missing."""
-    found: dict[str, Any] = {"name": "structure", "num_of_chains": len(letters)}
+    structure: dict[str, Any] = {"name": "structure", "num_of_chains": len(letters)}
     for chain, letter in enumerate(letters):
-        own, places = np.flatnonzero(protein.chain_index == chain), _places(protein, chain)
-        positions = np.full((max(places.values()) + 1, len(_BACKBONE), 3), np.nan)
+        own_residues, columns = np.flatnonzero(protein.chain_index == chain), _places(protein, chain)
+        positions = np.full((max(columns.values()) + 1, len(_BACKBONE), 3), np.nan)
         sequence = ["-"] * len(positions)
-        for place, number in places.items():
-            kind = int(protein.aatype[own[place]])
+        for residue, number in columns.items():
+            kind = int(protein.aatype[own_residues[residue]])
             sequence[number] = RESTYPES_WITH_X_AND_GAP[GAP if kind == UNKNOWN else kind]
             for slot, atom in enumerate(_BACKBONE):
-                if protein.atom_mask[own[place], ATOM_ORDER[atom]] > 0.5:
+                if protein.atom_mask[own_residues[residue], ATOM_ORDER[atom]] > 0.5:
                     # With as many digits as a PDB file has.
-                    positions[number, slot] = protein.atom_positions[own[place], ATOM_ORDER[atom]].round(3)
-        found[f"seq_chain_{letter}"] = "".join(sequence)
-        found[f"coords_chain_{letter}"] = {
+                    positions[number, slot] = protein.atom_positions[own_residues[residue], ATOM_ORDER[atom]].round(3)
+        structure[f"seq_chain_{letter}"] = "".join(sequence)
+        structure[f"coords_chain_{letter}"] = {
             f"{atom}_chain_{letter}": positions[:, slot].tolist() for slot, atom in enumerate(_BACKBONE)
         }
-    found["seq"] = "".join(found[f"seq_chain_{letter}"] for letter in letters)
-    return found
+    structure["seq"] = "".join(structure[f"seq_chain_{letter}"] for letter in letters)
+    return structure
 
 
 def _places(protein: Protein, chain: int) -> dict[int, int]:
     """Return the places of a chain's residues with atoms among its numbers, both from 0."""
-    chosen = protein.chain_index == chain
-    numbers, has_atoms = protein.residue_index[chosen], (protein.atom_mask[chosen] > 0.5).any(-1)
+    in_chain = protein.chain_index == chain
+    numbers, has_atoms = protein.residue_index[in_chain], (protein.atom_mask[in_chain] > 0.5).any(-1)
     first = int(numbers[has_atoms][0])
-    return {int(place): int(numbers[place]) - first for place in np.flatnonzero(has_atoms)}
+    return {int(residue): int(numbers[residue]) - first for residue in np.flatnonzero(has_atoms)}
 
 
-def _with_drawn(own: str, places: dict[int, int], drawn: str) -> str:
+def _with_drawn(own_sequence: str, columns: dict[int, int], drawn: str) -> str:
     """Return a chain's letters with those that were drawn; residues without atoms stay."""
-    return "".join(drawn[places[place]] if place in places else letter for place, letter in enumerate(own))
+    return "".join(
+        drawn[columns[residue]] if residue in columns else letter for residue, letter in enumerate(own_sequence)
+    )

@@ -223,9 +223,9 @@ def _design(directory: Path, designer: Designer, number: int, run: Run) -> None:
 
 def _check(directory: Path, designer: Designer, number: int, checks: Sequence[ReadyModel]) -> None:
     """Fold a finished design and its controls again with each model that checks and has not done so."""
-    found = files.read_checks(directory, number)
-    known = {each.digest for each in found}
-    missing = [model for model in checks if short_digest(model) not in known]
+    checks_so_far = files.read_checks(directory, number)
+    digests = {each.digest for each in checks_so_far}
+    missing = [model for model in checks if short_digest(model) not in digests]
     if not missing:
         return
     task, options = designer.task, designer.options
@@ -233,17 +233,17 @@ def _check(directory: Path, designer: Designer, number: int, checks: Sequence[Re
     controls = control_designs(designer, sequences, number)
     for model in missing:
         prediction = refolded(task, sequences, model, num_recycles=None, seed=options.seed)
-        again = {
+        control_predictions = {
             kind: refolded(task, control.sequences, model, num_recycles=None, seed=options.seed)
             for kind, control in controls.items()
         }
         remark = "Predicted from the sequence of a design alone. The B-factor column holds pLDDT, 0 to 100."
         text = to_pdb(prediction.protein, [remark, *prediction.notes], chain_ids=prediction.chain_ids)
         write_file(DESIGN_CHECK_STRUCTURE.path(directory, index=number, model=model.preset.name), text)
-        agreed = {kind: agreement(control.protein, again[kind]) for kind, control in controls.items()}
-        found.append(checked(task, protein, prediction, model, agreed))
+        agreed = {kind: agreement(control.protein, control_predictions[kind]) for kind, control in controls.items()}
+        checks_so_far.append(checked(task, protein, prediction, model, agreed))
         print_summary(
-            f"{task.name} {number}: {model.preset.name} finds pLDDT {found[-1].agreement.plddt:.1f}, TM-score "
-            f"{found[-1].agreement.tm_score:.2f} to the design"
+            f"{task.name} {number}: {model.preset.name} finds pLDDT {checks_so_far[-1].agreement.plddt:.1f}, TM-score "
+            f"{checks_so_far[-1].agreement.tm_score:.2f} to the design"
         )
-    files.write_check(directory, number, found)
+    files.write_check(directory, number, checks_so_far)

@@ -121,16 +121,16 @@ def read_advanced(name: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     `name` is a file or a preset. Settings that it does not have get the values of `DEFAULT_PRESET`. Raise `InputError`
     for a value of the wrong kind, or for an algorithm other than 4stage and 3stage.
     """
-    usual, path = read_json(_PRESETS / f"{DEFAULT_PRESET}.json", _ADVICE), _path(name, "stage_multimer")
+    defaults, path = read_json(_PRESETS / f"{DEFAULT_PRESET}.json", _ADVICE), _path(name, "stage_multimer")
     content = _object(path)
     for key, value in content.items():
-        if key in usual and not _fits(value, usual[key], key):
+        if key in defaults and not _fits(value, defaults[key], key):
             raise InputError.at(path, f"{printable(key)} cannot be {printable(str(value), 60)}; {_ADVICE}")
-    found = {**usual, **{key: value for key, value in content.items() if key in usual}}
-    if found["design_algorithm"] not in _ALGORITHMS:
-        algorithm = printable(str(found["design_algorithm"]), 60)
+    settings = {**defaults, **{key: value for key, value in content.items() if key in defaults}}
+    if settings["design_algorithm"] not in _ALGORITHMS:
+        algorithm = printable(str(settings["design_algorithm"]), 60)
         raise InputError.at(path, f"design_algorithm must be one of {', '.join(_ALGORITHMS)}, got {algorithm}")
-    return found, tuple(sorted(content.keys() - usual.keys()))
+    return settings, tuple(sorted(content.keys() - defaults.keys()))
 
 
 def read_filters(name: str, changed: Sequence[str] = ()) -> list[Threshold]:
@@ -141,9 +141,9 @@ def read_filters(name: str, changed: Sequence[str] = ()) -> list[Threshold]:
     mean and all models. Raise `InputError` if the file or a word is not valid.
     """
     path = _path(name, "_filters")
-    found: list[Threshold] = []
-    for label, given in _object(path).items():
-        entries = {"": given} if isinstance(given, dict) and "threshold" in given else given
+    thresholds: list[Threshold] = []
+    for label, content in _object(path).items():
+        entries = {"": content} if isinstance(content, dict) and "threshold" in content else content
         if not isinstance(entries, dict) or not all(isinstance(each, dict) for each in entries.values()):
             raise InputError.at(path, f"{printable(label)} must have threshold and higher; {_ADVICE}")
         for key, entry in entries.items():
@@ -152,10 +152,10 @@ def read_filters(name: str, changed: Sequence[str] = ()) -> list[Threshold]:
                 continue
             if not isinstance(limit, int | float) or not isinstance(higher, bool):
                 raise InputError.at(path, f"{printable(label)} must have a number as threshold, and higher; {_ADVICE}")
-            found.append(Threshold(label=label, limit=float(limit), is_minimum=higher, key=key))
+            thresholds.append(Threshold(label=label, limit=float(limit), is_minimum=higher, key=key))
     for word in changed:
-        found = _changed(found, word)
-    return found
+        thresholds = _changed(thresholds, word)
+    return thresholds
 
 
 def _changed(thresholds: Sequence[Threshold], word: str) -> list[Threshold]:
@@ -169,11 +169,11 @@ def _changed(thresholds: Sequence[Threshold], word: str) -> list[Threshold]:
         names = sorted({each.metric for each in thresholds})
         hint = did_you_mean(name, names) or f"; values with thresholds are {', '.join(names)}"
         raise InputError(f"--threshold takes a value and a limit, such as i_pTM=0.3, got {printable(word)!r}{hint}")
-    others = [each for each in thresholds if each not in named]
+    unchanged = [each for each in thresholds if each not in named]
     if limit is None:
-        return others
+        return unchanged
     return [
-        *others,
+        *unchanged,
         *(Threshold(label=each.label, limit=limit, is_minimum=each.is_minimum, key=each.key) for each in named),
     ]
 
@@ -207,14 +207,14 @@ def _object(path: Path) -> dict[str, Any]:
     return content
 
 
-def _fits(value: object, usual: object, key: str) -> bool:
+def _fits(value: object, default: object, key: str) -> bool:
     if key == "max_trajectories":
         return value is False or (type(value) is int and value > 0)
     if key == "omit_AAs":
         return value is None or value is False or isinstance(value, str)
-    if isinstance(usual, bool | str):
-        return type(value) is type(usual)
-    return type(value) in (int, float) and (isinstance(usual, float) or value == int(float(str(value))))
+    if isinstance(default, bool | str):
+        return type(value) is type(default)
+    return type(value) in (int, float) and (isinstance(default, float) or value == int(float(str(value))))
 
 
 def _parts(text: str) -> tuple[str, ...]:

@@ -54,12 +54,14 @@ def with_sequence(
     changed = replace(batch, aatype=sequence.argmax(-1), target_feat=target.to(batch.target_feat.dtype), msa_feat=msa)
     if not templates:
         return changed
-    known = batch.template_types
-    types = one_hot(batch.template_aatype, TEMPLATE_TYPES).to(sequence.dtype) if known is None else known
-    own = torch.zeros(types.shape[1], dtype=torch.bool, device=types.device)
-    own[list(templates)] = True
+    template_types = batch.template_types
+    types = (
+        one_hot(batch.template_aatype, TEMPLATE_TYPES).to(sequence.dtype) if template_types is None else template_types
+    )
+    is_selected = torch.zeros(types.shape[1], dtype=torch.bool, device=types.device)
+    is_selected[list(templates)] = True
     soft = pad(sequence, (0, TEMPLATE_TYPES - AMINO_ACIDS))
-    return replace(changed, template_types=torch.where(rearrange(own, "t -> t 1 1"), soft[:, None], types))
+    return replace(changed, template_types=torch.where(rearrange(is_selected, "t -> t 1 1"), soft[:, None], types))
 
 
 class AllPassedOn(MethodReplacement):

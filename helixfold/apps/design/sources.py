@@ -39,14 +39,14 @@ def chain_of(path: Path, name: str | None) -> Chain:
     Raise `InputError` if the file has no such chain, or if `name` is None and the file has several chains.
     """
     chains = {chain.name: chain for chain in read_structure(path).chains}
-    known = ", ".join(chains) or "none of protein"
+    chain_names = ", ".join(chains) or "none of protein"
     if name is None:
         if len(chains) != 1:
-            raise InputError.at(path, f"name one of its chains with --chain; they are {known}")
+            raise InputError.at(path, f"name one of its chains with --chain; they are {chain_names}")
         return next(iter(chains.values()))
     if name not in chains:
         raise InputError.at(
-            path, f"there is no chain {printable(name)}; its chains are {known}{did_you_mean(name, chains)}"
+            path, f"there is no chain {printable(name)}; its chains are {chain_names}{did_you_mean(name, chains)}"
         )
     return chains[name]
 
@@ -58,23 +58,23 @@ def residues_of(words: Sequence[str], chains: Sequence[Chain]) -> list[tuple[str
     include both ends. A word without a chain is for the only chain. Raise `InputError` for a word of another form, and
     if no residue has these numbers.
     """
-    found = []
+    residues = []
     by_name = {chain.name: chain for chain in chains}
-    for word in (part for given in words for part in given.split(",") if part):
+    for word in (part for text in words for part in text.split(",") if part):
         match = _RESIDUE_RANGE.fullmatch(word)
         if match is None:
             raise InputError(f"residues are named as 5, 5-20 or A5-20, got {printable(word)!r}")
         name = match[1] or (chains[0].name if len(chains) == 1 else "")
         if name not in by_name:
-            known = f"{', '.join(by_name)}{did_you_mean(name, by_name)}"
-            raise InputError(f"{printable(word)!r} names no chain of the structure; they are {known}")
+            chain_names = f"{', '.join(by_name)}{did_you_mean(name, by_name)}"
+            raise InputError(f"{printable(word)!r} names no chain of the structure; they are {chain_names}")
         first, last = int(match[2]), int(match[3] or match[2])
         numbers = by_name[name].residue_numbers
         inside = np.flatnonzero((numbers >= first) & (numbers <= last))
         if not len(inside) or last < first:
             raise InputError(f"there are no residues {printable(word)} in chain {name} of the structure")
-        found += [(name, index) for index in inside.tolist()]
-    return found
+        residues += [(name, index) for index in inside.tolist()]
+    return residues
 
 
 def title_of(path: Path) -> str:
@@ -87,9 +87,9 @@ def fixed_backbone_of(path: Path, chain: str | None, fixed: Sequence[str], *, cy
 
     `chain` is as in `chain_of`, and `fixed` are words as in `residues_of`, for residues that keep their amino acid.
     """
-    given = chain_of(path, chain)
-    indices = [index for _, index in residues_of(fixed, [given])]
-    return task.fixed_backbone(given, name=title_of(path), fixed=indices, cyclic=cyclic)
+    structure = chain_of(path, chain)
+    indices = [index for _, index in residues_of(fixed, [structure])]
+    return task.fixed_backbone(structure, name=title_of(path), fixed=indices, cyclic=cyclic)
 
 
 def partial_of(
@@ -100,10 +100,10 @@ def partial_of(
     `kept` are words as in `residues_of`, for the residues of the part. `start` is the position of its first residue in
     the new chain, from 1; 0 and 1 mean the same.
     """
-    given = chain_of(path, chain)
-    indices = [index for _, index in residues_of(kept, [given])]
+    structure = chain_of(path, chain)
+    indices = [index for _, index in residues_of(kept, [structure])]
     return task.partial(
-        given, indices, name=title_of(path), length=length, start=max(0, start - 1), fix_sequence=fix_sequence
+        structure, indices, name=title_of(path), length=length, start=max(0, start - 1), fix_sequence=fix_sequence
     )
 
 
@@ -112,10 +112,10 @@ def binder_of(path: Path, chains: Sequence[str], length: int, hotspots: Sequence
 
     `hotspots` are words as in `residues_of`. The task is named after the file.
     """
-    given = list(read_structure(path).chains)
+    target = list(read_structure(path).chains)
     if chains:
-        given = [chain_of(path, name) for name in chains]
-    if not given:
+        target = [chain_of(path, name) for name in chains]
+    if not target:
         raise InputError.at(path, "it holds no protein to bind")
-    found = residues_of(hotspots, given)
-    return task.binder(given, length, name=title_of(path), hotspots=found, cyclic=cyclic)
+    hotspot_residues = residues_of(hotspots, target)
+    return task.binder(target, length, name=title_of(path), hotspots=hotspot_residues, cyclic=cyclic)

@@ -23,7 +23,7 @@ from helixfold.runtime.options import changed_options
 from helixfold.runtime.standard_streams import print_note, print_summary
 
 
-def run_binders(given: BinderInput, command: BinderCommand) -> int:
+def run_binders(inputs: BinderInput, command: BinderCommand) -> int:
     """Run `helixfold design binder` and return its exit code.
 
     With a number of binders to accept, from the options or BindCraft's target settings, binders are designed, redrawn,
@@ -35,52 +35,52 @@ def run_binders(given: BinderInput, command: BinderCommand) -> int:
         settings = read_target(command.target_settings)
         if settings.unused:
             print_note(f"{command.target_settings}: not used: {', '.join(settings.unused)}")
-        given = BinderInput(
-            structures=given.structures or (settings.structure,),
-            lengths=given.lengths or settings.lengths,
-            chains=given.chains or settings.chains,
-            hotspots=given.hotspots or settings.hotspots,
-            cyclic=given.cyclic,
+        inputs = BinderInput(
+            structures=inputs.structures or (settings.structure,),
+            lengths=inputs.lengths or settings.lengths,
+            chains=inputs.chains or settings.chains,
+            hotspots=inputs.hotspots or settings.hotspots,
+            cyclic=inputs.cyclic,
         )
         name, accepted = settings.name, accepted or settings.accepted or 100
         if settings.output is not None and command.output == BinderCommand().output:
             command = replace(command, output=settings.output)
-    if not given.structures:
+    if not inputs.structures:
         raise InputError("pass the structure of a target, or --target-settings")
-    if given.lengths is None:
+    if inputs.lengths is None:
         raise InputError("pass --length, such as 80 or 65-150")
     if accepted is None:
-        return _run_plain(given, given.lengths, command)
-    found = []
-    for path in given.structures:
-        make = partial(sources.binder_of, path, given.chains, hotspots=given.hotspots, cyclic=given.cyclic)
+        return _run_plain(inputs, inputs.lengths, command)
+    binder_sources = []
+    for path in inputs.structures:
+        make = partial(sources.binder_of, path, inputs.chains, hotspots=inputs.hotspots, cyclic=inputs.cyclic)
         title = name or sources.title_of(path)
-        make(given.lengths[0])  # which cannot be read is an error at once
-        found.append(
+        make(inputs.lengths[0])  # which cannot be read is an error at once
+        binder_sources.append(
             binders.BinderSource(
                 name=title,
                 make=lambda length, make=make, title=title: replace(make(length), name=title),  # type: ignore[misc]
-                lengths=given.lengths,
+                lengths=inputs.lengths,
                 accepted=accepted,
-                hotspots=",".join(given.hotspots),
+                hotspots=",".join(inputs.hotspots),
             )
         )
-    return binders.run(found, command)
+    return binders.run(binder_sources, command)
 
 
-def _run_plain(given: BinderInput, lengths: tuple[int, int], command: BinderCommand) -> int:
+def _run_plain(inputs: BinderInput, lengths: tuple[int, int], command: BinderCommand) -> int:
     """Design binders of one length that are neither redrawn nor filtered."""
-    own = set(changed_options(command)) & {f"--{name.replace('_', '-')}" for name in _ONLY_END_TO_END}
-    if lengths[0] != lengths[1] or own:
-        what = "a range of lengths" if lengths[0] != lengths[1] else min(own)
-        raise InputError(f"{what} is for binders that are filtered; pass --accepted too, the number of binders")
+    unusable = set(changed_options(command)) & {f"--{name.replace('_', '-')}" for name in _ONLY_END_TO_END}
+    if lengths[0] != lengths[1] or unusable:
+        reason = "a range of lengths" if lengths[0] != lengths[1] else min(unusable)
+        raise InputError(f"{reason} is for binders that are filtered; pass --accepted too, the number of binders")
     return run.run(
         [
             (
                 sources.title_of(path),
-                partial(sources.binder_of, path, given.chains, lengths[0], given.hotspots, cyclic=given.cyclic),
+                partial(sources.binder_of, path, inputs.chains, lengths[0], inputs.hotspots, cyclic=inputs.cyclic),
             )
-            for path in given.structures
+            for path in inputs.structures
         ],
         command,
     )
@@ -114,18 +114,18 @@ def redesigned(
     if not chains:
         raise InputError.at(path, "it holds no protein")
     if chain is not None and chain not in names:
-        known = f"{', '.join(names)}{did_you_mean(chain, names)}"
-        raise InputError.at(path, f"no chain {printable(chain)}; its chains are {known}")
+        chain_names = f"{', '.join(names)}{did_you_mean(chain, names)}"
+        raise InputError.at(path, f"no chain {printable(chain)}; its chains are {chain_names}")
     number = len(chains) - 1 if chain is None else names.index(chain)
     protein = protein_from_chains(chains)
     kept = {index for _, index in sources.residues_of(fixed, [chains[number]])}
     if keeps_interface:
         kept |= set(interface_residues(protein, np.asarray(protein.chain_index == number)))
-    found = redrawn(protein, number, options, kept=kept)
+    sequences = redrawn(protein, number, options, kept=kept)
     title = sources.title_of(path)
     records = [
         f">{title}_{names[number]}_{index} score={each.score:.4f} recovery={each.recovery:.4f}\n{each.sequence}\n"
-        for index, each in enumerate(found, start=1)
+        for index, each in enumerate(sequences, start=1)
     ]
     with locked_directory(output):
         write_file(REDESIGNED.path(output), "".join(records))

@@ -101,8 +101,8 @@ class DesignTask:
         for name, weight in weights.items():
             if name not in LOSSES and name not in losses:
                 raise InputError(f"there is no loss {printable(name)}; choose among {', '.join(LOSSES)}")
-            known = losses[name].loss if name in losses else LOSSES[name]
-            losses[name] = WeightedLoss(loss=known, weight=weight)
+            loss = losses[name].loss if name in losses else LOSSES[name]
+            losses[name] = WeightedLoss(loss=loss, weight=weight)
         return replace(self, losses=losses)
 
 
@@ -140,25 +140,25 @@ def partial(
     the part keeps its indices. Distances within the part should match the structure. All amino acids are free,
     except the part's with `fix_sequence`. All indices count from 0.
     """
-    chosen = sorted(set(positions))
-    if not chosen:
+    part = sorted(set(positions))
+    if not part:
         raise InputError(f"{printable(name)}: name the residues that are to be kept")
     length = len(structure.aatype) if length is None else length
-    places = np.array(chosen) - (chosen[0] - start if length != len(structure.aatype) or start else 0)
-    if places[0] < 0 or places[-1] >= length:
+    new_indices = np.array(part) - (part[0] - start if length != len(structure.aatype) or start else 0)
+    if new_indices[0] < 0 or new_indices[-1] >= length:
         raise InputError(
-            f"{printable(name)}: the kept residues span {chosen[-1] - chosen[0] + 1}, which do not fit into {length} "
+            f"{printable(name)}: the kept residues span {part[-1] - part[0] + 1}, which do not fit into {length} "
             f"residues from {start + 1} on"
         )
-    known, chain = _known(structure, "A"), DesignChain.free("A", length)
+    source_chain, chain = _known(structure, "A"), DesignChain.free("A", length)
     positions_of, mask, designed = chain.positions.copy(), chain.mask.copy(), chain.designed.copy()
-    positions_of[places], mask[places] = known.positions[chosen], known.mask[chosen]
-    designed[places] = False
+    positions_of[new_indices], mask[new_indices] = source_chain.positions[part], source_chain.mask[part]
+    designed[new_indices] = False
     aatype = chain.aatype.copy()
     if fix_sequence:
-        aatype[places] = _types(structure, chosen, name)
-    made = replace(chain, positions=positions_of, mask=mask, designed=designed, aatype=aatype)
-    return _task(name, "partial", [made])
+        aatype[new_indices] = _types(structure, part, name)
+    new_chain = replace(chain, positions=positions_of, mask=mask, designed=designed, aatype=aatype)
+    return _task(name, "partial", [new_chain])
 
 
 def binder(
@@ -171,17 +171,19 @@ def binder(
     the binder are bonded.
     """
     names = [chain.name for chain in target]
-    own = next(letter for letter in "BCDEFGHIJKLMNOPQRSTUVWXYZA" if letter not in names)
+    binder_name = next(letter for letter in "BCDEFGHIJKLMNOPQRSTUVWXYZA" if letter not in names)
     chains = []
-    for given in target:
-        known = _known(given, given.name)
-        marked = np.zeros(len(known.aatype), bool)
-        marked[[index for chain, index in hotspots if chain == given.name]] = True
-        types = _types(given, range(len(known.aatype)), name)
+    for target_chain in target:
+        known_chain = _known(target_chain, target_chain.name)
+        is_hotspot = np.zeros(len(known_chain.aatype), bool)
+        is_hotspot[[index for chain, index in hotspots if chain == target_chain.name]] = True
+        types = _types(target_chain, range(len(known_chain.aatype)), name)
         nothing = np.zeros(len(types), bool)
-        chains.append(replace(known, aatype=types, designed=nothing, hotspots=marked, is_shown=True))
-    made = _task(name, "binder", [*chains, DesignChain.free(own, length)], cyclic=(own,) if cyclic else None)
-    return replace(made, losses={**made.losses, "helix": WeightedLoss(loss=binder_helix_loss, weight=0.0)})
+        chains.append(replace(known_chain, aatype=types, designed=nothing, hotspots=is_hotspot, is_shown=True))
+    task = _task(
+        name, "binder", [*chains, DesignChain.free(binder_name, length)], cyclic=(binder_name,) if cyclic else None
+    )
+    return replace(task, losses={**task.losses, "helix": WeightedLoss(loss=binder_helix_loss, weight=0.0)})
 
 
 def _task(

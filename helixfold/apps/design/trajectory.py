@@ -62,39 +62,39 @@ class Trajectory:
 
     def save(self, path: Path) -> None:
         """Write the trajectory to an `.npz` file."""
-        known = {"step": self.step, "losses": list(self.losses), "best": [self.best_sequence, self.best_loss]}
+        state = {"step": self.step, "losses": list(self.losses), "best": [self.best_sequence, self.best_loss]}
         arrays = {name: getattr(self, name) for name in _ARRAY_NAMES}
         with atomic_write(path) as temporary, temporary.open("wb") as archive:
-            np.savez(archive, allow_pickle=False, **arrays, known=np.array(json.dumps(known)))
+            np.savez(archive, allow_pickle=False, **arrays, known=np.array(json.dumps(state)))
 
     @classmethod
     def load(cls, path: Path, residues: int) -> "Trajectory":
         """Read a file that `save` wrote for a design of `residues` residues; raise `InputError` for any other file."""
         arrays = read_npz(path, _MAX_BYTES)
         try:
-            known = parse_json(str(arrays["known"]))
-            best_sequence, best_loss = known["best"]
-            found = cls(
+            state = parse_json(str(arrays["known"]))
+            best_sequence, best_loss = state["best"]
+            trajectory = cls(
                 **{name: arrays[name] for name in _ARRAY_NAMES},
-                step=int(known["step"]),
-                losses=tuple({name: float(loss) for name, loss in each.items()} for each in known["losses"]),
+                step=int(state["step"]),
+                losses=tuple({name: float(loss) for name, loss in each.items()} for each in state["losses"]),
                 best_sequence=None if best_sequence is None else str(best_sequence),
                 best_loss=None if best_loss is None else float(best_loss),
             )
-            if any(getattr(found, name).dtype.kind != "f" for name in _ARRAY_NAMES):
+            if any(getattr(trajectory, name).dtype.kind != "f" for name in _ARRAY_NAMES):
                 raise ValueError("its arrays are not of numbers")
-            if any("loss" not in each for each in found.losses):
+            if any("loss" not in each for each in trajectory.losses):
                 raise ValueError("a step has no loss")
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise InputError.at(
                 path, f"it is not a state of a design ({printable(str(error))}); remove it to begin again"
             ) from error
         if (
-            any(getattr(found, name).shape != (residues, 20) for name in _ARRAY_NAMES)
-            or len(found.losses) != found.step
+            any(getattr(trajectory, name).shape != (residues, 20) for name in _ARRAY_NAMES)
+            or len(trajectory.losses) != trajectory.step
         ):
             raise InputError.at(path, "it is the state of another design; remove it to begin again")
-        return found
+        return trajectory
 
 
 def begun(task: DesignTask, options: DesignOptions, number: int, residues: int) -> Trajectory:
