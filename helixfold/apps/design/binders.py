@@ -302,7 +302,10 @@ def _print_notes(
 
 
 def _begin(campaign: Campaign, output: Path) -> None:
-    """Make the directory of a target, or make sure that an earlier run had the same settings."""
+    """Check the memory of a step, and write a target's settings.json after comparing it with an earlier run's.
+
+    With --overwrite, the files of an earlier run are removed instead.
+    """
     directory, command = campaign.directory, campaign.command
     task = campaign.task(campaign.source.lengths[1], float(campaign.advanced["weights_helicity"]))
     needed = max(campaign.options.num_recycles, campaign.options.sheet_recycles or 0)
@@ -339,7 +342,10 @@ def _begin(campaign: Campaign, output: Path) -> None:
 def _work(
     campaign: Campaign, max_trajectories: int, claims: Claims | None, run: Run, campaigns: Sequence[Campaign]
 ) -> None:
-    """Make trajectories until enough sequences are accepted, including sequences that other runs made."""
+    """Make trajectories until enough sequences are accepted, including sequences of other runs.
+
+    Finished trajectories are skipped. With `claims`, other runs share the trajectories. Tables are written after each.
+    """
     name, failed, is_estimated = campaign.source.name, 0, False
 
     def wanted() -> Iterator[list[int]]:
@@ -375,7 +381,7 @@ def _work(
 
 
 def _print_estimate(campaign: Campaign, number: int) -> None:
-    """Print how long a trajectory is estimated to take on this machine."""
+    """Time a few steps, and print how long a trajectory is estimated to take on this machine."""
     length, helicity = campaign.drawn(number)
     task = campaign.task(length, helicity)
     count = campaign.advanced["num_seqs"]
@@ -388,7 +394,7 @@ def _print_estimate(campaign: Campaign, number: int) -> None:
 
 
 def _has_enough(campaign: Campaign) -> bool:
-    """Return whether enough binders of a target are accepted, or the acceptance rate stays too low."""
+    """Return whether enough binders of a target are accepted, or the acceptance rate is too low, which is printed."""
     counts = [JsonObject.read(path).get("accepted", int) for path, _ in TRAJECTORY.files(campaign.directory)]
     if sum(counts) >= campaign.source.accepted:
         return True
@@ -403,7 +409,7 @@ def _has_enough(campaign: Campaign) -> bool:
 
 
 def _trajectory(campaign: Campaign, number: int, run: Run) -> None:
-    """Make a trajectory and its sequences; continue from the files of an earlier run."""
+    """Make a trajectory, draw sequences for its binder, check them, and write its result; resume an earlier run."""
     directory = campaign.directory
     length, helicity = campaign.drawn(number)
     task = campaign.task(length, helicity)
@@ -444,7 +450,7 @@ def _trajectory(campaign: Campaign, number: int, run: Run) -> None:
 
 
 def _design(campaign: Campaign, designer: Designer, number: int, run: Run) -> None:
-    """Make the structure and the first sequence of a trajectory, from the state that an earlier run has left."""
+    """Compute the steps of a trajectory, from the state of an earlier run if it was saved, and write its design."""
     path, trajectory = DESIGN_STATE.path(campaign.directory, index=number), designer.begin(number)
     if path.is_file():
         trajectory = Trajectory.load(path, len(trajectory.numbers))
@@ -520,7 +526,11 @@ def redraw_options(advanced: Mapping[str, Any], options: DesignOptions, number: 
 
 @dataclass(frozen=True, kw_only=True)
 class _Pose:
-    """A sequence for the binder of a trajectory: the designed complex, which residues are the binder's, and letters."""
+    """A sequence drawn for the binder of a trajectory, to be checked.
+
+    `number` is the trajectory's, and `index` the sequence's, from 0. `protein` is the designed complex, and `binder` is
+    true for the binder's residues. `letters` has the sequences of all chains, with the drawn one.
+    """
 
     number: int
     index: int
@@ -600,7 +610,7 @@ def confidence_of(prediction: Design, binder: np.ndarray) -> dict[str, Any]:
 
 
 def _measured(campaign: Campaign, pose: _Pose, checker: Designer, prediction: Design) -> dict[str, Any]:
-    """Relax a predicted complex, write it and return what is measured of it."""
+    """Relax a predicted complex if relaxation is possible and wanted, write it, and return its measurements."""
     protein, notes = prediction.protein, list(checker.models[0].notes)
     measured: dict[str, Any] = {"Unrelaxed_Clashes": clashes(protein), "Relaxed_Clashes": None}
     remark = "Predicted for a sequence of a binder. The B-factor column holds pLDDT, 0 to 100."
@@ -627,7 +637,7 @@ def _measured(campaign: Campaign, pose: _Pose, checker: Designer, prediction: De
 
 
 def _alone(pose: _Pose, checker: Designer) -> dict[str, Any]:
-    """Return how sure a model is of a binder alone, and how far that is from the designed one."""
+    """Predict a binder alone, and return the model's confidence and the RMSD (Å) to the designed binder."""
     prediction = checker.evaluated(pose.drawn.sequence, checker.begin(0), 0)
     true = pose.protein.positions_of("CA")[pose.binder].astype(np.float64)
     return {
@@ -639,7 +649,7 @@ def _alone(pose: _Pose, checker: Designer) -> dict[str, Any]:
 
 
 def _write_tables(output: Path, campaigns: Sequence[Campaign], failures: Mapping[str, str]) -> None:
-    """Write the table, the sequences and the page of all binders from the files of their directories."""
+    """Write the tables, sequences and page of all binders from the files in the targets' directories."""
     lines, trajectories = [], []
     for campaign in campaigns:
         for path, fields in TRAJECTORY.files(campaign.directory):

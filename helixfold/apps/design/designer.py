@@ -249,14 +249,14 @@ class Designer:
         return sheet if sheet is not None and self.has_sheet(trajectory) else self.options.num_recycles
 
     def _of_stage(self, trajectory: Trajectory, stage: Stage) -> list[Mapping[str, float]]:
-        """Return the losses of the steps of a stage that are done, the smallest first."""
+        """Return the losses of the completed steps of a stage, sorted by their weighted sum, the smallest first."""
         # Before the first step after screening, both schedules are the same.
         steps = self._settings if stage == "screen" else self.steps_of(trajectory)
         done = [each for each, step in zip(trajectory.losses, steps, strict=False) if step.stage == stage]
         return sorted(done, key=lambda each: each["loss"])
 
     def _sheet(self, model_index: int, outputs: Outputs) -> float:
-        """Return how many percent of the designed residues are in strands."""
+        """Return the percentage of designed residues that are in strands in the predicted structure."""
         task_input, structure = self.inputs[model_index], outputs.structure
         protein = Protein(
             aatype=task_input.given.features.aatype,
@@ -276,9 +276,9 @@ class Designer:
 
     @torch.no_grad()
     def _mutated(self, trajectory: Trajectory, model_index: int, random: np.random.Generator) -> Trajectory:
-        """Return a design after a greedy step: its best mutant, or itself if none has a lower loss.
+        """Return the trajectory after a greedy step: with its best mutant, or the same sequence if none is better.
 
-        Residues are drawn by one minus their pLDDT, and other amino acids evenly among those allowed.
+        Residues to mutate are drawn in proportion to 1 - pLDDT, and new amino acids uniformly from all allowed ones.
         """
         # Differs from ColabDesign, which takes the best mutant even if the sequence itself is better.
         letters, model = self._letters(trajectory), self.models[model_index].network
@@ -303,7 +303,7 @@ class Designer:
         return replace(trajectory, best_sequence=best[0], best_loss=best[1], step=step, losses=losses_of_step)
 
     def _letters(self, trajectory: Trajectory) -> str:
-        """Return the best sequence of a design, or the sequence of its numbers."""
+        """Return the best sequence of a trajectory so far, or the most probable one by its numbers."""
         numbers = torch.from_numpy(trajectory.numbers)[None].to(self.device, torch.float32)
         return trajectory.best_sequence or _letters(self._sequence(self.inputs[0], numbers, _HARD_MIXTURE))
 
@@ -362,7 +362,7 @@ def _letters(sequence: DesignedSequence) -> str:
 
 @contextmanager
 def _dropping(model: AlphaFold, seed: int, *, drops: bool) -> Iterator[None]:
-    """Let the network drop what it drops in training, as the seed decides, or nothing."""
+    """Within the context, let the network use dropout as in training with this random seed, or none at all."""
     device = next(model.parameters()).device
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)

@@ -284,7 +284,7 @@ def _mean(values: Float[Tensor, "b *n"], weights: Float[Tensor, "b *n"]) -> Floa
 
 
 def _least(values: Float[Tensor, "*b n"], count: int | None, counted: Bool[Tensor, "*b n"]) -> Float[Tensor, "*b"]:
-    """Return the mean of the `count` smallest of the values that are counted, 0 if there are none."""
+    """Return the mean of the `count` smallest values (None: all) where `counted` is true, or 0 without any."""
     ordered = values.masked_fill(~counted, math.inf).sort(-1).values
     places = torch.arange(values.shape[-1], device=values.device)
     taken = ordered.isfinite() & (places < (values.shape[-1] if count is None else count))

@@ -260,7 +260,7 @@ def unsatisfied(protein: Protein, atoms: Atoms, apart: np.ndarray, complexed: np
 
 
 def _areas(protein: Protein, atoms: Atoms) -> np.ndarray:
-    """Return the solvent-accessible area of each of some atoms, as if only they were there."""
+    """Return the solvent-accessible area in Å² of each atom, as if `atoms` were the only atoms."""
     from biotite import structure  # noqa: PLC0415 (an extra)
 
     array = structure.AtomArray(len(atoms.names))

@@ -185,7 +185,10 @@ def _parsed(protein: Protein, letters: list[str]) -> dict[str, Any]:
 
 
 def _places(protein: Protein, chain: int) -> dict[int, int]:
-    """Return the places of a chain's residues with atoms among its numbers, both from 0."""
+    """Return, for each residue of a chain with atoms, by its index from 0, its column in ProteinMPNN's sequence.
+
+    Columns follow residue numbers, so that missing numbers leave gaps; the first residue with atoms has column 0.
+    """
     in_chain = protein.chain_index == chain
     numbers, has_atoms = protein.residue_index[in_chain], (protein.atom_mask[in_chain] > 0.5).any(-1)
     first = int(numbers[has_atoms][0])
@@ -193,7 +196,7 @@ def _places(protein: Protein, chain: int) -> dict[int, int]:
 
 
 def _with_drawn(own_sequence: str, columns: dict[int, int], drawn: str) -> str:
-    """Return a chain's letters with those that were drawn; residues without atoms stay."""
+    """Return a chain's sequence with the drawn letters at residues with atoms; other residues keep their letters."""
     return "".join(
         drawn[columns[residue]] if residue in columns else letter for residue, letter in enumerate(own_sequence)
     )

@@ -106,7 +106,10 @@ def loss_weights(words: Sequence[str]) -> dict[str, float]:
 
 
 def _read(sources: Sequence[Source], weights: Mapping[str, float]) -> tuple[list[DesignTask], dict[str, str]]:
-    """Return the targets that can be read, and the reasons of the others. Raise `InputError` if none can."""
+    """Read the tasks, with these weights of losses; return them, and reasons by name for targets that cannot be read.
+
+    Raise `InputError` if none can be read.
+    """
     tasks, failures, problem = [], {}, None
     for name, read in sources:
         try:
@@ -149,7 +152,10 @@ def _begin(
     *,
     overwrite: bool,
 ) -> None:
-    """Make the directory of a target, or make sure that an earlier run had the same settings."""
+    """Write a target's settings.json after comparing it with an earlier run's, and remove incomplete files.
+
+    With `overwrite`, the files of an earlier run are removed instead. Raise `InputError` for other settings.
+    """
     remove_partial_files([directory.parent, directory])
     path = DESIGN_SETTINGS.path(directory)
     settings = {
@@ -189,7 +195,7 @@ def task_digest(task: DesignTask) -> str:
 
 
 def _design(directory: Path, designer: Designer, number: int, run: Run) -> None:
-    """Make one design, from the state that an earlier run has left, if there is one."""
+    """Make and write one design, from the saved state of an earlier run if it exists; skip a finished design."""
     path, steps = DESIGN_STATE.path(directory, index=number), designer.options.steps
     if DESIGN_SCORES.path(directory, index=number).is_file():
         path.unlink(missing_ok=True)  # of a run that was killed before it did
@@ -222,7 +228,7 @@ def _design(directory: Path, designer: Designer, number: int, run: Run) -> None:
 
 
 def _check(directory: Path, designer: Designer, number: int, checks: Sequence[ReadyModel]) -> None:
-    """Fold a finished design and its controls again with each model that checks and has not done so."""
+    """Check a finished design and its controls with each checking model that has not checked it yet; write results."""
     checks_so_far = files.read_checks(directory, number)
     digests = {each.digest for each in checks_so_far}
     missing = [model for model in checks if short_digest(model) not in digests]

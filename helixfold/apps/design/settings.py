@@ -188,7 +188,10 @@ def applied(thresholds: Sequence[Threshold], models: int) -> tuple[list[Threshol
 
 
 def _path(name: str, ending: str) -> Path:
-    """Return the file of a name, or the preset, whose name may be short."""
+    """Return the path of a preset whose file name contains `ending`, or else of the file `name`.
+
+    The endings of presets' names may be left out. Raise `InputError` if neither exists.
+    """
     presets = {path.stem: path for path in sorted(_PRESETS.glob("*.json")) if ending in path.stem}
     for each in (name, f"{name}_filters", f"{name}_4stage_multimer"):
         if each in presets:

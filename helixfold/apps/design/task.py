@@ -194,7 +194,10 @@ def _task(
 
 
 def _known(structure: Chain, name: str) -> DesignChain:
-    """Return a chain whose atoms are all known, with a C-beta wherever there is a backbone."""
+    """Return a chain with the atoms of `structure`, with C-beta atoms added, at residues with a complete backbone.
+
+    All its residues are free and designed. Raise `InputError` if no residue has a backbone.
+    """
     positions, mask = with_ideal_betas(structure.atom_positions, structure.atom_mask)
     has_backbone = np.asarray(mask[:, [_N, _CA, _C]].all(-1))
     if not has_backbone.any():
@@ -204,7 +207,7 @@ def _known(structure: Chain, name: str) -> DesignChain:
 
 
 def _types(structure: Chain, indices: Sequence[int], name: str) -> Int[np.ndarray, "k"]:
-    """Return the residue types of these residues; raise `InputError` if one is none of the twenty."""
+    """Return the residue types at these indices; raise `InputError` if one is not one of the twenty amino acids."""
     types = aatype_from_sequence(structure.sequence)[list(indices)]
     if (unknown := np.flatnonzero(types >= len(RESTYPES))).size:
         raise InputError(
