@@ -150,7 +150,7 @@ class PassRow:
     """The forward or backward pass of a part: its kernels, and the counts of PyTorch's operators by name.
 
     `operators_moved` is the number of bytes of the tensors of these operators. `floor` is the minimum number of bytes
-    that the pass must move, and `kept` the number of bytes that the forward pass saves for the backward pass.
+    that the pass must move. `kept` is the number of bytes that the forward pass saves for the backward pass.
     """
 
     name: str

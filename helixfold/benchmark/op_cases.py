@@ -87,8 +87,9 @@ class OpCase:
     def work(self, *, gradients: bool) -> Work:
         """Return the work of the forward pass, or with `gradients` of forward and backward pass.
 
-        The bytes are each argument and result once; in the backward pass also the gradients of both, and the arguments
-        again. The arguments must be on the meta device, so that nothing is computed.
+        Operators in place have no FLOPs, and each argument counts twice. Otherwise the bytes are each argument and
+        result once; in the backward pass also the gradients of both, and the arguments again. The arguments must be on
+        the meta device, so that nothing is computed.
         """
         unique = {id(each): each for _, arguments in self.calls for each in tensors(arguments)}
         read = sum(each.nbytes for each in unique.values())

@@ -2,8 +2,8 @@
 
 Each target is folded in float32 with the executor `Whole`, and again in lower precisions, with other executors, with
 plain PyTorch operators, and with one part of the network at a time in low precision. The differences from the first
-prediction are printed; nothing is timed. `TRUNK`, `STRUCTURE` and `HEADS` are sections of the network, and `PARTS` has
-the parts in them that are computed in low precision one at a time.
+prediction are printed; nothing is timed. `TRUNK`, `STRUCTURE` and `HEADS` are sections of the network. `PARTS` has the
+parts in them that are computed in low precision one at a time.
 """
 
 from collections.abc import Iterator, Sequence

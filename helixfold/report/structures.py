@@ -54,10 +54,9 @@ class Superposer:
     def packed(self, path: Path, residues: Bool[np.ndarray, " r"] | None = None) -> PackedStructure | None:
         """Return a PDB or mmCIF file with its rotation and shift; None if it is larger than 32 MiB.
 
-        The first file is centred, with its longest axis horizontal; later files are superposed on it, or only centred
+        The first file is centred, with its longest axis horizontal. Later files are superposed on it, or only centred
         if their number of C-alpha atoms differs. `residues` is a mask over the file's C-alpha atoms; only atoms with a
-        true value are superposed. Raise `InputError` if the file is not PDB
-        or mmCIF.
+        true value are superposed. Raise `InputError` if the file is not PDB or mmCIF.
         """
         if path.stat().st_size > MAX_BYTES:
             return None

@@ -38,8 +38,8 @@ class Run:
     def item(self, name: str, steps: int = 1, *, continues: bool = False) -> Iterator[None]:
         """Process an item with this number of steps in the context; an exception is recorded as the item's failure.
 
-        The steps count as done at the end, also after a failure. With `continues`, the item is finished in a later
-        context, so its end is not reported.
+        Steps that were not reported in the context count as done at its end, also after a failure. With `continues`,
+        the item is finished in a later context, so its end is neither reported nor counted.
         """
         self._began = self._began or time.monotonic()
         self._last = self._last or self._began

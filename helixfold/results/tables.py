@@ -34,8 +34,8 @@ _SCORE_COLUMNS = ("iptm", "ipsae", "pdockq", "pdockq2", "lis", "interface_plddt"
 def write_tables(directory: Path, order: Sequence[Prediction]) -> None:
     """Write tables of pLDDT, pTM and interface scores of all predictions, the best first, and of the best one's PAE.
 
-    Tables that cannot be written are removed: of pTM if a prediction has none or has notes, of PAE if the best
-    prediction has none, and of interfaces for single chains.
+    Tables that cannot be written are removed. These are the table of pTM if a prediction has none or has notes, of PAE
+    if the best prediction has none, and of interfaces for single chains.
     """
     target, notes = directory.resolve().name, all_notes(order)
     write_file(PLDDT_TABLE.path(directory, target=target), plddt_table([each.plddt for each in order], notes))

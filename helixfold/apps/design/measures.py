@@ -140,7 +140,8 @@ def structure_shares(protein: Protein, binder: Bool[np.ndarray, "r"]) -> dict[st
     """Return the shares of helix, sheet and loop in the binder and in its interface residues, in percent.
 
     `i_pLDDT` and `ss_pLDDT` are the mean pLDDT, 0 to 1, of the interface residues and of the binder's residues in
-    helices and sheets; 0 if there are none. The B-factors of `protein` must be pLDDT. Keys are BindCraft's names.
+    helices and sheets. Without such residues they are 0. The B-factors of `protein` must be pLDDT. Keys are BindCraft's
+    names.
     """
     letters = np.array(list(secondary_structure(protein)))[binder]
     plddt = protein.b_factors[binder, _CA] / 100
@@ -238,7 +239,7 @@ def unsatisfied(protein: Protein, atoms: Atoms, apart: np.ndarray, complexed: np
 
     `atoms` are all atoms of both sides. `apart` and `complexed` are their solvent-accessible areas in Å² in the
     separate sides and in the complex. A partner is a polar atom of the other kind (donor or acceptor) at most 3.5 Å
-    away, and not in the same residue or a neighbour of it in its chain.
+    away. Atoms of the same residue and of its neighbours in the chain do not count.
     """
     kinds = [THREE_LETTER[kind] for kind in protein.aatype[atoms.residues]]
     gives, takes = (

@@ -137,7 +137,7 @@ def read_filters(name: str, changed: Sequence[str] = ()) -> list[Threshold]:
     """Return the thresholds of a file of BindCraft's filters or of a preset, both given as `name`.
 
     Entries without a limit are left out. `changed` are words such as i_pTM=0.3 or 1_pLDDT=none, which change or remove
-    thresholds. A word with a label such as 1_pLDDT is for one threshold, and a word with a metric such as pLDDT for the
+    thresholds. A word with a label such as 1_pLDDT is for one threshold. A word with a metric such as pLDDT is for the
     mean and all models. Raise `InputError` if the file or a word is not valid.
     """
     path = _path(name, "_filters")

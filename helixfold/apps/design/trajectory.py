@@ -31,8 +31,8 @@ class Trajectory:
     `numbers` are unbounded, one for each residue and amino acid; see `designed_sequence`. `mean` and `square` are
     Adam's running means of gradients and of squared gradients. `step` is the number of completed steps. `losses` has,
     for each completed step, each loss by name and the weighted sum as "loss". `best_sequence` is the best sequence of
-    hard and greedy steps, None before them: the letters of all residues, in the order in which the network reads them.
-    `best_loss` is its weighted sum.
+    hard and greedy steps, None before them. It has the letters of all residues, in the order in which the network reads
+    them. `best_loss` is its weighted sum.
     """
 
     numbers: Float[np.ndarray, "r 20"]

@@ -62,8 +62,8 @@ def lines(
 ) -> Picture:
     """Draw a curve for each name, over residue numbers from 1 or over the values in `along`.
 
-    `label` is the label of the vertical axis, which goes from 0 to `most` (by default as far as the values), and
-    `along_label` of the horizontal axis.
+    `label` is the label of the vertical axis, and `along_label` of the horizontal axis. The vertical axis goes from 0
+    to `most`, by default as far as the values.
     """
     figure = Figure(figsize=(6.5, 2.8), dpi=_DOTS_PER_INCH, facecolor="white", layout="constrained")
     axes = figure.add_subplot()
