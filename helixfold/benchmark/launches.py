@@ -22,9 +22,10 @@ class Launches:
     """Counts of the launches in a part's forward or backward pass.
 
     `kernels` counts launches of our kernels, and `others` calls of PyTorch's operators, including casts. `names` has
-    the counts of both by name, the most frequent first. `waits` has the counts of the operators for which the host
-    waits, by name. `kept` is the number of bytes that the forward pass saves for the backward pass, without parameters;
-    it is 0 for a backward pass.
+    the counts of both by name, the most frequent first. `parameter_casts` and `other_casts` count casts of parameters
+    and of other tensors to another dtype. `waits` has the counts of the operators for which the host waits, by name.
+    `kept` is the number of bytes that the forward pass saves for the backward pass, without parameters; it is 0 for a
+    backward pass.
     """
 
     part: str

@@ -209,9 +209,9 @@ _REPORTED_PACKAGES = ("torch", "triton", "trifast", "cuequivariance_torch", "num
 class BenchmarkDevice:
     """A device with its best rates.
 
-    `threads` is the number of PyTorch's threads, and `allocator` a phrase on how the CPU's allocator treats freed
-    memory. `product` has the FLOPs per second of a large matrix product by dtype. `copy` is the number of bytes, read
-    plus written, per second of a large copy.
+    `versions` has the versions of packages by name. `threads` is the number of PyTorch's threads, and `allocator` a
+    phrase on how the CPU's allocator treats freed memory. `product` has the FLOPs per second of a large matrix product
+    by dtype. `copy` is the number of bytes, read plus written, per second of a large copy.
     """
 
     device: torch.device

@@ -55,7 +55,7 @@ class Shape:
 class OpCase:
     """An example call of an operator, or two calls that belong together.
 
-    An `in_place` operator overwrites its arguments and has no gradients.
+    `calls` has each operator with its arguments. An `in_place` operator overwrites its arguments and has no gradients.
     """
 
     name: str

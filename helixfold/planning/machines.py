@@ -114,10 +114,10 @@ class Readings:
 class Machine(Device):
     """A cluster of nodes with equal devices, and the links between them.
 
-    `speeds` gives the times of passes and the optimizer. `per_node` is the number of devices of a node. `near` are
-    links within a node and `far` links between nodes. `memory` is the bytes that a rank may use. `overlaps` is whether
-    gradients can be summed during the backward pass without slowing it down: this is so on GPUs, but on a CPU the same
-    cores do both.
+    `name` is its key in `MACHINES`, or "here" for the local machine. `speeds` gives the times of passes and the
+    optimizer. `per_node` is the number of devices of a node. `near` are links within a node and `far` links between
+    nodes. `memory` is the bytes that a rank may use. `overlaps` is whether gradients can be summed during the backward
+    pass without slowing it down: this is so on GPUs, but on a CPU the same cores do both.
     """
 
     name: str

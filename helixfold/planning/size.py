@@ -12,9 +12,9 @@ from helixfold.model.config import ModelConfig
 class PassSize:
     """Size of the network's input for one target or training sample.
 
-    `residues` is the number of residues. `msa_rows` counts sampled sequences, without the rows that templates add.
-    `extra_rows` counts extra sequences, and `dtype` is the precision of the streams. `ensemble` is the number of MSA
-    samples in memory, and `ranks` the number of ranks that share the input.
+    `residues` and `templates` are numbers of residues and templates. `msa_rows` counts sampled sequences, without the
+    rows that templates add. `extra_rows` counts extra sequences, and `dtype` is the precision of the streams.
+    `ensemble` is the number of MSA samples in memory, and `ranks` the number of ranks that share the input.
     """
 
     residues: int

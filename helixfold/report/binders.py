@@ -79,6 +79,7 @@ class BinderLine:
     """A line of the table of binders: one sequence with its measurements.
 
     `design` is its name, `directory` the name of its target's directory, and `length` its number of residues.
+    `protocol` is BindCraft's design algorithm, `seed` the trajectory's, and `hotspots` are words for the table.
     `helicity` is the weight of the helix loss, `score` ProteinMPNN's (smaller is better), and `recovery` the identity
     to the designed sequence. `values` has BindCraft's labels as keys, such as Average_i_pTM. `unmet` names the missed
     thresholds. `pae` has the predicted aligned errors of the complex in whole Å. `loss_by_step` is the trajectory's.

@@ -41,7 +41,7 @@ class DesignLine:
     """A line of the table of designs; `check` is None if no other model has checked the design.
 
     `loss` is the weighted sum of the losses, and `losses` has each loss by name, without its weight. `loss_by_step` has
-    the weighted sum of each step.
+    the weighted sum of each step. `notes` are notes on the designing model.
     """
 
     target: str

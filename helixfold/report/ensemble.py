@@ -50,7 +50,7 @@ _CA: Final = ATOM_ORDER["CA"]
 class Sample:
     """One prediction of an ensemble: its model, seed, alignment, confidence and structure.
 
-    `mean_plddt` is from 0 to 100.
+    `mean_plddt` is from 0 to 100. `seed` is None if it is not known.
     """
 
     name: str
@@ -78,6 +78,7 @@ class ReferenceScores:
 class Ensemble:
     """Samples of one target, the best first, with their conformations and comparisons.
 
+    `to_best` and `references` have the scores of all samples against the best sample and against each reference.
     `tm_scores` has the TM-scores of all pairs of the samples `compared`, in that order. Every other sample is assigned
     to the conformation of the most similar representative. `refused` has the names of references that cannot be
     compared, with the reasons.
@@ -229,6 +230,7 @@ class Conformation:
 
     `samples` is its number of samples, and `share` its fraction of all samples, 0 to 1. `representative` names the
     sample that is most similar to the others. `tm_to_best` and `tm_to_references` are mean TM-scores of its samples.
+    `best_plddt` is the largest mean pLDDT of its samples.
     """
 
     number: int  # from 1

@@ -39,7 +39,7 @@ class RingBond:
 
     chain: str
     first: int  # index in the protein's arrays
-    last: int
+    last: int  # the same
     length: float  # Å
 
 

@@ -23,15 +23,15 @@ LOG_FILE = "log.jsonl"
 class StepRecord:
     """Record of one training step, over all ranks; numbers that were not finite are NaN."""
 
-    step: int
+    step: int  # from 0
     examples_seen: int  # since the beginning of the run, including this step
     losses: dict[str, float]  # means over the batch: each term unweighted, the weighted sum "weighted", and "total"
     learning_rate: float
-    gradient_norm: float
+    gradient_norm: float  # of the mean gradient over micro-batches; see `optim.flat.StepReport`
     clipped: float  # fraction of gradients that were clipped (of examples, tensors or batches, as configured)
     skipped: bool  # whether a loss or gradient was not finite, so that the parameters were not updated
     passes: int  # recycling iterations, including the last one
-    seconds: float
+    seconds: float  # of the whole step
     data_seconds: float  # part of `seconds` spent waiting for data
     examples_per_second: float
     memory_gib: float  # peak since the start of the run

@@ -26,7 +26,7 @@ _ADVICE: Final = "see docs/how-to/design-binders.md"
 
 @dataclass(frozen=True, kw_only=True)
 class Threshold:
-    """A limit of one value of a binder: the value must be at least or at most `limit`.
+    """A limit of one value of a binder: the value must be at least (`is_minimum`) or at most `limit`.
 
     `label` names the value and the model, or the mean of all models. For InterfaceAAs, counts by amino acid, `key` is
     the one-letter code of the counted amino acid; otherwise it is "".
@@ -67,8 +67,9 @@ class TargetSettings:
     """Content of BindCraft's settings file for a target; None or () for entries that the file does not have.
 
     `structure` is the path of the target's structure, and `output` the output directory. `chains` are the chains to
-    bind, and `hotspots` words such as A5-20. `lengths` is the inclusive range of binder lengths. `accepted` is the
-    number of binders to accept. `unused` names the entries that have no effect here.
+    bind, and `hotspots` words such as A5-20. `lengths` is the inclusive range of binder lengths. `name` is the name of
+    the target in results, and `accepted` the number of binders to accept. `unused` names the entries that have no
+    effect here.
     """
 
     structure: Path
