@@ -94,7 +94,7 @@ def redrawn(protein: Protein, chain: int, options: RedrawOptions, *, kept: Colle
         sequences, scores, recovery = _drawn(
             mpnn,
             network,
-            given=structure,
+            structure=structure,
             chains={structure["name"]: (designed, other_chains)},
             fixed=fixed,
             options=options,
