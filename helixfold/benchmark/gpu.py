@@ -151,7 +151,7 @@ class KernelLaunch:
 def launches_of(action: Callable[[], object]) -> list[KernelLaunch]:
     """Run an action and return the launches of our kernels in it, in order.
 
-    Of launches with the same kernel, grid, absent arguments and keyword arguments, only the first is returned.
+    Only the first of launches with the same kernel, grid, absent arguments and keyword arguments is returned.
     """
     launches: dict[object, KernelLaunch] = {}
 

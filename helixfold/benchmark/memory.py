@@ -43,7 +43,7 @@ from helixfold.planning.passes import KEPT_BLOCKS, prediction_memory
 from helixfold.planning.size import PassSize, floor, gib
 from helixfold.weights.untrained import untrained_model
 
-# What is measured: a whole prediction, only its Evoformer, or a step of a design.
+# Kinds of measurement: a whole prediction, only its Evoformer, or a step of a design.
 PREDICTION: MemoryPart = "prediction"
 EVOFORMER: MemoryPart = "evoformer"
 DESIGN: MemoryPart = "design"

@@ -127,7 +127,7 @@ def _agreement(record: JsonObject) -> Agreement:
 def write_tables(output: Path, tasks: Sequence[DesignTask], failures: Mapping[str, str], designs: int) -> None:
     """Write designs.tsv, designs.fasta and designs.html of an output directory from the files of finished designs.
 
-    Of each task, the designs 0 to `designs` - 1 are included. `failures` has the reasons of failed items.
+    The designs 0 to `designs` - 1 of each task are included. `failures` has the reasons of failed items.
     """
     lines = []
     for task in tasks:

@@ -73,7 +73,7 @@ class DesignChain:
 
 @dataclass(frozen=True, kw_only=True)
 class DesignTask:
-    """What to design: the chains, and the losses with their weights, by name.
+    """Task of a design: its chains, and the losses with their weights, by name.
 
     `name` is the name of the target. `cyclic` names the chains whose ends are bonded: () means all, None means none.
     Raise `InputError` for fewer than 2 or more than 2,000 residues, or if no residue is free.
