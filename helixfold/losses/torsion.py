@@ -11,7 +11,7 @@ from helixfold.model.geometry.torsions import Torsions
 # Added to a squared length before the root, and to counts (DeepMind's program).
 _LENGTH_FLOOR = 1e-6
 _COUNT_FLOOR = 1e-10
-_CHIS = 4  # the last torsions
+_CHIS = 4  # number of chi angles, which are the last torsions
 
 
 def torsion_loss(sin_cos: Float[Tensor, "l b r 7 2"], truth: Torsions) -> Float[Tensor, " b"]:

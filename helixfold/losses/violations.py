@@ -270,7 +270,11 @@ class _Overlaps(torch.autograd.Function):
         residue: Float[Tensor, "b n"],
         bond: Float[Tensor, "b n"],
     ) -> Float[Tensor, "b n"]:
-        """Return each atom's sum of overlaps with all others, except within a residue or a bond."""
+        """Return each atom's sum of overlaps with all others, except within a residue or a bond.
+
+        `radius` is reduced by half the tolerance, and -inf for absent atoms. Atoms with equal `residue` or equal `bond`
+        do not overlap; NaN in `bond` is no bond.
+        """
         total = torch.zeros_like(radius)
         indices = unmasked(radius > -torch.inf)
         atoms = _Atoms(points[:, indices], radius[:, indices], residue[:, indices], bond[:, indices])

@@ -316,7 +316,7 @@ def pack_targets(output: Path, names: Iterable[str], describe: Describe) -> dict
 
 
 def remove_partial(output: Path) -> None:
-    """Remove incomplete files of killed processes, after waiting for a process that packs or unpacks now."""
+    """Remove incomplete archives of killed processes, after waiting for a process that packs or unpacks now."""
     if (PACKED.path(output)).is_dir():
         with _locked(output):
             pass

@@ -47,7 +47,7 @@ class Pool:
 
     @property
     def device(self) -> str:
-        """Return the device of each worker: "cuda" or "cpu"."""
+        """Return the device of the pool's workers: "cuda" or "cpu"."""
         return "cuda" if self.gpus else "cpu"
 
     @property

@@ -168,7 +168,7 @@ def attend(
     *,
     save: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the gated result as a view of (b n q h c), and if `save` the log2 of the softmax denominators, else None.
+    """Return the gated result [b n h q c], stored as (b n q h c), and if `save` the log2 of the softmax denominators, else None.
 
     `mask_bias` and `has_keys` are the results of `mask_terms`, and the bias has `aligned` rows.
     """
