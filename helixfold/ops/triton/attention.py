@@ -168,9 +168,10 @@ def attend(
     *,
     save: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the gated result [b n h q c], stored as (b n q h c), and if `save` the log2 of the softmax denominators, else None.
+    """Return the gated result [b n h q c], stored as (b n q h c), and the log2 of the softmax denominators or None.
 
-    `mask_bias` and `has_keys` are the results of `mask_terms`, and the bias has `aligned` rows.
+    The denominators are returned if `save` is set. `mask_bias` and `has_keys` are the results of `mask_terms`, and the
+    bias has `aligned` rows.
     """
     b, n, h, q, c = query.shape
     k = key.shape[-2]
