@@ -264,6 +264,7 @@ class ModelOptions:
             metavar="MODEL...",
             show_default="model_1_ptm or model_1_multimer_v3, or the models in --weights",
             group=MOST_USED,
+            alias="--model",  # the name in `score` and `scan`, which take one model
         ),
         Traits(
             recorded="predictions",

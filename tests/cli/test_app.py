@@ -149,6 +149,14 @@ def test_options_are_read_in_the_usual_spellings(words: str, values: dict[str, A
     assert {name: getattr(options, name) for name in values} == values
 
 
+@pytest.mark.parametrize("option", ["--model", "--models"])
+def test_the_model_has_the_same_option_in_predict_scan_and_score(option: str) -> None:
+    assert predict("a.fasta", option, "tiny")[1].models == ("tiny",)
+    for command in ("scan", "score"):
+        _, bound, _ = application([command]).parse_args([command, "a.fasta", option, "tiny"])
+        assert bound.arguments["options"].model == "tiny"
+
+
 def test_words_after_two_hyphens_are_files() -> None:
     assert predict("--seed", "1", "--", "-a", "--b")[0] == (Path("-a"), Path("--b"))
 

@@ -103,6 +103,7 @@ class NetworkOptions:
             metavar="MODEL",
             show_default="model_1_ptm or model_1_multimer_v3, or the model in --weights",
             group=MOST_USED,
+            alias="--models",  # the name in `predict`
         ),
     ] = None
     """Model to use; it must predict aligned errors."""
