@@ -86,7 +86,7 @@ def features(
     ----------
     inputs
         Sequences to predict: FASTA files, tables (.csv, .tsv with columns id and sequence), a3m alignments, directories
-        of such files, or sequences typed here.
+        of such files, or sequences of at least ten residues typed here.
     """
     pairs = options.pulldown or options.pulldown_table
     if options.from_pickle:

@@ -46,7 +46,7 @@ def predict(
     ----------
     inputs
         Sequences to predict: FASTA files, tables (.csv, .tsv with columns id and sequence), a3m alignments, directories
-        of such files, or sequences typed here.
+        of such files, or sequences of at least ten residues typed here.
     """
     if others.other_names:
         print("\n".join(listing()))

@@ -38,7 +38,7 @@ def scan(
     ----------
     inputs
         Sequences to predict: FASTA files, tables (.csv, .tsv with columns id and sequence), a3m alignments, directories
-        of such files, or sequences typed here.
+        of such files, or sequences of at least ten residues typed here.
     """
     from helixfold.runtime.imports import collecting_no_garbage
 

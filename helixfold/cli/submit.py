@@ -60,7 +60,8 @@ def submit(
     Parameters
     ----------
     inputs
-        FASTA files (every record is a job, with ':' between the chains of a complex), or sequences.
+        FASTA files (every record is a job, with ':' between the chains of a complex), or sequences of at least ten
+        residues.
     server
         URL of the service.
     token_file

@@ -61,6 +61,7 @@ JSON_SUFFIX = ".json"  # AlphaFold 3's; directories may have other JSON files, s
 # Suffixes of files in the output directory, or in archives of it; target names must not clash with them.
 TAKEN_SUFFIXES = (".json", ".html", ".tsv", ".csv", ".zip", ".png", ".lock", ".partial", ".txt", ".bibtex")
 TAKEN_NAMES = ("packed",)  # of the directory for archives of many targets
+_MIN_TYPED = 10  # residues of a sequence without separators; shorter words may be names
 INPUT_SUFFIXES = (*A3M_SUFFIXES, *FASTA_SUFFIXES, *CSV_SUFFIXES, *TSV_SUFFIXES)
 
 
@@ -110,6 +111,7 @@ def _targets_in(
     """Return the targets of one input; errors of its records are added to `problems`."""
     if is_sequence(path):
         return [typed_target(str(path), as_protein=as_protein)]
+    require_typed_length(path)
     file = path.name.lower()
     if file.endswith(A3M_SUFFIXES):
         return [_target_of_alignment(path)]
@@ -314,9 +316,19 @@ def is_sequence(path: Path) -> bool:
 
     It looks like a sequence if it has at least ten capitals, or a capital and a separator of chains or copies.
     """
-    text = str(path)
-    is_written_so = re.fullmatch(r"[A-Z0-9*:_-]+", text) and re.search(r"[A-Z]{10}|:.*[A-Z]|[A-Z].*(:|\*[0-9])", text)
+    text, like = str(path), rf"[A-Z]{{{_MIN_TYPED}}}|:.*[A-Z]|[A-Z].*(:|\*[0-9])"
+    is_written_so = re.fullmatch(r"[A-Z0-9*:_-]+", text) and re.search(like, text)
     return bool(is_written_so) and not os.path.exists(path)
+
+
+def require_typed_length(path: Path) -> None:
+    """Raise `InputError` if an input is not a file but may be a sequence that `is_sequence` does not accept.
+
+    That is a word of residue letters that is too short or in lower case.
+    """
+    if re.fullmatch("[ACDEFGHIKLMNPQRSTVWYX]+", str(path).upper()) and not os.path.exists(path):
+        advice = f"write a sequence with at least {_MIN_TYPED} capital letters here, or put it into a FASTA file"
+        raise InputError.at(path, f"no such file; {advice}")
 
 
 def typed_target(text: str, *, as_protein: bool = False) -> AnyTarget:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from data_pipeline.features.complexes.sequence_files import read_fasta_targets
 from data_pipeline.features.complexes.target import ComplexTarget
-from data_pipeline.features.complexes.target_files import is_sequence
+from data_pipeline.features.complexes.target_files import is_sequence, require_typed_length
 from data_pipeline.io.errors import InputError
 
 
@@ -20,6 +20,7 @@ def read_records(inputs: Sequence[Path], *, has_files: bool) -> list[tuple[str, 
         if is_sequence(path):
             records.append(("protein", str(path)))
             continue
+        require_typed_length(path)
         for record in read_fasta_targets(path):
             chains = record.sequences if isinstance(record, ComplexTarget) else (record.sequence,)
             records.append((record.name, ":".join(chains)))

@@ -134,7 +134,9 @@ def test_a_sequence_given_instead_of_a_file_is_predicted(tmp_path: Path, capsys:
         ("MKTAYIAKQRQ1SF", "as a sequence, residue 12: '1' is not an amino acid letter"),
         ("MKTAYIAKQRQ:", "as a complex, letter 13: chain 2 is empty"),
         ("MYPROTEINS", "pass a sequence with O in a FASTA file"),
-        ("MKTAYIAKQ", "No such file"),
+        ("MKTAYIAKQ", "MKTAYIAKQ: no such file; write a sequence with at least 10 capital letters here, or put it"),
+        ("mktayiakqrq", "mktayiakqrq: no such file; write a sequence with at least 10 capital letters here"),
+        ("proteins", "No such file"),
         ("proteins.fasta", "No such file"),
     ],
 )

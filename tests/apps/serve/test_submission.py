@@ -19,6 +19,7 @@ from helixfold.apps.serve.queue.workers import WorkerOffers
 from helixfold.apps.serve.settings import ServeSettings, check_encrypted, is_loopback
 from helixfold.apps.serve.storage import checked_name, file_name_of
 from helixfold.apps.serve.submission import Submission, UploadedFile, read_sequence_file, read_submissions
+from helixfold.apps.serve.submitted_files import read_records
 
 A3M = UploadedFile(kind="alignment", name="Rows.A3M.GZ", content=b"x")
 CIF = UploadedFile(kind="template", name="a.b.cif", content=b"y")
@@ -42,6 +43,15 @@ def test_a_text_is_one_sequence_or_records() -> None:
     ):
         with pytest.raises(InputError, match=message):
             read_submissions(text, files=files)
+
+
+def test_a_typed_sequence_has_ten_residues_or_is_in_a_file(tmp_path: Path) -> None:
+    assert read_records([Path("MKTAYIAKQR")], has_files=False) == [("protein", "MKTAYIAKQR")]
+    with pytest.raises(InputError, match="MKTAYIAKQ: no such file; write a sequence with at least 10 capital"):
+        read_records([Path("MKTAYIAKQ")], has_files=False)
+    short = tmp_path / "short.fasta"
+    short.write_text(">short\nMKTAYIAKQ\n")
+    assert read_records([short], has_files=False) == [("short", "MKTAYIAKQ")]
 
 
 @pytest.mark.parametrize(
