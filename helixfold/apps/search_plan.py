@@ -83,7 +83,7 @@ def profile_of(options: SearchOptions) -> DatabaseProfile:
     if options.databases is not None and options.database:
         raise InputError("--databases and --database cannot be combined; put all databases into one profile")
     is_reduced = options.db_preset == "reduced_dbs"
-    if is_reduced and (options.databases is None or not options.databases.is_dir()):
+    if is_reduced and (options.databases is None or options.databases.is_file()):
         raise InputError("--db-preset needs a directory in AlphaFold's layout; pass --databases DIR")
     if options.databases is not None:
         programs = {name for name in PACKAGES if find_program(name) is not None}

@@ -52,8 +52,11 @@ def weights(options: SimpleNamespace, value: str) -> None:
 def data_directory(options: SimpleNamespace, value: str) -> None:
     """Set --databases to a directory in the layout of AlphaFold's download script, and --weights to its parameters.
 
-    Weights that are already set are kept. With --features, --databases is not set.
+    Weights that are already set are kept. With --features, --databases is not set. Raise `InputError` if the directory
+    does not exist.
     """
+    if not Path(value).is_dir():
+        raise InputError.at(value, "no such directory")
     if (Path(value) / "params").is_dir() and options.weights is None:
         weights(options, value)
     if not options.features:

@@ -130,6 +130,18 @@ def test_alphafolds_data_directory_has_databases_and_parameters(tmp_path: Path) 
     assert read("--data", tmp_path).weights == tmp_path / "params"
 
 
+def test_a_missing_data_directory_is_reported_with_its_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for options, message in (
+        ("--data_dir=gone --db_preset=reduced_dbs", "--data_dir: gone: no such directory"),
+        ("--databases=gone --db-preset=reduced_dbs", "gone: cannot be read: No such file or directory"),
+    ):
+        assert main(["predict", "a.fasta", *options.split()]) == 2
+        assert capsys.readouterr().err == f"helixfold: error: {message}\n"
+
+
 def test_all_of_them_are_listed_and_none_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "--other-names"]) == 0
     listed = capsys.readouterr().out
