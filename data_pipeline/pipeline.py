@@ -14,7 +14,7 @@ from data_pipeline.features.schema import Features
 from data_pipeline.features.templates import TemplateFeatures
 from data_pipeline.io.errors import InputError, SearchError, printable
 from data_pipeline.parse.a3m import Alignment, parse_a3m
-from data_pipeline.parse.alignment import read_alignment
+from data_pipeline.parse.alignment import chain_lengths, read_alignment
 from data_pipeline.parse.fasta import check_sequence, kind_problem, unknown_residues_problem
 from data_pipeline.parse.stockholm import (
     a3m_to_stockholm,
@@ -77,7 +77,7 @@ class PreparedTarget:
     features: Features
     alignment_rows: dict[str, int]  # rows by alignment file, before merging and without the target
     templates: TemplateResult | None  # None: neither user templates nor a template search
-    notes: tuple[str, ...] = ()  # about unused templates of the user
+    notes: tuple[str, ...] = ()  # about the user's files, see `file_notes`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,8 +105,8 @@ def prepare(target: Target, plan: SearchPlan | None = None, results: Path | None
     """Run the searches of a target and return its features.
 
     The MSA has the target itself, then the user's alignments, then the search results in the order of the plan, without
-    duplicate rows. See `find_homologs` for the searches and the errors. Without `results`, a Python warning is issued
-    for each unusable template of the user.
+    duplicate rows. See `find_homologs` for the searches and the errors. Without `results`, notes are also issued as
+    Python warnings.
     """
     homologs = find_homologs(target, plan, results)
     features = monomer_features(target.name, target.sequence, homologs.alignments.values(), homologs.template_features)
@@ -114,20 +114,34 @@ def prepare(target: Target, plan: SearchPlan | None = None, results: Path | None
         features=numbered(features, target.fragment),
         alignment_rows=homologs.alignment_rows,
         templates=homologs.templates,
-        notes=template_notes(target.templates, [homologs], warn=results is None),
+        notes=file_notes(target.templates, [homologs], warn=results is None),
     )
 
 
-def template_notes(paths: Sequence[Path], homologs: Iterable[Homologs], *, warn: bool) -> tuple[str, ...]:
-    """Return a sentence for each of the user's template files that has no usable template for any chain.
+def file_notes(templates: Sequence[Path], homologs: Iterable[Homologs], *, warn: bool) -> tuple[str, ...]:
+    """Return sentences on alignments that seem to be of several chains, and on template files without a usable template.
 
     `homologs` has one entry per distinct chain. With `warn`, each sentence is also issued as a Python warning.
     """
-    results = [each.templates for each in homologs if each.templates is not None]
-    notes = unused_files(paths, results)
+    notes, results = list[str](), list[TemplateResult]()
+    for each in homologs:
+        notes += filter(None, (_chains_note(path, alignment) for path, alignment in each.alignments.items()))
+        results += [] if each.templates is None else [each.templates]
+    notes += unused_files(templates, results)
     for note in notes if warn else ():
         warnings.warn(note, stacklevel=3)
-    return notes
+    return tuple(notes)
+
+
+def _chains_note(path: str, alignment: Alignment) -> str | None:
+    """Return a sentence on an alignment that looks like ColabFold's of a complex without its first line, or None."""
+    if not (lengths := chain_lengths(alignment)):
+        return None
+    first_line = f"#{','.join(map(str, lengths))}<TAB>{','.join('1' * len(lengths))}"
+    return (
+        f"{printable(path)} looks like an alignment of {len(lengths)} chains, but is used for one; for a complex, pass "
+        f"it as the input, with the first line {first_line}"
+    )
 
 
 def find_homologs(target: Target, plan: SearchPlan | None = None, results: Path | None = None) -> Homologs:

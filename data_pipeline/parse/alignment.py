@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from os import PathLike
 
 import numpy as np
@@ -68,6 +68,23 @@ def read_alignment(path: str | PathLike[str], query: str | None = None, *, max_r
     if len(row.split()) == 1:
         return aln_from_lines(all_lines, query, path=path, max_rows=max_rows)
     return stockholm_from_lines(all_lines, query, path=path, max_rows=max_rows)
+
+
+def chain_lengths(alignment: Alignment) -> tuple[int, ...]:
+    """Return the lengths of the chains if an alignment looks like ColabFold's of a complex, else ().
+
+    ColabFold's alignment ends with a block of rows for each chain: first the chain itself, then its hits. Their other
+    columns are gaps.
+    """
+    query, ends = alignment.letters[0].tobytes(), [0]
+    for letters in alignment.letters[1:]:
+        row = letters.tobytes()
+        start, stop = len(row) - len(row.lstrip(b"-")), len(row.rstrip(b"-"))
+        if start >= stop or (len(ends) > 1 and ends[-2] <= start and stop <= ends[-1]):
+            continue  # an empty row, or one of the current block
+        is_part = stop - start < len(row) and row[start:stop] == query[start:stop]
+        ends = [*(ends if start == ends[-1] else [0]), stop] if is_part and start in (0, ends[-1]) else [0]
+    return tuple(stop - start for start, stop in pairwise(ends)) if ends[-1] == len(query) else ()
 
 
 def _beginning(lines: Iterator[bytes]) -> tuple[list[bytes], bool]:

@@ -20,10 +20,10 @@ from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.pipeline import (
     Homologs,
     PreparedTarget,
+    file_notes,
     find_homologs,
     prepare,
     search_homologs,
-    template_notes,
 )
 from data_pipeline.search.plan import SearchPlan
 from data_pipeline.templates.from_files import templates_of_chains
@@ -38,7 +38,7 @@ class PreparedComplex:
 
     features: ComplexFeatureSet
     homologs: Mapping[str, Homologs]
-    notes: tuple[str, ...] = ()  # about unused templates of the user
+    notes: tuple[str, ...] = ()  # about the user's files
 
 
 def prepare_complex(
@@ -60,7 +60,7 @@ def prepare_complex(
     }
     alignments = _with_pairs(complex_input, _alignments(complex_input, homologs), plan, results)
     features = ComplexFeatureSet.of(complex_input.target, alignments, complex_input.pair_mode)
-    notes = template_notes(complex_input.templates, homologs.values(), warn=results is None)
+    notes = file_notes(complex_input.templates, homologs.values(), warn=results is None)
     if paths := complex_input.cross_chain_templates:
         options = complex_input.chain(entities[0]).dated(plan).user_templates
         sequences = dict(zip(features.multimer.chain_names, features.chain_sequences, strict=True))

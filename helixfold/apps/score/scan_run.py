@@ -459,6 +459,8 @@ def _scan(
     """Run the searches of a target, predict the wild type and all missing mutants, and return all results."""
     prepared, model = prepare_in(directory, target, plan), network.model
     features = prepared.features
+    for note in prepared.notes:
+        print_note(f"{target.name}: {note}")
     write_templates(directory, prepared, {each.label for each in templates_read(features, model.preset)})
     settings = {
         "command": "scan",

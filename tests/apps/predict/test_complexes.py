@@ -14,6 +14,7 @@ from data_pipeline.features.complexes.alignments import EntityAlignment
 from data_pipeline.features.complexes.complex_input import ComplexInput
 from data_pipeline.features.complexes.feature_file import load_features
 from data_pipeline.features.complexes.feature_set import ComplexFeatureSet, TargetFeatures
+from data_pipeline.features.complexes.pipeline import target_features
 from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.features.complexes.target_files import read_targets
 from data_pipeline.io.errors import InputError
@@ -275,6 +276,17 @@ def test_alignments_by_chain_give_the_features_that_they_should(
     ]
     expected = ComplexFeatureSet.of(ComplexTarget.of("hetero", (A, B), ("H", "L")), entities, mode)
     require_equal(features_of(tmp_path / "out/hetero/features.npz"), expected)
+
+
+def test_a_complex_a3m_without_its_first_line_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (path,) = map(Path, as_one_file(tmp_path))
+    for text, count in ((path.read_text(), 0), (path.read_text().partition("\n")[2], 1)):
+        path.write_text(text)
+        assert main(["features", str(path), "--output", str(tmp_path / f"out{count}")]) == 0
+        note = f"{path} looks like an alignment of 2 chains, but is used for one; for a complex, pass it as the input, "
+        assert capsys.readouterr().out.count(f"{note}with the first line #8,8<TAB>1,1") == count
+    with pytest.warns(UserWarning, match="looks like an alignment of 2 chains"):
+        target_features(*read_targets([path]))
 
 
 def test_each_sequence_is_searched_once_and_found_again(

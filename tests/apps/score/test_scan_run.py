@@ -262,6 +262,17 @@ def test_the_wild_type_is_folded_then_hidden_positions_then_mutants(
     assert "made before with other settings (seed 0, now 1; other weights of tiny)" in capsys.readouterr().err
 
 
+def test_an_alignment_that_seems_to_be_of_a_complex_is_reported(
+    run: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    half, gaps = len(SEQUENCE) // 2, "-" * len(SEQUENCE)
+    rows = SEQUENCE, SEQUENCE[:half] + gaps[half:], gaps[:half] + SEQUENCE[half:]
+    (tmp_path / "one.a3m").write_text("".join(f">row\n{row}\n" for row in rows))
+    assert run("--positions", "2", "--to", "A", "--msa", str(tmp_path / "one.a3m"))[0] == 0
+    note = f"helixfold: one: {tmp_path / 'one.a3m'} looks like an alignment of 2 chains, but is used for one; "
+    assert capsys.readouterr().err.count(note) == 1
+
+
 def test_a_table_of_mutants_is_scanned_with_names_of_files_that_have_no_colon(run: Runs, tmp_path: Path) -> None:
     (tmp_path / "m.tsv").write_text("mutation\nK2A:T3S\n")
     code, lots = run("--table", str(tmp_path / "m.tsv"), "--save-structures", "--likelihoods=false")

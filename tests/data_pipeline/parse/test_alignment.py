@@ -9,7 +9,7 @@ import pytest
 from data_pipeline.io.errors import InputError
 from data_pipeline.parse import alignment as alignment_module
 from data_pipeline.parse import stockholm
-from data_pipeline.parse.alignment import read_alignment
+from data_pipeline.parse.alignment import chain_lengths, read_alignment
 from tests.data_pipeline.parse.in_memory import parse_alignment
 
 A3M = b">q\nACDEF\n>h\nA-wwDEFkk\n>i\n--D-F\n"
@@ -108,6 +108,27 @@ def test_gzip_is_read_and_a_cut_one_is_told(tmp_path: Path) -> None:
         read_alignment(path)
 
 
+@pytest.mark.parametrize(
+    ("rows", "lengths"),
+    [
+        ("ACDE----- A-DE----- ----FGHIK ----F-HIK", (4, 5)),
+        ("ACDEYGHIR ACDE----- ----FGHIK", (4, 5)),  # a paired row first
+        ("AC------- ACDE----- A-DE----- ----FGHIK --------- -----GHIK", (4, 5)),
+        ("ACD------ ---EFG--- ------HIK ------H-K", (3, 3, 3)),
+        ("", ()),
+        ("ACDEFGHIK", ()),
+        ("ACDE----- ----FGHIR ----F-HIK", ()),  # parts of the target alone, but none is the second chain
+        ("ACDE----- ----FGHI-", ()),
+        ("ACDE----- -----GHIK", ()),
+        ("ACDE----- ACDEYGHIR ----FGHIK", ()),  # a row of both parts among the others
+        ("----FGHIK ACDE-----", ()),
+    ],
+)
+def test_chains_of_a_complex_are_recognised_by_their_blocks(rows: str, lengths: tuple[int, ...]) -> None:
+    texts = [f">{index}\n{row}" for index, row in enumerate(["ACDEFGHIK", *rows.split()])]
+    assert chain_lengths(parse_alignment("\n".join(texts).encode(), "ACDEFGHIK")) == lengths
+
+
 def test_real_files_are_read_or_refused_for_a_reason(real_data: Path) -> None:
     refused: dict[str, str] = {}
     for path in (real_data / "msa").iterdir():
@@ -117,6 +138,7 @@ def test_real_files_are_read_or_refused_for_a_reason(real_data: Path) -> None:
             refused[path.name] = str(error).partition("first row ")[2]
         else:
             assert len(alignment.query) == alignment.letters.shape[1]
+            assert not chain_lengths(alignment)
     lower, gap = "has lower-case letters", "has a gap at column 1"
     reasons = {name: reason.partition(";")[0] for name, reason in refused.items()}
     assert reasons == {
