@@ -61,7 +61,7 @@ def test_ip_tm_has_a_column_where_there_are_complexes(output: Path) -> None:
     write_dimer(output / "dimer")
     write_index(output, ["waiting"])
     page = (output / "index.html").read_text()
-    heads = re.findall(r'data-kind="\w+">(.*?)</button>', page)
+    heads = re.findall(r'data-kind="\w+"><span>(.*?)</span></button>', page)
     assert heads[3:6] == ["pTM", "ipTM", "MSA rows"]
     assert f'colspan="{len(heads)}"' in page
     rows = rows_of(output)

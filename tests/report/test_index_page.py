@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from helixfold.apps.score.score_run import COLUMNS, ScoredLine, write_scores
 from helixfold.report.index import write_index
 from helixfold.report.target_page import write_report
 from tests.report.browser import Browser
@@ -67,3 +68,20 @@ def test_a_link_leads_to_the_report(browser: Browser, page: Path) -> None:
 def test_nothing_has_to_be_scrolled_sideways(browser: Browser, page: Path, width: int) -> None:
     browser.open(page, width=width)
     assert browser.too_wide() == 0
+
+
+@pytest.mark.parametrize("width", [1280, 420])
+def test_scores_of_binders_fit_without_scrolling_sideways(browser: Browser, tmp_path: Path, width: int) -> None:
+    others = ("own_plddt", "tm_to_native", "lddt_to_native", "output_tm_to_native", "output_lddt_to_native")
+    scores = {name: 0.5 for name in COLUMNS if name not in (*others, "output_dockq")} | {"residues": 128, "chains": 2}
+    scores |= {"protocol": "binder", "model": "model_1_ptm"}
+    lines = [
+        ScoredLine(
+            target="designs", name=f"binder_{index:03}", rank=None, problem=None, scores=scores, predicted="x.pdb"
+        )
+        for index in range(3)
+    ]
+    write_scores(tmp_path, lines, {"num_recycles": 3, "seed": 0}, [])
+    browser.open(tmp_path / "scores.html", width=width)
+    assert browser.too_wide() == 0
+    assert browser.run("const box = document.querySelector('.scroll'); return box.scrollWidth - box.clientWidth") == 0

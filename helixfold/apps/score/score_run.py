@@ -246,6 +246,7 @@ def _page(title: str, lines: Sequence[ScoredLine], *, settings: Mapping[str, Any
     """Return the text of scores.html with the ranked lines."""
     score, is_larger_better = ranking_of(lines)
     failed = sum(line.problem is not None for line in lines)
+    shared = _shared(lines)
     return page(
         "scores.html",
         styles=("page.css", "index.css", "scores.css"),
@@ -254,7 +255,9 @@ def _page(title: str, lines: Sequence[ScoredLine], *, settings: Mapping[str, Any
         title=title,
         lines=lines[:_MAX_STRUCTURES_ON_PAGE],
         count=len(lines),
-        columns=[(name, *COLUMNS[name]) for name in COLUMNS if _has(lines, name)],
+        shared=shared,
+        words=[name for name in _CHOICES if name not in shared],
+        columns=[(name, *COLUMNS[name]) for name in COLUMNS if _has(lines, name) and name not in shared],
         scored=sum(bool(line.scores) for line in lines),
         failed=failed,
         has_ranks=any(line.rank is not None for line in lines),
@@ -303,6 +306,14 @@ def _plot(lines: Sequence[ScoredLine], score: str) -> dict[str, Any] | None:
         "horizontal_ends": [f"{end:.3g}" for end in ends[0]],
         "vertical_ends": [f"{end:.3g}" for end in ends[1]],
     }
+
+
+def _shared(lines: Sequence[ScoredLine]) -> dict[str, Any]:
+    """Return the values that all structures have in common, by name; the page has no columns for them."""
+    scores = [line.scores for line in lines if line.scores]
+    values = {name: {each.get(name) for each in scores} for name in (*_CHOICES, "residues", "chains")}
+    values = {"target": {line.target for line in lines}, **values}
+    return {name: each.pop() for name, each in values.items() if len(each) == 1 and None not in each}
 
 
 def _has(lines: Sequence[ScoredLine], name: str) -> bool:
