@@ -119,7 +119,7 @@ def prepare(target: Target, plan: SearchPlan | None = None, results: Path | None
 
 
 def file_notes(templates: Sequence[Path], homologs: Iterable[Homologs], *, warn: bool) -> tuple[str, ...]:
-    """Return sentences on alignments that seem to be of several chains, and on template files without a usable template.
+    """Return sentences on alignments that seem to be of several chains, and on template files that are not used.
 
     `homologs` has one entry per distinct chain. With `warn`, each sentence is also issued as a Python warning.
     """

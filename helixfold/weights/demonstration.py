@@ -31,29 +31,13 @@ def note(*, descendant: bool = False) -> str:
     """
     measured = facts()
     # On families that are not in the training set.
-    held_out, template = measured["held_out_lddt_ca"], measured["template"]
-    model = (
-        f"'{NAME}', the small model that comes with helixfold ({measured['parameters'] / 1e6:.1f} million parameters, "
-        f"trained on {measured['training_chains']:,} chains)"
-    )
-    accuracy = (
-        f"on {measured['held_out_chains']:,} chains unlike those, its mean CA-lDDT is {_interval(held_out)} of 1, on "
-        f"{template['targets']:,} with a template of 25 to 60 % identity {_interval(template['lddt_ca'])}"
-    )
-    made_by = (
-        f"parameters that were trained further from {model}; before that, {accuracy}"
-        if descendant
-        else f"{model}; {accuracy}"
-    )
+    alone, template = (each["mean"] for each in (measured["held_out_lddt_ca"], measured["template"]["lddt_ca"]))
+    parameters = "parameters trained further from " if descendant else ""
     return (
-        f"{MARK}: made by {made_by}, so do not rely on this structure; 'helixfold weights download' fetches DeepMind's "
-        f"parameters, which {'are another model' if descendant else 'are then used'}"
+        f"{MARK}: made by {parameters}'{NAME}', the small model that comes with helixfold, so do not rely on this "
+        f"structure. The mean CA-lDDT of '{NAME}' is {alone:.2f} on unseen families, {template:.2f} with a template; "
+        "'helixfold weights download' fetches DeepMind's parameters."
     )
-
-
-def _interval(score: dict[str, float]) -> str:
-    """Return a mean with its 95 % interval."""
-    return f"{score['mean']:.2f} ({score['low']:.2f} to {score['high']:.2f})"
 
 
 def is_packaged(path: Path) -> bool:
