@@ -46,8 +46,8 @@ _DNA_BASES, _MIN_DNA_LETTERS = frozenset("ACGT"), 8
 _RNA_BASES, _MIN_RNA_LETTERS = frozenset("ACGU"), 4
 _LETTER_OF_CODE = dict(zip(THREE_LETTER, RESTYPES, strict=False)) | {"MSE": "M"}
 _MIN_CODES = 3
-_AS_PROTEIN = (
-    "pass --as-protein (helixfold predict and features; in Python, as_protein=True) if each letter is a residue"
+AS_PROTEIN_ADVICE = (
+    ", or pass --as-protein (helixfold predict and features; in Python, as_protein=True) if each letter is a residue"
 )
 _WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³])(\.|$)", re.IGNORECASE)
 _WINDOWS_DRIVE = re.compile(r"[a-z]:", re.IGNORECASE)
@@ -173,7 +173,7 @@ def kind_problem(sequence: str) -> str | None:
     and no others except A, C, G and N. Three-letter codes: at least three codes and nothing else.
     """
     problem = _kind_of_code(sequence)
-    return None if problem is None else f"{problem}, or {_AS_PROTEIN}"
+    return None if problem is None else f"{problem}{AS_PROTEIN_ADVICE}"
 
 
 def _kind_of_code(sequence: str) -> str | None:

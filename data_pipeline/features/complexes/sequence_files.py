@@ -32,6 +32,7 @@ from data_pipeline.parse.text_files import read_lines
 from data_pipeline.residue_ranges import fragment_numbers
 
 FRAGMENT_WORD = "fragment"  # in a FASTA header, "fragment=1-100,150-200", and as a column of a table
+FRAGMENT_ADVICE = "; pass the chains as records of a file of their own (--records-as-chains)"
 CHAIN_IDS_WORD = "chain_ids"  # in a FASTA header, "chain_ids=H:L", and as a column of a table
 
 
@@ -70,8 +71,7 @@ def _fasta_target(
     if _word_in(description, FRAGMENT_WORD):
         raise InputError.at(
             path,
-            f"{FRAGMENT_WORD}= is for a record of one chain; pass the chains as records of a file of their own "
-            "(--records-as-chains)",
+            f"{FRAGMENT_WORD}= is for a record of one chain{FRAGMENT_ADVICE}",
             line=line,
             record=name,
         )

@@ -48,7 +48,7 @@ def job_options(values: Mapping[str, Any] | None = None) -> dict[str, Any]:
         choices = f"{', '.join(OFFERS)}{did_you_mean(name, OFFERS)}"
         raise InputError(f"unknown option '{printable(name, 40)}'; options: {choices}")
     for name, value in values.items():
-        if (problem := _problem(OFFERS[name], value)) is not None:
+        if (problem := option_problem(OFFERS[name], value)) is not None:
             raise InputError(f"{name} {problem}")
     return {name: values.get(name, offer.default) for name, offer in OFFERS.items()}
 
@@ -88,7 +88,7 @@ def request_labels(request: Mapping[str, Any], model: str | None) -> list[tuple[
     return labels
 
 
-def _problem(offer: Offer, value: Any) -> str | None:
+def option_problem(offer: Offer, value: Any) -> str | None:
     """Return what is wrong with the value of an option; None if it is valid."""
     if value is None and offer.default is None:
         return None

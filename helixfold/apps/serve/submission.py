@@ -10,10 +10,15 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from data_pipeline.features.complexes.chain_sequences import CHAIN_SEPARATOR
-from data_pipeline.features.complexes.sequence_files import CHAIN_IDS_WORD, read_fasta_targets, read_table_targets
+from data_pipeline.features.complexes.sequence_files import (
+    CHAIN_IDS_WORD,
+    FRAGMENT_ADVICE,
+    read_fasta_targets,
+    read_table_targets,
+)
 from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.io.errors import InputError
-from data_pipeline.parse.fasta import FastaRecord, kind_problem, unknown_residues_problem
+from data_pipeline.parse.fasta import AS_PROTEIN_ADVICE, FastaRecord, kind_problem, unknown_residues_problem
 from helixfold.apps.serve.job_options import job_options
 from helixfold.apps.serve.storage import checked_name, file_name_of
 
@@ -179,7 +184,7 @@ def read_submissions(
         problem = unknown_residues_problem("".join(chains))
         problem = problem or next(filter(None, map(kind_problem, chains)), None)
         if problem is not None:
-            raise InputError(f"'{job_name}' cannot be predicted: {problem}")
+            raise InputError(f"'{job_name}' cannot be predicted: {_without_options(problem)}")
         submissions.append(
             Submission(
                 name=checked_name(job_name),
@@ -202,7 +207,12 @@ def _records(
         try:
             return read_fasta_targets(path) if delimiter is None else read_table_targets(path, delimiter)
         except InputError as error:
-            problem = str(error).replace(str(path), "your text")
+            problem = _without_options(str(error).replace(str(path), "your text"))
             if only_sequence:  # the header, its line and its name are not part of the user's text
                 problem = problem.replace("line 2, ", "").replace("line 1, ", "").replace(", record 'sequence'", "")
             raise InputError(problem) from error
+
+
+def _without_options(problem: str) -> str:
+    """Return a message of a parser without advice to pass options, which the service does not have."""
+    return problem.replace(AS_PROTEIN_ADVICE, "").replace(FRAGMENT_ADVICE, "")

@@ -147,7 +147,7 @@ def test_chosen_files_stay_after_a_forecast_and_after_every_refusal(tmp_path: Pa
         browser.until(lambda: "with tiny" in browser.run(shown))
         browser.find("#recycles").send_keys("99")
         browser.click("button.primary")
-        browser.until(lambda: "recycles must be at least 0 and at most 50" in browser.run(shown))
+        browser.until(lambda: "Recycles: must be at least 0 and at most 50" in browser.run(shown))
         assert browser.run(chosen) == "rows.a3m"
         assert browser.run("return document.getElementById('sequence').value") == "MKTAYIAKQR"
         browser.run("document.getElementById('recycles').value = ''")

@@ -178,7 +178,15 @@ def test_what_is_wrong_is_said_beside_what_was_typed(server: Running) -> None:
     assert 'role="alert"' in browser.text
     assert "MKTAY1AKQR" in browser.text
     assert 'value="kept"' in browser.text
-    assert browser.send("/submit", sequence="MKTAYIAKQR", recycles="many") == 422
+    for field, text, problem in (
+        ("recycles", "many", "Recycles: must be a whole number, got &#39;many&#39;"),
+        ("predictions", "99", "Predictions: must be at least 1 and at most 20, got 99"),
+        ("newest_template", "2020", "Latest template release: must be a date as year-month-day"),
+        ("sequence", "ACGTACGTACGT", "translate the gene and pass the protein&#39;s residues</p>"),
+        ("sequence", ">a fragment=1-9\nMKTAYIAKQR:MKT", "fragment= is for a record of one chain</p>"),
+    ):
+        assert browser.send("/submit", **{"sequence": "MKTAYIAKQR", field: text}) == 422
+        assert problem in browser.text
     assert browser.open("/nowhere") == 404
     assert "<h1>Error 404</h1>" in browser.text
 

@@ -7,7 +7,7 @@ from fastapi import Depends, HTTPException, Request
 from starlette.datastructures import FormData, UploadFile
 
 from data_pipeline.io.errors import InputError
-from helixfold.apps.serve.job_options import OFFERS
+from helixfold.apps.serve.job_options import OFFERS, option_problem
 from helixfold.apps.serve.submission import (
     MAX_FILES,
     MAX_SEQUENCE_TEXT,
@@ -99,10 +99,14 @@ def form_name(offer: Offer) -> str:
 def options_of(form: FormData) -> dict[str, Any]:
     """Return the options of a form, by their names in a request. Empty fields and unchecked boxes are left out.
 
-    Raise `InputError` for a text that should be a whole number.
+    Raise `InputError` with the label of a field for an invalid value.
     """
     texts = {name: text_of(form, form_name(offer)).strip() for name, offer in OFFERS.items()}
-    return {name: _value(OFFERS[name], text) for name, text in texts.items() if text}
+    values = {name: _value(OFFERS[name], text) for name, text in texts.items() if text}
+    for name, value in values.items():
+        if (problem := option_problem(OFFERS[name], value)) is not None:
+            raise InputError(f"{OFFERS[name].label}: {problem}")
+    return values
 
 
 def _value(offer: Offer, text: str) -> str | int | bool:
@@ -112,5 +116,5 @@ def _value(offer: Offer, text: str) -> str | int | bool:
     if offer.kind != "int":
         return text
     if not (text.isascii() and text.isdecimal() and len(text) < 12):
-        raise InputError(f"{offer.name} must be a whole number, got {text[:20]!a}")
+        raise InputError(f"{offer.label}: must be a whole number, got {text[:20]!a}")
     return int(text)
