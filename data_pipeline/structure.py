@@ -35,6 +35,7 @@ class Chain:
     residue_numbers: Int[np.ndarray, "r"]  # the author's numbers; for unobserved residues, the position in the sequence
     insertion_codes: tuple[str, ...]  # one character each, " " if there is none
     is_cyclic: bool = False  # whether the file has a bond between the last and the first residue
+    description: str = ""  # the protein's name in an mmCIF file
 
 
 @dataclass(frozen=True, kw_only=True)

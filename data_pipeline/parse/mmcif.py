@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from os import PathLike
 
@@ -122,6 +122,8 @@ def _chains(
         raise InputError.at(path, f"its first model has more than the maximum of {_MAX_CHAINS:,} chains")
     rows_of = dict(zip(labels, groups(label, len(labels)), strict=True))
     author_of = {name: authors[author[rows[0]]] or name for name, rows in rows_of.items()}
+    known = Category(block, "_entity.", "id", path)
+    descriptions = dict(zip(known.text("id"), known.text("pdbx_description"), strict=True))
     scheme = Category(block, "_pdbx_poly_seq_scheme.", "asym_id", path)
     strand_of = dict(zip(scheme.text("asym_id"), scheme.text("pdb_strand_id"), strict=True))
     atoms, numbers = _atom_table(sites), sites.integers("label_seq_id", unset=_UNSET_NUMBER)
@@ -149,7 +151,7 @@ def _chains(
         elif name in chains:
             skipped[f"{name} (again)"] = SAME_NAME
         if chain is not None and (name not in chains or chain.observed.sum() > chains[name].observed.sum()):
-            chains[name] = chain
+            chains[name] = replace(chain, description=" ".join(descriptions.get(entity, "").split()))
     return list(chains.values()), {name: reason for name, reason in skipped.items() if name not in chains}
 
 

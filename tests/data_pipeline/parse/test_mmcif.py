@@ -154,6 +154,16 @@ def test_chains_bear_the_authors_names_and_others_a_reason() -> None:
     }
 
 
+def test_chains_have_the_description_of_their_entity() -> None:
+    polymers = loop("entity_poly_seq", ("entity_id", "num", "mon_id"), "1 1 GLY", "2 1 ALA")
+    entities = loop("entity", ("id", "pdbx_description"), "2 ?", "1\n;Hemoglobin\nsubunit alpha\n;")
+    units = loop("struct_asym", ("id", "entity_id"), "A 1", "B 2")
+    atoms = loop("atom_site", (*SITES, *XYZ), "N GLY A 1 H 1 1 0 0", "N ALA B 1 L 1 1 0 0")
+    for parts, descriptions in (((entities,), ["Hemoglobin subunit alpha", ""]), ((), ["", ""])):
+        structure = parse_mmcif(entry(polymers, *parts, units, atoms))
+        assert [chain.description for chain in structure.chains] == descriptions
+
+
 def test_of_two_proteins_with_one_name_the_one_with_more_residues_is_read() -> None:
     units = loop("struct_asym", ("id", "entity_id"), "A 1", "B 1")
     rows = ("N GLY A 1 H 1 1 0 0", "N GLY B 1 H 5 2 0 0", "N ALA B 2 H 6 3 0 0")
