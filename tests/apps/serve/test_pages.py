@@ -151,6 +151,7 @@ def test_the_page_of_a_job_shows_its_structure_and_the_report_leads_back(own_ser
     own_server.finish(own_server.claim(), {"report.html": report}, plddt=90.0, model="tiny")
     browser.open(page)
     assert f'<iframe class="structure" src="{page}/files/report.html#only-structure"' in browser.text
+    assert "loading=" not in browser.text  # the frame is drawn before its reader scrolls down, prints or saves the page
     assert "<dt>Model</dt><dd>random parameters (tiny)</dd>" in browser.text
     browser.open(f"{page}/files/report.html")
     assert (
