@@ -134,12 +134,15 @@ def test_tables_and_the_page_have_the_best_first_and_failures_last(tmp_path: Pat
     ):
         assert each in words
     # Other values of a column are in the table.
-    write_scores(tmp_path, [line(0, residues=9), line(1, residues=8, protocol="initial_guess")], SETTINGS, [])
+    write_scores(
+        tmp_path, [line(0, residues=9, chains=1), line(1, residues=8, chains=1, protocol="initial_guess")], SETTINGS, []
+    )
     words = " ".join(re.sub(r"<[^>]*>", " ", (tmp_path / "scores.html").read_text()).split())
-    assert "The same for all: target t, model tiny." in words
+    assert "The same for all: target t, model tiny, chains 1." in words
     assert "Rank Structure Protocol PAE" in words
     assert "d1 initial guess" in words
     assert "Residues" in words
+    assert "Chains" not in words
     # A circle for each structure: the native's TM-score to the right, the error upwards, both from end to end.
     circles = re.findall(r'<circle cx="(.*?)" cy="(.*?)" r="1.1"><title>(.*?)</title>', page)
     across, up = ([VALUES[name][place] for place in order] for name in ("tm_to_native", "pae_interaction"))
