@@ -256,7 +256,7 @@ def _page(title: str, lines: Sequence[ScoredLine], *, settings: Mapping[str, Any
         lines=lines[:_MAX_STRUCTURES_ON_PAGE],
         count=len(lines),
         shared=shared,
-        words=[name for name in _CHOICES if name not in shared],
+        words=[name for name in _PROTOCOL_AND_MODEL if name not in shared],
         columns=[(name, *COLUMNS[name]) for name in COLUMNS if _has(lines, name) and name not in shared],
         scored=sum(bool(line.scores) for line in lines),
         failed=failed,
@@ -311,7 +311,7 @@ def _plot(lines: Sequence[ScoredLine], score: str) -> dict[str, Any] | None:
 def _shared(lines: Sequence[ScoredLine]) -> dict[str, Any]:
     """Return the values that all structures have in common, by name; the page has no columns for them."""
     scores = [line.scores for line in lines if line.scores]
-    values = {name: {each.get(name) for each in scores} for name in (*_CHOICES, "residues", "chains")}
+    values = {name: {each.get(name) for each in scores} for name in (*_PROTOCOL_AND_MODEL, "residues", "chains")}
     values = {"target": {line.target for line in lines}, **values}
     return {name: each.pop() for name, each in values.items() if len(each) == 1 and None not in each}
 
