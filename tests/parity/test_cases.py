@@ -1,7 +1,7 @@
 """Whole runs equal DeepMind's program: every output, what is recycled, confidences."""
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -99,8 +99,17 @@ def rounding(case: Case, name: str) -> float:
     return float(relative * case.meta["float32_noise"].get(name, {"max": 0.0})["max"])
 
 
-def run_all_passes(model: AlphaFold, run: Executor, case: Case) -> Outputs:
+@dataclass(frozen=True)
+class Passes:
+    """All passes of a case: what each but the last gave to the next, and the outputs of the last."""
+
+    recycled: list[Recycled]
+    outputs: Outputs
+
+
+def run_all_passes(model: AlphaFold, run: Executor, case: Case) -> Passes:
     previous: Recycled | None = None
+    recycled = []
     for number, batch in enumerate(case.batches):
         folded = model.fold(run, [batch], previous)
         if previous is not None:
@@ -109,8 +118,12 @@ def run_all_passes(model: AlphaFold, run: Executor, case: Case) -> Outputs:
                 break
         if number + 1 < len(case.batches):
             previous = folded.recycled()
+            # The next pass writes into the pair stream.
+            recycled.append(replace(previous, pair=previous.pair.clone()))
     assert number == (len(case.recycled) if case.is_multimer else len(case.batches) - 1)
-    return Outputs(representations=folded.representations, structure=folded.structure, logits=model.heads(run, folded))
+    logits = model.heads(run, folded)
+    outputs = Outputs(representations=folded.representations, structure=folded.structure, logits=logits)
+    return Passes(recycled=recycled, outputs=outputs)
 
 
 def test_all_small_cases_are_in_the_repository() -> None:
@@ -125,22 +138,29 @@ def test_a_complex_recycles_until_it_hardly_moves() -> None:
     assert len(case.recycled) < len(case.batches) - 1
 
 
-@pytest.mark.parametrize("gradients", [True, False], ids=["training", "whole"])
-def test_every_output_equals_deepminds(case: Case, model: AlphaFold, gradients: bool) -> None:
-    with torch.set_grad_enabled(gradients):
-        outputs = run_all_passes(model, Whole(), case)
-    assert outputs.representations.pair.requires_grad == gradients
-    require_equal(outputs, case)
+@pytest.fixture(scope="module")
+def whole(case: Case, model: AlphaFold) -> Passes:
+    with torch.no_grad():
+        return run_all_passes(model, Whole(), case)
 
 
 @pytest.fixture(scope="module")
-def in_slabs(case: Case, model: AlphaFold) -> Outputs:
+def in_slabs(case: Case, model: AlphaFold) -> Passes:
     with torch.no_grad():
         return run_all_passes(model, Slabs(rows=5), case)
 
 
-def test_every_output_in_slabs_equals_deepminds(case: Case, in_slabs: Outputs) -> None:
-    require_equal(in_slabs, case)
+def test_every_output_with_gradients_equals_deepminds(case: Case, model: AlphaFold) -> None:
+    outputs = run_all_passes(model, Whole(), case).outputs
+    assert outputs.representations.pair.requires_grad
+    require_equal(outputs, case)
+
+
+@pytest.mark.parametrize("passes", ["whole", "in_slabs"])
+def test_every_output_equals_deepminds(case: Case, passes: str, request: pytest.FixtureRequest) -> None:
+    outputs = request.getfixturevalue(passes).outputs
+    assert not outputs.representations.pair.requires_grad
+    require_equal(outputs, case)
 
 
 @pytest.mark.parametrize("case", ["monomer_ptm_full"], indirect=True)
@@ -155,29 +175,28 @@ def test_every_backend_gives_deepminds_outputs(case: Case, model: AlphaFold, bac
 
 
 @pytest.mark.parametrize("case", RECYCLED_CASES + RECYCLED_MULTIMERS, indirect=True)
-@pytest.mark.parametrize("run", [Whole(), Slabs(rows=5)], ids=["whole", "slabs"])
-def test_every_pass_recycles_what_deepminds_does(case: Case, model: AlphaFold, run: Executor) -> None:
-    previous = None
-    for number, (batch, expected) in enumerate(zip(case.batches, case.recycled, strict=False)):
-        with torch.no_grad():
-            previous = model(run, [batch], previous).recycled()
+@pytest.mark.parametrize("passes", ["whole", "in_slabs"])
+def test_every_pass_recycles_what_deepminds_does(case: Case, passes: str, request: pytest.FixtureRequest) -> None:
+    recycled = request.getfixturevalue(passes).recycled
+    assert recycled
+    for number, (found, expected) in enumerate(zip(recycled, case.recycled, strict=True)):
         for name in ("msa_first_row", "pair", "positions"):
-            error = deviation(getattr(previous, name).numpy(), getattr(expected, name).numpy())
+            error = deviation(getattr(found, name).numpy(), getattr(expected, name).numpy())
             assert error < 1e-4, f"{name} after pass {number} deviates by {error:.1e}"
-        assert (previous.positions - expected.positions).abs().max() < COORDINATE_TOLERANCE
+        assert (found.positions - expected.positions).abs().max() < COORDINATE_TOLERANCE
 
 
 @pytest.mark.parametrize("case", RECYCLED_CASES + RECYCLED_MULTIMERS, indirect=True)
-@pytest.mark.parametrize("run", [Whole(), Slabs(rows=5)], ids=["whole", "slabs"])
-def test_the_last_pass_alone_equals_deepminds(case: Case, model: AlphaFold, run: Executor) -> None:
+def test_the_last_pass_alone_equals_deepminds(case: Case, model: AlphaFold) -> None:
     # The pair stream is given away.
     previous = replace(case.recycled[-1], pair=case.recycled[-1].pair.clone())
     with torch.no_grad():
-        require_equal(model(run, [case.batches[len(case.recycled)]], previous), case)
+        require_equal(model(Whole(), [case.batches[len(case.recycled)]], previous), case)
 
 
-def test_confidences_equal_deepminds(case: Case, model: AlphaFold, in_slabs: Outputs) -> None:
-    logits = in_slabs.logits
+def test_confidences_equal_deepminds(case: Case, model: AlphaFold, in_slabs: Passes) -> None:
+    outputs = in_slabs.outputs
+    logits = outputs.logits
     plddt = confidence.plddt(logits.lddt)
     scores: dict[str, Tensor] = {"plddt": plddt[0]}
     # DeepMind's scores of a monomer count padding, so the padded case has none of them; those of a complex do not.
@@ -193,7 +212,7 @@ def test_confidences_equal_deepminds(case: Case, model: AlphaFold, in_slabs: Out
             assert deviation(confidence.aligned_error_breaks(len(breaks) + 1).numpy(), breaks) < 1e-6
     if case.is_multimer:
         with torch.no_grad():
-            head, pair = model.heads.aligned_error, in_slabs.representations.pair
+            head, pair = model.heads.aligned_error, outputs.representations.pair
             assert head is not None
             error = confidence.aligned_error(Slabs(rows=5), head, pair, mask, with_chains(case.batches[-1]).asym_id)
         assert error.iptm is not None
