@@ -228,6 +228,8 @@ LONG = {
         "x.csv.gz of a GiB",
         "x.fasta.gz of a GiB line ends",
         "x.fasta of a million records",
+        "x.fasta of 5 million empty records",
+        "answer of a GiB",
     ),
     *("x.pdb of a million models", "x.pdb of enormous numbers", "x.cif with a text without end"),
     *("x.cif of 14 million values", "p.toml of 100,000 tables", "w.safetensors of a million tensors"),

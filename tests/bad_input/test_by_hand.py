@@ -23,8 +23,8 @@ def no_downloaded_weights(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pyt
     monkeypatch.setattr("helixfold.weights.find.parameters_directory", lambda: empty)
 
 
-def test_a_million_bad_records_are_a_list_that_ends(tmp_path: Path) -> None:
-    (tmp_path / "x.fasta").write_bytes(b">\n" * 1_000_000)
+def test_many_bad_records_are_a_list_that_ends(tmp_path: Path) -> None:
+    (tmp_path / "x.fasta").write_bytes(b">\n" * 200_000)
     found = met("predict x.fasta", tmp_path)
     assert (found.code, len(found.said)) == (2, 21)
     assert found.said[0] == "helixfold: error: x.fasta, line 1: the name is empty; write one after '>'"
