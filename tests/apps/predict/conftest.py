@@ -1,7 +1,8 @@
 """Runs of small targets into one output directory."""
 
 import json
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tests.data_pipeline.search.mock_server import MockServer, mock_server
 from tests.weights.written import write_tiny_without_templates
 
 SEQUENCE = "MKTAYIAKQR"
+Begin = Callable[..., None]
 
 
 @pytest.fixture
@@ -77,6 +79,27 @@ def without_templates(tmp_path: Path) -> Path:
 @pytest.fixture
 def runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Runs:
     return Runs(tmp_path, capsys)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kept")
+
+
+@pytest.fixture
+def begin(runs: Runs, kept: Path) -> Begin:
+    """Leave what a first run leaves; the tests of a file that begin with the same run copy it."""
+
+    def first(fasta: Path, *options: str) -> None:
+        copy = kept / "_".join([fasta.stem, *options])
+        if copy.exists():
+            shutil.copytree(copy, runs.output)
+        else:
+            assert runs(fasta, *options)
+            assert runs.code == 0
+            shutil.copytree(runs.output, copy)
+
+    return first
 
 
 def positions(path: Path) -> np.ndarray:

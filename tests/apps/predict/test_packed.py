@@ -12,7 +12,7 @@ from helixfold.apps.predict import packing
 from helixfold.results import packed
 from helixfold.results.packed import PackedResults
 from tests.apps.predict.commands import batch
-from tests.apps.predict.conftest import Runs
+from tests.apps.predict.conftest import Begin, Runs
 from tests.support.interruptions import calls_of
 from tests.support.run_values import values
 
@@ -68,8 +68,8 @@ def figures(page: str) -> list[str]:
     return re.findall(r'data-label="(?:residues|mean pLDDT|pTM|MSA rows|relaxed)"[^>]*>|<path class="fill[^>]*>', page)
 
 
-def test_packed_targets_are_finished_by_their_index_alone(five: Path, runs: Runs) -> None:
-    runs(five, *PACKED)
+def test_packed_targets_are_finished_by_their_index_alone(five: Path, runs: Runs, begin: Begin) -> None:
+    begin(five, *PACKED)
     calls = 0
 
     def count(_: bool) -> None:
@@ -87,8 +87,8 @@ def test_packed_targets_are_finished_by_their_index_alone(five: Path, runs: Runs
     assert not [*runs.output.glob("*.result.zip")]
 
 
-def test_other_settings_are_told_as_of_directories(five: Path, runs: Runs) -> None:
-    runs(five)
+def test_other_settings_are_told_as_of_directories(five: Path, runs: Runs, begin: Begin) -> None:
+    begin(five)
     runs(five, "--seed", 7)
     expected = runs.code, runs.err
     assert "other weights of tiny" in runs.err
@@ -100,12 +100,12 @@ def test_other_settings_are_told_as_of_directories(five: Path, runs: Runs) -> No
     assert runs.code == 0
 
 
-def test_more_predictions_are_added_to_packed_ones(five: Path, runs: Runs, tmp_path: Path) -> None:
+def test_more_predictions_are_added_to_packed_ones(five: Path, runs: Runs, begin: Begin, tmp_path: Path) -> None:
     (tmp_path / "whole").mkdir()
     whole = Runs(tmp_path / "whole", runs.capsys)
     whole(five)
     whole(five, "--num-seeds", 2)
-    runs(five, *PACKED)
+    begin(five, *PACKED)
     assert runs(five, *PACKED, "--num-seeds", 2) == ["tiny_seed_1"] * 5
     assert archives(runs.output) == ["000001.zip", "000002.zip"]
     assert directories(runs.output) == ["packed"]
@@ -113,8 +113,8 @@ def test_more_predictions_are_added_to_packed_ones(five: Path, runs: Runs, tmp_p
     assert runs(five, *PACKED) == []
 
 
-def test_targets_are_unpacked_one_by_one(five: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs(five, *PACKED)
+def test_targets_are_unpacked_one_by_one(five: Path, runs: Runs, begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin(five, *PACKED)
     monkeypatch.setattr(packing, "TARGETS", 1)
     seen = []
     with calls_of("helixfold.apps.predict.lot:fold_planned", lambda _: seen.append(len(directories(runs.output)))):
@@ -123,8 +123,10 @@ def test_targets_are_unpacked_one_by_one(five: Path, runs: Runs, monkeypatch: py
     assert len(seen) >= 5
 
 
-def test_a_target_that_cannot_be_unpacked_fails_alone(five: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs(five, *PACKED)
+def test_a_target_that_cannot_be_unpacked_fails_alone(
+    five: Path, runs: Runs, begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(five, *PACKED)
     unpack = PackedResults.unpack
 
     def full(self: PackedResults, name: str, directory: Path, *rest: object, **named: object) -> None:
@@ -139,8 +141,8 @@ def test_a_target_that_cannot_be_unpacked_fails_alone(five: Path, runs: Runs, mo
     assert directories(runs.output) == ["packed"]
 
 
-def test_overwritten_targets_are_packed_again(five: Path, runs: Runs) -> None:
-    runs(five, *PACKED)
+def test_overwritten_targets_are_packed_again(five: Path, runs: Runs, begin: Begin) -> None:
+    begin(five, *PACKED)
     before = targets(runs.output)
     assert runs(five, *PACKED, "--overwrite", "--seed", 3) == ["tiny"] * 5
     assert directories(runs.output) == ["packed"]
@@ -159,8 +161,8 @@ def test_files_that_are_asked_for_later_are_made(fasta: Path, runs: Runs) -> Non
     assert directories(runs.output) == ["packed"]
 
 
-def test_targets_of_earlier_runs_are_packed(five: Path, runs: Runs) -> None:
-    runs(five)
+def test_targets_of_earlier_runs_are_packed(five: Path, runs: Runs, begin: Begin) -> None:
+    begin(five)
     before = targets(runs.output)
     assert runs(five, *PACKED) == []
     assert directories(runs.output) == ["packed"]
@@ -186,8 +188,8 @@ def test_a_failed_target_is_not_packed(tmp_path: Path, runs: Runs) -> None:
     assert list(json.loads((runs.output / "failures.json").read_text())) == ["bad"]
 
 
-def test_damaged_archives_are_one_sentence_and_made_again(five: Path, runs: Runs) -> None:
-    runs(five, *PACKED)
+def test_damaged_archives_are_one_sentence_and_made_again(five: Path, runs: Runs, begin: Begin) -> None:
+    begin(five, *PACKED)
     before = targets(runs.output)
     path = runs.output / "packed" / "000001.zip"
     path.write_bytes(path.read_bytes()[:-30])
@@ -199,8 +201,8 @@ def test_damaged_archives_are_one_sentence_and_made_again(five: Path, runs: Runs
     assert targets(runs.output) == before
 
 
-def test_a_damaged_file_in_an_archive_begins_its_target_anew(five: Path, runs: Runs) -> None:
-    runs(five, *PACKED)
+def test_a_damaged_file_in_an_archive_begins_its_target_anew(five: Path, runs: Runs, begin: Begin) -> None:
+    begin(five, *PACKED)
     path = runs.output / "packed" / "000001.zip"
     content = path.read_bytes()
     place = content.index(b"t02/features.npz") + 60
@@ -256,9 +258,9 @@ def test_runs_that_share_a_directory_pack_what_is_finished(five: Path, runs: Run
 
 
 def test_a_target_that_another_run_works_on_is_not_packed(
-    five: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch
+    five: Path, runs: Runs, begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs(five)
+    begin(five)
     monkeypatch.setattr("data_pipeline.io.claims.Claims.work_on", lambda _, name: "held" if name == "t01" else "none")
     assert runs(five, "--shared", *PACKED) == []
     assert directories(runs.output) == ["packed", "t01"]

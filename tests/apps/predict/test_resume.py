@@ -15,14 +15,14 @@ from helixfold.cli.main import INTERRUPTED, main
 from helixfold.results.archive import write_archive
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.find import find_models
-from tests.apps.predict.conftest import SEQUENCE, Runs
+from tests.apps.predict.conftest import SEQUENCE, Begin, Runs
 from tests.apps.predict.files import without_command
 
 pytestmark = pytest.mark.usefixtures("quick")
 
 
-def test_only_the_predictions_that_are_missing_are_made(fasta: Path, runs: Runs) -> None:
-    assert runs(fasta) == ["tiny"]
+def test_only_the_predictions_that_are_missing_are_made(fasta: Path, runs: Runs, begin: Begin) -> None:
+    begin(fasta)
     before = (runs.target / "unrelaxed_tiny.pdb").stat().st_mtime_ns
     assert runs(fasta, "--num-seeds", 3) == ["tiny_seed_1", "tiny_seed_2"]
     assert "one: 1 prediction there from an earlier run, 2 missing\n" in runs.out
@@ -41,8 +41,8 @@ def test_only_the_predictions_that_are_missing_are_made(fasta: Path, runs: Runs)
     assert (runs.target / "ranked_1.cif").is_file()
 
 
-def test_files_that_a_later_run_asks_for_are_made(fasta: Path, runs: Runs) -> None:
-    runs(fasta)
+def test_files_that_a_later_run_asks_for_are_made(fasta: Path, runs: Runs, begin: Begin) -> None:
+    begin(fasta)
     saved = runs.target / "representations_tiny.npz"
     assert not saved.exists()
     assert runs(fasta, "--save-representations", "single") == ["tiny"]
@@ -89,9 +89,9 @@ def test_a_finished_target_is_relaxed_by_a_later_run_that_asks_for_it(
     ],
 )
 def test_a_target_made_with_other_settings_is_an_error_unless_it_is_kept(
-    arguments: list[str], difference: str, fasta: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], difference: str, fasta: Path, runs: Runs, begin: Begin
 ) -> None:
-    runs(fasta)
+    begin(fasta)
     before = {path.name: path.stat().st_mtime_ns for path in runs.target.iterdir()}
     given = ["predict", str(fasta), "--num-recycles", "0", "--output", str(runs.output), *arguments, "--models", "tiny"]
     assert main(given) == 2
@@ -152,8 +152,8 @@ def test_an_unfinished_target_of_other_settings_begins_anew(fasta: Path, runs: R
 
 
 @pytest.mark.parametrize("damage", ["", "[]", '{"inputs":1}', "[" * 100_000, '{"predictions":{"../x":{}}}'])
-def test_a_damaged_record_hides_nothing(damage: str, fasta: Path, runs: Runs) -> None:
-    runs(fasta)
+def test_a_damaged_record_hides_nothing(damage: str, fasta: Path, runs: Runs, begin: Begin) -> None:
+    begin(fasta)
     (runs.target / "settings.json").write_text(damage)
     assert runs(fasta) == []
     assert runs.code == 2
@@ -198,8 +198,8 @@ def test_what_untrained_parameters_made_gives_way_to_trained_ones_and_never_take
         '{"models":[1],"stages":{}}',
     ],
 )
-def test_damaged_times_of_an_earlier_run_do_not_count(damage: str, fasta: Path, runs: Runs) -> None:
-    runs(fasta)
+def test_damaged_times_of_an_earlier_run_do_not_count(damage: str, fasta: Path, runs: Runs, begin: Begin) -> None:
+    begin(fasta)
     (runs.target / "timings.json").write_text(damage)
     assert runs(fasta, "--num-seeds", 2) == ["tiny_seed_1"]
     assert runs.code == 0
@@ -207,8 +207,8 @@ def test_damaged_times_of_an_earlier_run_do_not_count(damage: str, fasta: Path, 
     assert list(timings["models"]) == ["tiny_seed_1"]
 
 
-def test_an_archive_has_the_whole_target_and_is_made_later_if_asked_for(fasta: Path, runs: Runs) -> None:
-    runs(fasta)
+def test_an_archive_has_the_whole_target_and_is_made_later_if_asked_for(fasta: Path, runs: Runs, begin: Begin) -> None:
+    begin(fasta)
     archive = runs.output / "one.result.zip"
     assert not archive.exists()
     assert runs(fasta, "--zip") == []
