@@ -94,14 +94,17 @@ def assert_same_log(one: Path, two: Path) -> None:
     ],
     ids=["by sample", "bfloat16", "two at once"],
 )
-def test_captured_steps_equal_eager_steps(tmp_path: Path, capture: Capture, settings: dict[str, Any]) -> None:
+def test_captured_steps_equal_eager_steps(
+    tmp_path: Path, launched: Path, capture: Capture, settings: dict[str, Any]
+) -> None:
     given, capturer = config(**settings), OperatorCapturer()
-    launched = finished(tmp_path / "launched", given)
-    passes = [launched.dataset.num_passes(step) for step in range(given.steps)]
+    directory = tmp_path / "launched" if settings else launched
+    eager = finished(directory, given)
+    passes = [eager.dataset.num_passes(step) for step in range(given.steps)]
     capture(capturer)
     replayed = finished(tmp_path / "replayed", given)
-    assert_same(state(replayed), state(launched))
-    assert_same_log(tmp_path / "replayed", tmp_path / "launched")
+    assert_same(state(replayed), state(eager))
+    assert_same_log(tmp_path / "replayed", directory)
     assert set(passes) == {1, given.example.max_passes}  # with and without recycling
     count = given.micro_batches
     assert (capturer.launched, capturer.captured) == (2, 2)
