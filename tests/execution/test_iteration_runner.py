@@ -93,13 +93,14 @@ def test_backends_of_replayed_iterations_are_the_backends_of_the_capture() -> No
 @torch.no_grad()
 def test_each_model_and_dtype_has_its_own_graph() -> None:
     runner, batch = IterationRunner(GraphCache(OperatorCapturer())), random_batch()
-    ways = [(tiny_model(seed=seed), dtype) for seed in (0, 1) for dtype in (torch.float32, torch.bfloat16)]
+    models = [tiny_model(seed=seed) for seed in (0, 1)]
+    ways = [(model, dtype) for model in models for dtype in (torch.float32, torch.bfloat16)]
     with forced("reference"):
+        expected = [model.fold(Whole(), [batch], None, dtype).structure.positions for model, dtype in ways]
         for _ in range(3):
-            for model, dtype in ways:
+            for (model, dtype), positions in zip(ways, expected, strict=True):
                 found = runner(model, Whole(), [batch], None, dtype)
-                expected = model.fold(Whole(), [batch], None, dtype)
-                assert torch.equal(found.structure.positions, expected.structure.positions)
+                assert torch.equal(found.structure.positions, positions)
     assert runner.replays == len(ways)
 
 
