@@ -208,11 +208,11 @@ def faulty_on_ranks(layout: str, kinds: Sequence[Kind], alone: Path) -> None:
 
 
 def train_on_ranks(layout: str, steps: int, directory: Path) -> None:
-    """All replicas have the same bits, and after six steps those of a process alone but for rounding."""
+    """All replicas have the same bits, and after four steps those of a process alone but for rounding."""
     stacks = {name: replace(getattr(MODEL, name), outer_product="end") for name in ("evoformer", "extra_msa")}
     # A larger epsilon: Adam makes steps of full length of gradients that are nothing but rounding.
     optimizer = OptimizerConfig(warmup_steps=3, ema_decay=0.9, eps=1e-3)
-    config = small_config(model=replace(MODEL, **stacks), optimizer=optimizer, steps=6, save_every=3)
+    config = small_config(model=replace(MODEL, **stacks), optimizer=optimizer, steps=4, save_every=2)
     with joined(layout) as mesh:
         trainer = small_run(directory / "together", replace(config, steps=steps), mesh=mesh)
         assert trainer.progress.step == (0 if steps < config.steps else config.save_every)
