@@ -1,5 +1,6 @@
 """What tests of fine-tunings share: a minute model with parameters, and a training set."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,9 +38,11 @@ def write_base(path: Path, preset: Preset, seed: int) -> Path:
     return path
 
 
-@pytest.fixture(autouse=True)
-def undrawn_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Curves that are no pictures, which take most of the time of a short run."""
-    monkeypatch.setattr(
-        "helixfold.training.finetune.finetuning.plot_curves", lambda _, path: path.write_bytes(b"\x89PNG")
-    )
+@pytest.fixture(autouse=True, scope="module")
+def undrawn_curves() -> Iterator[None]:
+    """Curves that are no pictures, which take most of the time of a short run; also of runs that tests share."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(
+            "helixfold.training.finetune.finetuning.plot_curves", lambda _, path: path.write_bytes(b"\x89PNG")
+        )
+        yield
