@@ -168,7 +168,7 @@ def test_the_status_of_a_directory_is_told(tmp_path: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_to_all_processes_ends_them(number: int, code: int, tmp_path: Path) -> None:
     fasta, site, printed = peptides(tmp_path / "batch.fasta", 4), tmp_path / "site.toml", tmp_path / "printed.txt"
-    site.write_text(TWO_POOLS.format(minutes=0.1))
+    site.write_text('[fold.only]\nmemory = "3GiB"\ntask_minutes = 0.1\n')
     driver = started(predict(fasta, tmp_path / "out", *TINY, "--cluster", str(site)), printed)
     until(lambda: list(tmp_path.glob("out/*/settings.json")))
     os.killpg(driver.pid, number)
