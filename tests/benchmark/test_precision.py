@@ -26,7 +26,7 @@ def test_each_way_stands_beside_float32(two_targets: Path, capsys: pytest.Captur
     output, one_target = two_targets.with_name("costs.json"), two_targets.with_name("one.fasta")
     one_target.write_text("".join(two_targets.read_text().splitlines(keepends=True)[:2]))
     dtypes: tuple[ShortDtype, ...] = ("bfloat16", "float16")
-    sizes = PrecisionOptions(targets=(two_targets,), max_residues=30, num_recycles=0, json=output)
+    sizes = PrecisionOptions(targets=(two_targets,), models=("tiny",), max_residues=30, num_recycles=0, json=output)
 
     def measured(options: PrecisionOptions) -> list[Cost]:
         run(options)
@@ -44,7 +44,7 @@ def test_each_way_stands_beside_float32(two_targets: Path, capsys: pytest.Captur
             assert cost.rmsd < 1e-3, cost
             assert cost.pae < 1e-2, cost
         elif "global attention" not in cost.way and "heads" not in cost.way:
-            assert 1e-7 < cost.rmsd < 1, cost
+            assert 1e-7 < cost.rmsd < 2, cost
     # float16 keeps three bits more.
     means = {way: sum(cost.rmsd for cost in costs if cost.way == str(way)) for way in ways(dtypes, by_part=False)}
     assert means[Way(dtype="float16")] < 0.5 * means[Way(dtype="bfloat16")]
