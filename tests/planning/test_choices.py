@@ -318,8 +318,8 @@ def test_a_prediction_takes_its_work_divided_by_the_speed(
 
 def test_rates_are_of_the_second_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "mean_seconds", lambda action, times, *_: action() is not None and 0.5 * times)
-    monkeypatch.setattr(subject, "_SIDES", {"cpu": 4})
-    monkeypatch.setattr(subject, "_COPIED", 6)
+    monkeypatch.setattr(subject, "_MATRIX_SIDES", {"cpu": 4})
+    monkeypatch.setattr(subject, "_COPIED_ELEMENTS", 6)
     assert subject._product_rate.__wrapped__(torch.device("cpu"), torch.float32) == pytest.approx(2 * 64 / 1.5)
     assert subject._copy_rate.__wrapped__() == pytest.approx(2 * 24 / 1.5)
 

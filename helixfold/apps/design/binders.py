@@ -70,7 +70,7 @@ from helixfold.weights.find import ReadyModel, find_models
 
 _SCREENING_STEPS: Final = 50  # steps of logits after which a trajectory is screened
 _STAGE_PLDDT, _FINAL_PLDDT = 0.65, 0.7  # BindCraft's minimum mean pLDDT after a stage, and of a finished trajectory
-_LEAST_CONTACTS: Final = 3  # residues of the binder that touch the target
+_MIN_CONTACTS: Final = 3  # residues of the binder that touch the target
 _HELICITY_RANGE: Final = (-3.0, 1.0)  # range of random weights of helices
 _TRAJECTORY_STREAM: Final = MAX_STEPS + 1  # number of a trajectory's own random stream, after all streams of steps
 _MIN_ESTIMATED_STEPS: Final = 20  # of a trajectory whose time is estimated, which itself takes a few steps
@@ -119,8 +119,7 @@ class Campaign:
     def drawn(self, number: int) -> tuple[int, float]:
         """Return the random length of the trajectory `number`, and the weight of its helix loss.
 
-        Both are determined by the target's name and the trajectory's seed. The weight is random only if the advanced
-        settings ask for it.
+        Both follow from the target's name and the seed. The weight is random only if the advanced settings ask for it.
         """
         name, seed = zlib.crc32(self.source.name.encode()), self.options.seed + number
         random = np.random.default_rng([name, seed, _TRAJECTORY_STREAM])
@@ -484,7 +483,7 @@ def end_of(design: Design, binder: np.ndarray, min_plddt: float) -> str:
         return "Trajectory_Clashes"
     if float(design.plddt[binder].mean()) / 100 < min_plddt:
         return "Trajectory_final_pLDDT"
-    return "Trajectory_Contacts" if len(interface_residues(design.protein, binder)) < _LEAST_CONTACTS else ""
+    return "Trajectory_Contacts" if len(interface_residues(design.protein, binder)) < _MIN_CONTACTS else ""
 
 
 def _redraw(campaign: Campaign, number: int, protein: Protein, binder: np.ndarray, sequence: str) -> Sequence[Redrawn]:
