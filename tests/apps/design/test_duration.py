@@ -31,3 +31,9 @@ def test_steps_mutants_and_predictions_are_counted(monkeypatch: pytest.MonkeyPat
     # 125 steps with gradients; each greedy step predicts the sequence and two mutants of its 120 residues.
     assert found.design == pytest.approx(125 * 10 + (15 * 3 + 1) * 4)
     assert found.checks == pytest.approx(20 * (2 + 3 + 0.5 + 0.5))
+
+
+def test_a_call_that_prepares_kernels_or_is_delayed_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter([9.0, 2.0, 5.0])
+    monkeypatch.setattr(duration, "mean_seconds", lambda action, device: next(seconds))
+    assert duration._seconds(lambda: None, cast("Any", SimpleNamespace(device="cpu"))) == 2.0
