@@ -21,7 +21,7 @@ from helixfold.weights import alphafold, demonstration, openfold
 from helixfold.weights.adapters import WeightedAdapter, with_adapters
 from helixfold.weights.checkpoint import read_header, save_checkpoint
 from helixfold.weights.download import PUBLISHED_SHA256, download_parameters
-from helixfold.weights.find import fitting_preset, named_preset, trained_preset
+from helixfold.weights.find import fitting_preset, named_preset, preset_with_file, trained_preset
 from helixfold.weights.load import file_format, load_weights, matching_presets, read_shapes
 from helixfold.weights.npz import write_npz
 from helixfold.weights.openfold import write_pt
@@ -158,7 +158,7 @@ def preset_of_file(path: Path, name: str | None) -> presets.Preset:
     A note is printed if the shapes determine it. Raise `InputError` if none of these does.
     """
     settings = trained_preset(path) if name is None else None
-    return settings or presets.preset(name or named_preset(path) or fitting_preset(path, "--model"))
+    return settings or preset_with_file(name or named_preset(path) or fitting_preset(path, "--model"), path)
 
 
 @optional_output()

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -109,7 +109,7 @@ def find_parameters(
             missing = f"no weights of {', '.join(default_models(method))} are configured"
             _require_permission(f"'{demonstration.NAME}' is the demonstration model" if names else missing)
         return [(preset(demonstration.NAME), demonstration.WEIGHTS)]
-    return [(preset(name), path) for name, path in _files(names, weights, method).items()]
+    return [(preset_with_file(name, path), path) for name, path in _files(names, weights, method).items()]
 
 
 def _has_files(names: Sequence[str]) -> bool:
@@ -178,6 +178,17 @@ def trained_preset(weights: Path) -> Preset | None:
         return Preset.from_dict({**header.use, "model": header.config})
     except ConfigError as error:
         raise InputError.at(weights, f"its settings do not describe a model: {printable(str(error))}") from error
+
+
+def preset_with_file(name: str, path: Path) -> Preset:
+    """Return the named preset, with the features and recycling that its parameter file records, if it does.
+
+    A file that records the name of another preset does not change this one. Raise `InputError` as `trained_preset`.
+    """
+    named, stored = preset(name), trained_preset(path)
+    if stored is None or (stored.name != name and stored.name in PRESETS):
+        return named
+    return replace(stored, name=name, model=named.model)
 
 
 def _untrained(settings: Preset, seed: int, adapters: Sequence[WeightedAdapter]) -> ReadyModel:

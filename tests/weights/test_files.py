@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from data_pipeline.io.errors import InputError
-from helixfold.model.presets import tiny
+from helixfold.model.presets import preset, tiny
 from helixfold.weights import demonstration, files
 from helixfold.weights.checkpoint import read_header, save_checkpoint
 from helixfold.weights.files import convert, download, inspect, merge, preset_of_file
@@ -157,7 +157,11 @@ def test_a_preset_is_the_given_one_or_the_files_or_its_names(small: Path) -> Non
     trained = replace(tiny(), model=tiny().model.with_settings(["structure.layers=1"]))
     save_checkpoint(small, {"a": torch.zeros(2)}, trained.model.to_dict(), trained.without_model())
     assert preset_of_file(small, None).model == trained.model
-    assert preset_of_file(small, "tiny").model == tiny().model
+    assert preset_of_file(small, "tiny") == tiny()
+    one_iteration = replace(trained, num_recycles=0, sampling=replace(trained.sampling, max_extra_msa=7))
+    save_checkpoint(small, {"a": torch.zeros(2)}, trained.model.to_dict(), one_iteration.without_model())
+    assert preset_of_file(small, "tiny") == replace(one_iteration, model=tiny().model)
+    assert preset_of_file(small, "model_1") == preset("model_1")
 
 
 def test_a_download_says_which_files_have_a_known_checksum(

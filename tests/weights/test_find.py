@@ -1,16 +1,19 @@
 """Models that nobody names are those of the targets' kind, as far as there are parameters of them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from data_pipeline.io.errors import InputError
 from helixfold.model.config import Method
 from helixfold.model.presets import PRESETS, Preset, preset
 from helixfold.weights import demonstration, find
 from helixfold.weights.alphafold import from_state_dict
+from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.find import find_models
 from helixfold.weights.npz import write_npz
 from helixfold.weights.untrained import untrained_model
@@ -84,6 +87,24 @@ def test_parameters_are_found_by_name_in_a_directory_or_are_the_file_itself(tmp_
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="has no parameter files"):
         find.find_parameters([], tmp_path / "empty")
+
+
+@pytest.mark.parametrize("recorded", ["tiny", "my_run"])
+def test_a_named_model_reads_the_features_that_its_file_records(recorded: str, tmp_path: Path) -> None:
+    settings = preset("tiny")
+    own = replace(settings, name=recorded, num_recycles=1, sampling=replace(settings.sampling, max_extra_msa=16))
+    path, state = tmp_path / "best.safetensors", untrained_model(settings.model, 0).state_dict()
+    save_checkpoint(path, state, own.model.to_dict(), own.without_model())
+    (named,), (unnamed,) = find_models(["tiny"], path, seed=0), find_models([], path, seed=0)
+    assert named.preset == replace(unnamed.preset, name="tiny") == replace(own, name="tiny")
+
+
+def test_a_file_of_another_preset_is_read_as_the_named_one(tmp_path: Path) -> None:
+    first, second = preset("model_1"), preset("model_2")
+    assert first.sampling != second.sampling
+    path = tmp_path / "best.safetensors"
+    save_checkpoint(path, {"a": torch.zeros(1)}, first.model.to_dict(), first.without_model())
+    assert find.find_parameters(["model_2"], path) == [(second, path)]
 
 
 def test_a_file_without_a_model_in_its_name_is_the_only_one_that_it_fits(
