@@ -19,7 +19,7 @@ from data_pipeline.io.errors import InputError, printable
 from data_pipeline.io.json_files import parse_json
 from helixfold.model.config import ConfigError
 from helixfold.weights.low_rank import LORA_A, LORA_B, MAGNITUDE, LowRankConfig, effective_weight
-from helixfold.weights.tensor_file import digest_of, open_tensors, read_tensors, write_tensors
+from helixfold.weights.tensor_file import digest_of, open_tensors, read_metadata, read_tensors, write_tensors
 
 FORMAT, VERSION = "helixfold adapter", "1"
 Kind = Literal["lora", "heads"]
@@ -127,11 +127,23 @@ def read_adapter(path: str | os.PathLike[str]) -> Adapter:
         tensors, metadata = read_tensors(path, file), file.metadata()
     if not all(torch.isfinite(tensor).all() for tensor in tensors.values()):
         raise InputError.at(path, "has numbers that are not finite; train the adapter again")
+    return Adapter(path=path, card=_card(path, metadata), tensors=tensors, sha256=metadata["sha256"])
+
+
+def read_card(path: Path) -> AdapterCard | None:
+    """Read the card of an adapter without its tensors; None for a safetensors file of another format.
+
+    Raise `InputError` if the file is damaged.
+    """
+    metadata = read_metadata(path)
+    return _card(path, metadata) if metadata.get("format") == FORMAT else None
+
+
+def _card(path: Path, metadata: Mapping[str, str]) -> AdapterCard:
     try:
-        card = AdapterCard.from_json(metadata.get("card", ""))
+        return AdapterCard.from_json(metadata.get("card", ""))
     except (ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
         raise InputError.at(path, f"its card is damaged ({printable(str(error))}); create the file again") from error
-    return Adapter(path=path, card=card, tensors=tensors, sha256=metadata["sha256"])
 
 
 def changed_parameters(

@@ -14,8 +14,9 @@ from typing import Any
 from safetensors import safe_open
 from torch import Tensor
 
-from data_pipeline.io.errors import InputError
+from data_pipeline.io.errors import InputError, printable
 from data_pipeline.io.json_files import parse_json
+from helixfold.weights.adapters import read_card
 from helixfold.weights.tensor_file import damaged, open_tensors, read_tensors, write_tensors
 
 _FORMAT, FORMAT_VERSION = "helixfold", "1"
@@ -81,6 +82,8 @@ def read_header(path: str | os.PathLike[str]) -> Header:
 
 def _opened(path: Path) -> AbstractContextManager[safe_open]:
     problem = "was not written by helixfold: it lacks the settings of its model"
+    if (card := read_card(path)) is not None:
+        problem = f"is an adapter of {printable(card.base_name)}; pass it with --adapter"
     return open_tensors(path, _FORMAT, FORMAT_VERSION, problem)
 
 

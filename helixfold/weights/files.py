@@ -4,6 +4,7 @@
 published checksum.
 """
 
+import json
 import math
 import re
 from collections import Counter
@@ -18,7 +19,7 @@ from data_pipeline.io.files import require_file, sha256_of
 from helixfold.model import presets
 from helixfold.runtime.standard_streams import optional_output, print_summary
 from helixfold.weights import alphafold, demonstration, openfold
-from helixfold.weights.adapters import WeightedAdapter, with_adapters
+from helixfold.weights.adapters import AdapterCard, WeightedAdapter, read_card, with_adapters
 from helixfold.weights.checkpoint import read_header, save_checkpoint
 from helixfold.weights.download import PUBLISHED_SHA256, download_parameters
 from helixfold.weights.find import fitting_preset, named_preset, preset_with_file, trained_preset
@@ -36,8 +37,12 @@ _BLOCK_INDEX = re.compile(r"(?<=\.blocks\.)\d+(?=\.)")
 def inspect(path: Path, *, arrays: bool = False) -> None:
     """Print the format, number of parameters and provenance of a parameter file, and the presets that it fits.
 
-    With `arrays`, also list the names and shapes of the arrays; the blocks of a stack share a line.
+    With `arrays`, also list the names and shapes of the arrays; the blocks of a stack share a line. For an adapter,
+    print the model that it changes, its training and its scores.
     """
+    if file_format(path) == "safetensors" and (card := read_card(path)) is not None:
+        _print_card(card)
+        return
     form, shapes = read_shapes(path)
     fitting = matching_presets(shapes, form)
     print(f"format: {_FORMAT_NAMES[form]}")
@@ -51,6 +56,14 @@ def inspect(path: Path, *, arrays: bool = False) -> None:
     lines = Counter((_BLOCK_INDEX.sub("*", name), shape) for name, shape in shapes.items())
     for (name, shape), count in sorted(lines.items()):
         print(f"  {name} {list(shape)}{f' x {count}' if count > 1 else ''}")
+
+
+def _print_card(card: AdapterCard) -> None:
+    print(f"format: adapter of helixfold finetune ({card.kind})")
+    print(f"base: {printable(card.base_name)} (SHA-256 {printable(card.base[:12])})")
+    facts = {name: value for name, value in card.training.items() if name != "settings"}
+    for name, value in {**facts, "scores": card.scores}.items():
+        print(f"{printable(name).replace('_', ' ')}: {printable(json.dumps(value), 5000)}")
 
 
 def _provenance(path: Path) -> str:

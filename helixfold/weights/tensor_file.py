@@ -36,6 +36,25 @@ def open_tensors(path: Path, form: str, version: str, problem: str) -> Iterator[
     The checksum is not compared; see `read_tensors`. Raise `InputError` if the file is missing, has another format
     (with the message `problem`) or version, or is damaged.
     """
+    with _open(path) as file:
+        metadata = file.metadata() or {}
+        if metadata.get("format") != form:
+            raise InputError.at(path, problem)
+        if (actual := metadata.get("version")) != version:
+            actual = printable("none" if actual is None else actual)
+            problem = f"has format version {actual}, and this helixfold reads {version}"
+            raise InputError.at(path, f"{problem}; update helixfold")
+        yield file
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """Read the metadata of any safetensors file. Raise `InputError` if it is missing or damaged."""
+    with _open(path) as file:
+        return file.metadata() or {}
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[safe_open]:
     require_file(path)
     try:
         with path.open("rb") as start:
@@ -43,13 +62,6 @@ def open_tensors(path: Path, form: str, version: str, problem: str) -> Iterator[
         if length > MAX_HEADER_BYTES:
             raise InputError.at(path, f"has a header of {length:,} bytes; expected at most {MAX_HEADER_BYTES:,}")
         with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != form:
-                raise InputError.at(path, problem)
-            if (actual := metadata.get("version")) != version:
-                actual = printable("none" if actual is None else actual)
-                problem = f"has format version {actual}, and this helixfold reads {version}"
-                raise InputError.at(path, f"{problem}; update helixfold")
             yield file
     except (SafetensorError, OSError) as error:
         raise damaged(path, error) from error

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 
 from data_pipeline.io.errors import InputError
 from helixfold.weights.adapters import (
@@ -18,6 +19,7 @@ from helixfold.weights.adapters import (
     save_adapter,
     with_adapters,
 )
+from helixfold.weights.find import find_models
 from helixfold.weights.low_rank import LORA_A, LORA_B, LowRankConfig, effective_weight
 from helixfold.weights.tensor_file import digest_of, write_tensors
 
@@ -40,6 +42,15 @@ def test_what_is_written_is_read_and_equal_adapters_are_equal_files(file: Path, 
     assert all(torch.equal(found.tensors[name], tensor) for name, tensor in TENSORS.items())
     save_adapter(tmp_path / "again.safetensors", TENSORS, CARD)
     assert (tmp_path / "again.safetensors").read_bytes() == file.read_bytes()
+
+
+def test_an_adapter_as_weights_is_an_error_with_its_base(file: Path) -> None:
+    with pytest.raises(InputError, match=r"is an adapter of base\.npz; pass it with --adapter"):
+        find_models([], file, seed=0)
+    # A damaged card is reported as such.
+    save_file(TENSORS, file, metadata={"format": FORMAT, "version": VERSION, "card": "{}"})
+    with pytest.raises(InputError, match="its card is damaged"):
+        find_models([], file, seed=0)
 
 
 def test_changes_are_weighted_and_added_up(file: Path) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from data_pipeline.io.errors import InputError
 from helixfold.model.presets import preset, tiny
 from helixfold.weights import demonstration, files
+from helixfold.weights.adapters import AdapterCard, save_adapter
 from helixfold.weights.checkpoint import read_header, save_checkpoint
 from helixfold.weights.files import convert, download, inspect, merge, preset_of_file
 
@@ -22,6 +23,29 @@ def small(tmp_path: Path) -> Path:
     path = tmp_path / "mine.safetensors"
     save_checkpoint(path, {name: torch.full(shape, 1 + 2**-10) for name, shape in SHAPES.items()}, {"c": 1})
     return path
+
+
+def test_an_adapter_is_shown_with_its_base_training_and_scores(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training = {
+        "training_set": {"name": "kinases", "chains": 3},
+        "held_out": ["1abc_A"],
+        "seed": 5,
+        "settings": {"a": 1},
+    }
+    scores = {"before": 0.5, "after": 0.75}
+    card = AdapterCard(kind="heads", base="0123456789abcdef", base_name="mine.npz", training=training, scores=scores)
+    save_adapter(tmp_path / "adapter.safetensors", {"heads.x": torch.zeros(2)}, card)
+    inspect(tmp_path / "adapter.safetensors")
+    assert capsys.readouterr().out.splitlines() == [
+        "format: adapter of helixfold finetune (heads)",
+        "base: mine.npz (SHA-256 0123456789ab)",
+        'held out: ["1abc_A"]',
+        "seed: 5",
+        'training set: {"chains": 3, "name": "kinases"}',
+        'scores: {"after": 0.75, "before": 0.5}',
+    ]
 
 
 @pytest.fixture
