@@ -41,11 +41,12 @@ from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.planning.size import dtype_name
 from helixfold.runtime.options import CudaGraphs, RepresentationName
 from helixfold.runtime.screen import hides_bars
-from helixfold.weights.adapters import WeightedAdapter
+from helixfold.weights.adapters import WeightedAdapter, parse_adapters
 from helixfold.weights.find import ReadyModel, find_models
 
 Paths = str | Path | Sequence[str | Path]  # one path or several
 AnyModel = str | Path | ReadyModel  # the name of a model, a parameter file, or a loaded model
+AnyAdapter = str | Path | WeightedAdapter  # a file, also as "FILE=WEIGHT"
 
 
 def load_model(
@@ -54,15 +55,15 @@ def load_model(
     *,
     seed: int = 0,
     device: str = "auto",
-    adapters: WeightedAdapter | Sequence[WeightedAdapter] = (),
+    adapters: AnyAdapter | Sequence[AnyAdapter] = (),
 ) -> ReadyModel:
     """Load one model onto a device, for any number of calls of `predict`.
 
     `name` is the name of a model, or the path of a parameter file, which cannot be combined with `weights`. Without it,
     the first model that `helixfold predict` would use for a single chain is loaded. `weights` is a parameter file or a
     directory of them. The model `tiny` has random parameters, drawn with `seed`. `device` is "cpu", "cuda", "cuda:1",
-    "mps", or "auto" for the best one. `adapters` are applied to the parameters. Raise `InputError` for parameters that
-    are missing or do not fit.
+    "mps", or "auto" for the best one. `adapters` are files from `helixfold finetune` to apply to the
+    parameters, with a weight as "FILE=WEIGHT". Raise `InputError` for parameters that are missing or do not fit.
     """
     names = [] if name is None else [name]
     return _loaded(names, weights, seed=seed, method="monomer", device=device, adapters=adapters)[0]
@@ -84,7 +85,7 @@ def predict(
     initial_guess: str | Path | None = None,
     offsets: Int[np.ndarray, "r r"] | None = None,
     restraints: str | Path | None = None,
-    adapters: WeightedAdapter | Sequence[WeightedAdapter] = (),
+    adapters: AnyAdapter | Sequence[AnyAdapter] = (),
     progress: bool | None = None,
     num_recycles: int | None = None,
     recycle_tolerance: float | None = None,
@@ -132,7 +133,7 @@ def predict(
     restraints
         File of distance restraints for AlphaLink's networks, in the formats of `--restraints`.
     adapters
-        Adapters from `helixfold finetune` to apply to the parameters.
+        Adapters from `helixfold finetune` to apply to the parameters: files, with a weight as "FILE=WEIGHT".
     progress
         Show a bar of recycling iterations after two seconds: True always, False never, None on a terminal and in
         notebooks.
@@ -236,6 +237,17 @@ def _several(value: Any) -> list[Any]:
     return list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
 
 
+def _adapters(value: AnyAdapter | Sequence[AnyAdapter]) -> list[WeightedAdapter]:
+    """Return adapters, each with its weight."""
+    adapters: list[WeightedAdapter] = []
+    for each in _several(value):
+        if isinstance(each, str):
+            adapters += parse_adapters([each])
+        else:
+            adapters.append(WeightedAdapter(path=each) if isinstance(each, Path) else each)
+    return adapters
+
+
 def _loaded(
     names: Sequence[str | Path],
     weights: str | Path | None,
@@ -243,7 +255,7 @@ def _loaded(
     seed: int,
     method: Method,
     device: str,
-    adapters: WeightedAdapter | Sequence[WeightedAdapter],
+    adapters: AnyAdapter | Sequence[AnyAdapter],
 ) -> list[ReadyModel]:
     """Load models onto a device; `names` are names of models or paths of parameter files.
 
@@ -257,7 +269,7 @@ def _loaded(
         model
         for path in paths
         for model in find_models(
-            [] if files else [*map(str, names)], path, seed=seed, method=method, adapters=_several(adapters)
+            [] if files else [*map(str, names)], path, seed=seed, method=method, adapters=_adapters(adapters)
         )
     ]
     for model in models:

@@ -34,8 +34,10 @@ from helixfold.planning.estimate import Device, NotEnoughMemoryError
 from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.planning.passes import prediction_memory
 from helixfold.results.prediction import write_prediction
+from helixfold.weights.adapters import AdapterCard, WeightedAdapter, save_adapter
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.find import ReadyModel, find_models
+from helixfold.weights.tensor_file import digest_of
 from tests.support.sources import ROOT
 from tests.weights.written import write_tiny_without_templates
 
@@ -343,6 +345,27 @@ def test_parameter_files_are_models_and_notes_are_warnings(tmp_path: Path) -> No
     with pytest.warns(UserWarning, match="UNTRAINED: made by the 'tiny' preset") as caught:
         predict(SEQUENCE, "tiny", num_recycles=0)
     assert {each.filename for each in caught} == {__file__}
+
+
+def test_adapters_are_files_with_weights(tmp_path: Path) -> None:
+    weights, name = tmp_path / "params_tiny.safetensors", "heads.lddt.out.bias"
+    state = find_models(["tiny"], None, seed=1)[0].network.state_dict()
+    save_checkpoint(weights, state, tiny().model.to_dict())
+    files = [tmp_path / "1.safetensors", tmp_path / "2.safetensors"]
+    card = AdapterCard(kind="heads", base=digest_of(state), base_name=weights.name)
+    for index, path in enumerate(files):
+        save_adapter(path, {name: state[name] + 2.0**index}, card)
+    first, second = map(str, files)
+    for adapters, change in (
+        (files[0], 1.0),
+        (first, 1.0),
+        (f"{first}=0.5", 0.5),
+        (files, 3.0),
+        ([WeightedAdapter(path=files[0], weight=-1.0), f"{second}=0.25"], -0.5),
+    ):
+        model = load_model("tiny", weights, device="cpu", adapters=adapters)
+        torch.testing.assert_close(model.network.state_dict()[name] - state[name], torch.full((50,), change))
+        assert len(model.notes) == (1 if change in (1.0, 0.5) else 2)
 
 
 def test_a_bar_is_shown_if_it_is_asked_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
