@@ -41,7 +41,7 @@ _BLOCK_INDEX = re.compile(r"(?<=\.blocks\.)\d+(?=\.)")
 
 @dataclass(frozen=True, kw_only=True)
 class InitialWeights:
-    """Initial parameters of a network by name; parameters that are not in `state` start with random values.
+    """Initial parameters of a network by name; parameters that are not in `state` keep their initial values.
 
     `taken` is the number of values in `state` from the file. The other fields are names of parameters: `converted` to
     another layout or unit; `extended` by inputs that the file does not have, with weights of 0; `new`; `reshaped`,
@@ -78,7 +78,7 @@ class InitialWeights:
         names = self.listing()
         zeros = [name for name in names["new"] if name in _ZERO_PARAMETERS]
         groups = {
-            "new, with random values": [name for name in names["new"] if name not in _ZERO_PARAMETERS],
+            "new, with their initial values": [name for name in names["new"] if name not in _ZERO_PARAMETERS],
             "new, with zeros": zeros,
             "new, because they have another shape there": names["reshaped"],
             "left out, without a counterpart here": names["unused"],
@@ -146,7 +146,7 @@ def _with_new(path: Path, config: ModelConfig, patterns: Sequence[str]) -> Initi
         raise InputError.at(
             path,
             f"it lacks {', '.join(lacking[:_MAX_LISTED])}{rest}, or has them in another shape; to start them "
-            "with random values, pass them with --new-parameters, too",
+            "with their initial values, pass them with --new-parameters, too",
         )
     return InitialWeights(
         state=matching,

@@ -149,7 +149,7 @@ def test_an_aligned_error_head_may_be_new(tmp_path: Path) -> None:
     head = "heads.aligned_error.linear.weight, heads.aligned_error.linear.bias"
     known = sum(tensor.numel() for tensor in state.values())
     start = f"starts from {known:,} parameters of w.safetensors"
-    assert initial.description("w.safetensors") == f"{start}; new, with random values: {head}"
+    assert initial.description("w.safetensors") == f"{start}; new, with their initial values: {head}"
     assert initial_weights(tmp_path / "w.safetensors", headless).description("w.safetensors") == start
     with pytest.raises(InputError, match=r"does not fit this model: .* new parameters with --new-parameters$"):
         initial_weights(tmp_path / "w.safetensors", chosen.with_settings(["c_s=32"]))

@@ -62,7 +62,7 @@ def test_everything_with_a_counterpart_is_taken_from_every_format(
     whole = sum(found.state[name].numel() for name in shapes if name not in NEW)
     assert found.taken == whole - zeros
     sentence = found.description("mine")
-    assert sentence.startswith(f"starts from {found.taken:,} parameters of mine; new, with random values: ")
+    assert sentence.startswith(f"starts from {found.taken:,} parameters of mine; new, with their initial values: ")
     assert "left out, without a counterpart here: " in sentence
     assert "\n" not in sentence
     for name in (*NEW, *UNUSED, *EXTENDED):
@@ -203,7 +203,7 @@ def test_a_changed_network_starts_from_a_file_and_what_is_named_is_new(
     assert found.state.keys() == shapes.keys() - {*found.new, *found.reshaped}
     assert all(torch.equal(tensor, state[name]) for name, tensor in found.state.items())
     assert found.taken == sum(tensor.numel() for tensor in found.state.values())
-    assert f"new, with random values: {LAST}*; " in found.description("mine")
+    assert f"new, with their initial values: {LAST}*; " in found.description("mine")
     assert "because they have another shape there: heads.lddt.out.weight, " in found.description("mine")
     assert "left out, without a counterpart here: heads.aligned_error." in found.description("mine")
 

@@ -261,7 +261,7 @@ def test_a_changed_network_starts_from_the_file_and_what_is_named_is_new(
     assert main(["finetune", *words(store, weights, tmp_path / "run", *more, new, steps=2)]) == 0
     told = capsys.readouterr().err
     assert f"starts from {sum(t.numel() for t in load_weights(weights, MODEL).values()):,} parameters of " in told
-    assert f"new, with random values: evoformer.blocks.{blocks}.*" in told
+    assert f"new, with their initial values: evoformer.blocks.{blocks}.*" in told
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["began_with"]["new"] == [f"evoformer.blocks.{blocks}.*"]
     (ready,) = find_models([], tmp_path / "run" / "weights" / "last.safetensors", seed=0)
