@@ -63,7 +63,8 @@ def load_weights(path: str | os.PathLike[str], config: ModelConfig, shapes: Shap
     else:
         header = read_header(path)
         require_shapes(path, header.shapes, config, form, shapes)
-        _require_settings(path, header.config, config)
+        if changed := differing_settings(path, header.config, config):
+            raise InputError.at(path, f"is for another model: {'; '.join(changed)}")
         state, _ = load_checkpoint(path)
     state = {name: tensor.float() for name, tensor in state.items()}
     for name, tensor in state.items():
@@ -160,17 +161,18 @@ def require_shapes(
     raise InputError.at(path, f"does not fit this model: {problem}; {advice}")
 
 
-def _require_settings(path: Path, stored: Mapping[str, Any], config: ModelConfig) -> None:
-    """Raise `InputError` if settings differ: models of equal shapes may differ in heads or block order."""
+def differing_settings(path: Path, stored: Mapping[str, Any], config: ModelConfig) -> list[str]:
+    """Describe how the settings of a file differ: models of equal shapes may differ in heads or block order.
+
+    Raise `InputError` if the stored settings do not describe a model.
+    """
     try:
         theirs = ModelConfig.from_dict(stored).flat()
     except ConfigError as error:
         raise InputError.at(path, f"its settings do not describe a model: {printable(str(error))}") from error
     ours = config.flat()
-    changed = [
+    return [
         f"{name} is {theirs.get(name)!r} there and {ours.get(name)!r} here"
         for name in sorted(theirs.keys() | ours.keys())
         if theirs.get(name) != ours.get(name) and name.rsplit(".", 1)[-1] not in _FREE_SETTINGS
     ]
-    if changed:
-        raise InputError.at(path, f"is for another model: {'; '.join(changed)}")

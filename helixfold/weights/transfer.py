@@ -25,7 +25,15 @@ from helixfold.model.multimer import ANGLE_CHANNELS, CHAIN_DIFFERENCES, SEPARATI
 from helixfold.model.presets import PRESETS
 from helixfold.model.templates import TEMPLATE_BINS, TEMPLATE_TYPES
 from helixfold.weights.checkpoint import load_checkpoint, read_header
-from helixfold.weights.load import file_shapes, load_weights, matching_presets, model_shapes, read_shapes
+from helixfold.weights.conversion import differences
+from helixfold.weights.load import (
+    differing_settings,
+    file_shapes,
+    load_weights,
+    matching_presets,
+    model_shapes,
+    read_shapes,
+)
 
 # Settings that must be equal: otherwise tensors of equal shapes differ in meaning, or most shapes differ.
 _EQUAL_SETTINGS = (
@@ -111,18 +119,30 @@ def initial_weights(path: Path, config: ModelConfig, new: Sequence[str] = ()) ->
     try:
         state = load_weights(path, config)
         return InitialWeights(state=state, taken=sum(tensor.numel() for tensor in state.values()))
-    except InputError as error:
+    except InputError:
         source = _source(path, config)
         if source is None:
-            form, shapes = read_shapes(path)
-            ours = model_shapes(config)
-            if form == "safetensors" and shapes != ours and shapes.keys() & ours.keys():
-                advice = "if you changed the network, pass its new parameters with --new-parameters"
-                raise InputError(f"{error}; {advice}") from None
+            _require_unchanged(path, config)
             raise
     if differing := _differences(source, config):
         raise InputError.at(path, f"its parameters cannot be taken over: {differing}")
     return _transfer(load_weights(path, source), source, config)
+
+
+def _require_unchanged(path: Path, config: ModelConfig) -> None:
+    """Raise `InputError` with advice if a file is for the network of `config` before the user changed it."""
+    form, shapes = read_shapes(path)
+    ours = model_shapes(config)
+    if form != "safetensors" or not shapes.keys() & ours.keys():
+        return
+    if shapes != ours:
+        advice = "if you changed the network, pass its new parameters with --new-parameters"
+        if presets := matching_presets(shapes, form):
+            advice += f"; if not, choose a preset that it fits: {', '.join(presets)}"
+        raise InputError.at(path, f"does not fit this model: {differences(ours, shapes)}; {advice}")
+    if changed := differing_settings(path, read_header(path).config, config):
+        advice = f"if you changed the network, name any parameter of the file: --new-parameters {next(iter(ours))}"
+        raise InputError.at(path, f"is for another model: {'; '.join(changed)}; {advice}")
 
 
 def _with_new(path: Path, config: ModelConfig, patterns: Sequence[str]) -> InitialWeights:

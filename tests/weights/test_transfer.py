@@ -187,6 +187,7 @@ CHANGED = replace(
     evoformer=replace(MONOMER.evoformer, blocks=MONOMER.evoformer.blocks + 1),
     heads=replace(MONOMER.heads, lddt_bins=7, aligned_error=False),
 )
+AT_END = MONOMER.with_settings(["evoformer.outer_product=end", "extra_msa.outer_product=end"])
 LAST = f"evoformer.blocks.{MONOMER.evoformer.blocks}."
 
 
@@ -229,3 +230,20 @@ def test_parameters_of_another_meaning_are_not_taken_over_by_name(state: dict[st
     path = write_parameters(tmp_path / "x.safetensors", state, MONOMER)
     with pytest.raises(InputError, match=r"cannot be taken over: evoformer\.msa_heads is \d+ there and \d+ here"):
         initial_weights(path, replace(MONOMER, evoformer=heads), ["evoformer.*"])
+
+
+def test_a_changed_network_is_advised_to_name_its_new_parameters(state: dict[str, Tensor], tmp_path: Path) -> None:
+    path = write_parameters(tmp_path / "x.safetensors", state, MONOMER)
+    with pytest.raises(
+        InputError,
+        match=r"; if you changed the network, pass its new parameters with --new-parameters; if not, choose a preset "
+        r"that it fits: tiny$",
+    ):
+        initial_weights(path, CHANGED)
+    with pytest.raises(
+        InputError, match=r"outer_product is 'middle' there and 'end' here.*; if you changed "
+    ) as caught:
+        initial_weights(path, AT_END)
+    # The advice, taken literally, is right.
+    found = initial_weights(path, AT_END, [str(caught.value).split()[-1]])
+    assert all(torch.equal(found.state[name], tensor) for name, tensor in state.items())
