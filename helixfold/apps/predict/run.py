@@ -293,7 +293,9 @@ def _resumed_dtype(jobs: Sequence[Job], settings: RunSettings, dtype: str, packe
 def _print_notes(jobs: Sequence[Job], settings: RunSettings) -> None:
     """Print a warning if the demonstration model folds by default, and all notes about models and targets."""
     is_demonstration = settings.models[0].provenance == "demonstration"
-    if is_demonstration and not folding_of(settings.options)[0] and settings.options.weights is None:
+    # An adapter fits only the model that the user trained it on.
+    is_chosen = folding_of(settings.options)[0] or settings.options.weights is not None or settings.options.adapter
+    if is_demonstration and not is_chosen:
         print_warning(_NO_WEIGHTS_WARNING.format(targets=counted(len(jobs), "target")), is_json=settings.prints_json)
     if (warning := untested_warning(properties_of(settings.device))) is not None:
         print_note(warning)

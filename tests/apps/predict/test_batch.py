@@ -26,7 +26,10 @@ from helixfold.cli.main import main
 from helixfold.folding.options import FoldingOptions
 from helixfold.model.presets import tiny
 from helixfold.runtime.screen import _Copied, _Log, logged_screen
-from helixfold.weights.checkpoint import save_checkpoint
+from helixfold.weights import demonstration
+from helixfold.weights.adapters import AdapterCard, save_adapter
+from helixfold.weights.checkpoint import load_checkpoint, save_checkpoint
+from helixfold.weights.tensor_file import digest_of
 from helixfold.weights.untrained import untrained_model
 from tests.apps.predict.conftest import SEQUENCE, Runs, positions
 
@@ -263,6 +266,14 @@ def test_a_run_without_configured_weights_warns_before_it_starts(fasta: Path, ru
     assert sum("no weights are configured" in line for line in lines) == 1
     # A user who names the model is not warned.
     assert main(["predict", *given, "--models", "small"]) == 0
+    assert "no weights are configured" not in runs.capsys.readouterr().err
+    # Nor is a user of an adapter, which was trained on this model.
+    state, name = load_checkpoint(demonstration.WEIGHTS)[0], "heads.lddt.out.bias"
+    state = {key: tensor.float() for key, tensor in state.items()}
+    card = AdapterCard(kind="heads", base=digest_of(state), base_name="small.safetensors")
+    save_adapter(fasta.with_name("adapter.safetensors"), {name: state[name]}, card)
+    adapter = str(fasta.with_name("adapter.safetensors"))
+    assert main(["predict", *given, "--overwrite", "--adapter", adapter]) == 0
     assert "no weights are configured" not in runs.capsys.readouterr().err
 
 
