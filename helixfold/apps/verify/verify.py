@@ -420,6 +420,7 @@ def lines(findings: Findings) -> list[str]:
     for table in findings.tables:
         text += [*table.lines(), ""]
     text += [f"{check.verdict}: {check.name}: {check.details}" for check in findings.checks]
-    failed, unchecked = findings.count(holds=False), findings.count(holds=None)
+    failed, unchecked, passed = (findings.count(holds=holds) for holds in (False, None, True))
     others = f", {unchecked} were not possible" if unchecked else ""
-    return [*text, f"{failed or 'none'} of {len(findings.checks)} checks failed{others}"]
+    verdict = f"{failed} of {len(findings.checks)} checks failed" if failed else f"{passed} checks passed"
+    return [*text, f"{verdict}{others}"]
