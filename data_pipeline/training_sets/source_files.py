@@ -65,6 +65,8 @@ class SearchResults:
 def find_structures(directory: str | PathLike[str]) -> tuple[Path, ...]:
     """Return all structure files in a directory and its subdirectories, sorted by path; raise `InputError` if none."""
     matches: list[Path] = []
+    if Path(directory).is_file():
+        raise InputError.at(directory, "is a file; pass a directory of structures")
 
     def unreadable(error: OSError) -> None:
         raise InputError.at(error.filename or directory, f"cannot be listed: {error.strerror or error}") from error

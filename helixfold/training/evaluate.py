@@ -153,6 +153,8 @@ def read_names(path: str | PathLike[str], known: Collection[str], kind: str = "c
     repeated names, and for a file without names.
     """
     lines_of: dict[str, int] = {}
+    if Path(path).is_dir():
+        raise InputError.at(path, f"is a directory; pass a file with the name of one {kind} on each line")
     text = read_text(path, MAX_NAMES_BYTES, f"a list of held-out data has the name of one {kind} on each line")
     for line_number, line in enumerate(text.split("\n"), start=1):
         name = _COMMENT_START.split(line, maxsplit=1)[0].strip()

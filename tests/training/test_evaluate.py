@@ -326,6 +326,8 @@ def test_a_wrong_list_says_where(tmp_path: Path, content: bytes, message: str) -
 def test_a_missing_list_is_the_users_mistake(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         read_names(tmp_path / "absent", CHAINS)
+    with pytest.raises(InputError, match="is a directory; pass a file with the name of one chain on each line"):
+        read_names(tmp_path, CHAINS)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,9 @@ def test_a_directory_without_structures_is_refused(tmp_path: Path) -> None:
         find_structures(tmp_path)
     with pytest.raises(InputError, match="cannot be listed: No such file"):
         find_structures(tmp_path / "none")
+    (tmp_path / "1abc.cif.gz").touch()
+    with pytest.raises(InputError, match=r"1abc\.cif\.gz: is a file; pass a directory of structures"):
+        find_structures(tmp_path / "1abc.cif.gz")
 
 
 def test_alignments_are_merged_in_alphafolds_order_with_its_limits(tmp_path: Path) -> None:
