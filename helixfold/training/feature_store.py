@@ -102,7 +102,7 @@ def _join(output: Path, options: StoreOptions) -> int:
     for note in notes:
         print_note(note)
     count = len({entry.cluster for entry in store.entries})
-    print_summary(f"{output}: {len(store.entries)} chains in {count} clusters")
+    print_summary(f"{output}: {_counted(len(store.entries), 'chain')} in {_counted(count, 'cluster')}")
     if options.hold_out is not None:
         _hold_out(store, output, options.hold_out)
     return 0
@@ -119,12 +119,20 @@ def _hold_out(store: FeatureStore, output: Path, fraction: float) -> None:
     nearest = list(nearest_chains(sequences, held_out))
     write_split(output, held_out, nearest, assemblies, sequences)
     closest = max(nearest, key=lambda each: each.identity * each.coverage)
-    print_summary(
-        f"{output}: {len(held_out)} of {len(store.entries)} chains are held out; the most similar, {closest.name}, has "
-        f"{closest.identity:.0%} identity over {closest.coverage:.0%} of its residues to {closest.nearest or 'none'}"
-    )
+    similarity = "no training chain resembles a held-out one"
+    if closest.nearest:
+        similarity = (
+            f"the most similar, {closest.name}, has {closest.identity:.0%} identity over {closest.coverage:.0%} of its "
+            f"residues to {closest.nearest}"
+        )
+    verb = "is" if len(held_out) == 1 else "are"
+    print_summary(f"{output}: {len(held_out)} of {len(store.entries)} chains {verb} held out; {similarity}")
     if store.assemblies:
         print_summary(f"{output}: {len(assemblies)} of {len(store.assemblies)} assemblies are held out with them")
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _print_report(report: BuildReport) -> None:
@@ -132,7 +140,8 @@ def _print_report(report: BuildReport) -> None:
     for note in report.notes:
         print_note(note)
     left_out = len(report.refused)
-    print_summary(f"{report.directory}: {report.chains} chains, {report.made} of them new; {left_out} left out")
+    chains = _counted(report.chains, "chain")
+    print_summary(f"{report.directory}: {chains}, {report.made} of them new; {left_out} left out")
     if report.assemblies or report.skipped_assemblies:
         print_summary(f"{report.directory}: {report.assemblies} assemblies; {len(report.skipped_assemblies)} left out")
     if report.skipped_assemblies:

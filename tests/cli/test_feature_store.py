@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from data_pipeline.training_sets import clustering
+from data_pipeline.training_sets.cluster_split import NearestChain
 from data_pipeline.training_sets.store import FeatureStore
 from helixfold.cli.main import main
+from helixfold.training import feature_store
 from tests.data_pipeline.training_sets.training_files import write_a3m, write_training_files
 from tests.support.interruptions import Event, Kill, end
 
@@ -54,7 +56,8 @@ def test_chains_are_held_out_with_their_nearest_ones(tmp_path: Path, capsys: pyt
     lines = (tmp_path / "store/leakage.tsv").read_text().splitlines()
     assert sorted(line.split("\t")[0] for line in lines[1:]) == held_out
     assert 0 < len(held_out) < 6
-    assert f"{len(held_out)} of 6 chains are held out; the most similar" in capsys.readouterr().out
+    expected = f"{len(held_out)} of 6 chains are held out; no training chain resembles a held-out one\n"
+    assert expected in capsys.readouterr().out
 
 
 def test_assemblies_are_held_out_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,6 +182,21 @@ def test_only_the_chains_of_a_list_are_taken(tmp_path: Path, capsys: pytest.Capt
     assert main(command(tmp_path, "--chains", str(names))) == 0
     assert "2 chains, 2 of them new; 4 left out" in capsys.readouterr().out
     assert [entry.name for entry in FeatureStore.open(tmp_path / "store").entries] == ["0abc_B", "2abc_A"]
+    names.write_text("0abc_B\n")
+    assert main(command(tmp_path, "--chains", str(names))) == 0
+    assert "store: 1 chain, 0 of them new; 5 left out" in capsys.readouterr().out
     names.write_text("\n")
     assert main(command(tmp_path, "--chains", str(names), output="none")) == 2
     assert "the file has no chain names" in capsys.readouterr().err
+
+
+def test_the_most_similar_chain_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_training_files(tmp_path)
+    nearest = [NearestChain(name="0abc_A", nearest="2abc_A", identity=0.5, coverage=0.25)]
+    monkeypatch.setattr(feature_store, "nearest_chains", lambda *_: nearest)
+    monkeypatch.setattr(feature_store, "split_by_cluster", lambda *_: ["0abc_A"])
+    assert main(command(tmp_path, "--hold-out", "0.2")) == 0
+    expected = "the most similar, 0abc_A, has 50% identity over 25% of its residues to 2abc_A\n"
+    assert capsys.readouterr().out.endswith(f"1 of 6 chains is held out; {expected}")

@@ -52,7 +52,7 @@ def test_a_terminal_has_a_bar_from_the_first_step_on(monkeypatch: pytest.MonkeyP
 def test_interfaces_are_shown_of_complexes(capsys: pytest.CaptureFixture[str]) -> None:
     Progress(first_step=0, last_step=1).evaluation(0, {"lddt_ca": 0.5, "chain_lddt_ca": 0.6, "dockq": 0.25})
     said = capsys.readouterr().err
-    assert "held-out complexes after 1 steps: CA-lDDT 0.500, CA-lDDT within chains 0.600, DockQ 0.250" in said
+    assert "held-out complexes after 1 step: CA-lDDT 0.500, CA-lDDT within chains 0.600, DockQ 0.250" in said
 
 
 @pytest.mark.parametrize(

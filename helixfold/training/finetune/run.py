@@ -427,4 +427,6 @@ def _print_result(output: Path) -> None:
     assert result is not None
     change = result.change("lddt_ca")
     score = "" if change is None else f", CA-lDDT of {len(result.targets)} held-out targets {signed(change)}"
-    print_summary(f"{result.name}: {result.steps} steps{score} -> {output / PAGE_FILE}")
+    print_summary(
+        f"{result.name}: {result.steps} step{'' if result.steps == 1 else 's'}{score} -> {output / PAGE_FILE}"
+    )
