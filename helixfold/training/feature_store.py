@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from data_pipeline.io.errors import InputError
+from data_pipeline.io.errors import InputError, printable
 from data_pipeline.io.processors import available_processors
 from data_pipeline.residues import RESTYPES_WITH_X
 from data_pipeline.templates.filters import TemplateOptions
@@ -91,6 +91,13 @@ def make_store(options: StoreOptions, output: Path, shard: tuple[int, int] | Non
     )
     report = build_store(build, builder)
     _print_report(report)
+    # Chains of unreadable files and of other shards have no known names.
+    if builder.only is not None and shard is None and not report.failed:
+        names = {entry.name for entry in FeatureStore.open(output).entries} | report.refused.keys()
+        if missing := sorted(builder.only - names):
+            rest = f" and {len(missing) - 5:,} more" if len(missing) > 5 else ""
+            problem = f"no structure has the chains {', '.join(map(printable, missing[:5]))}{rest}"
+            raise InputError(f"{options.chains}: {problem}; correct the names or leave them out")
     if options.hold_out is not None and shard is None:
         _hold_out(FeatureStore.open(output), output, options.hold_out)
     return SOME_FAILED if report.failed else 0

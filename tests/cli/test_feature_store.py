@@ -185,6 +185,9 @@ def test_only_the_chains_of_a_list_are_taken(tmp_path: Path, capsys: pytest.Capt
     names.write_text("0abc_B\n")
     assert main(command(tmp_path, "--chains", str(names))) == 0
     assert "store: 1 chain, 0 of them new; 5 left out" in capsys.readouterr().out
+    names.write_text("0abc_B\n9xyz_A\n9xyz_B\n")
+    assert main(command(tmp_path, "--chains", str(names))) == 2
+    assert f"{names}: no structure has the chains 9xyz_A, 9xyz_B; correct" in capsys.readouterr().err
     names.write_text("\n")
     assert main(command(tmp_path, "--chains", str(names), output="none")) == 2
     assert "the file has no chain names" in capsys.readouterr().err
