@@ -16,7 +16,7 @@ def binder(arguments: Sequence[str]) -> int:
     """The same for binders; structures of random networks are taken as if no C-alpha atoms clashed."""
     with (
         patch("helixfold.apps.design.binders.clashes", lambda protein, only_alpha=False: 0),
-        patch("helixfold.apps.design.binders._LEAST_CONTACTS", 0),
+        patch("helixfold.apps.design.binders._MIN_CONTACTS", 0),
         patch("helixfold.apps.design.binders.check_memory"),
     ):
         return main(["design", *arguments])
