@@ -245,7 +245,7 @@ def _stage_line(stage: Stage, work: Training, machine: Machine, size: PassSize) 
     return (
         f"{stage.name}: {work.batch_size} samples per step, {size.residues} residues, {size.msa_rows} + "
         f"{size.templates} + {size.extra_rows:,} rows, {dtype_name(size.dtype)}, {work.recycling_iterations:g} "
-        f"recycling iterations before the trained one; {machine.name}, {gib(machine.memory)} per rank"
+        f"recycling iterations before the trained one; {machine.name}, {gib(machine.memory)} per rank for tensors"
     )
 
 

@@ -228,7 +228,7 @@ def test_each_model_is_shown_with_its_memory_and_the_longest_chain(
     monkeypatch.setattr("helixfold.apps.predict.doctor._models", cache(_models))
     out = doctor(capsys, "--length", 400, "--rows", 4, "--device", "cpu")
     title, names, *rows = out.split("memory of ")[1].splitlines()[:6]
-    assert title.startswith("cpu, 8.0 GiB free, for 400 residues")
+    assert title.startswith("cpu, 8.0 GiB free and 1,048,576.0 GiB here to spill to, for 400 residues")
     assert names.split() == ["whole", "slabs", "spilled", "chosen"]
     assert [row.split()[:2] for row in rows] == [
         [model, dtype] for model in ("model_1_ptm", "small") for dtype in ("float32", "bfloat16")
@@ -238,7 +238,7 @@ def test_each_model_is_shown_with_its_memory_and_the_longest_chain(
     assert 500 < longest[0] < longest[1]
     # In bytes as JSON.
     found = json.loads(doctor(capsys, "--json", "--length", 400, "--rows", 4, "--device", "cpu"))["models"]
-    assert (found["free"], found["residues"]) == (2**33, 400)
+    assert (found["free"], found["spill"], found["residues"]) == (2**33, 2**50, 400)
     assert [found["models"][0]["longest"][name] for name in ("slabs", "spilled")] == longest
     assert (found["models"][-1]["model"], found["models"][-1]["dtype"]) == ("small", "bfloat16")
     assert 2**20 < found["models"][-1]["peak"]["whole"] < found["free"]

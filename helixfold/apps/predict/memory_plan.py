@@ -51,7 +51,13 @@ def machine_facts(presets: Iterable[Preset], residues: int, device: Device) -> d
                 "longest": {name: max_residues(workload, device, [name]) for name in EXECUTORS[1:]},
             }
         )
-    return {"device": device.properties.name, "free": device.memory, "residues": residues, "models": models}
+    return {
+        "device": device.properties.name,
+        "free": device.memory,
+        "spill": device.spill,
+        "residues": residues,
+        "models": models,
+    }
 
 
 def machine_table(facts: Mapping[str, Any]) -> Iterator[str]:
@@ -60,8 +66,9 @@ def machine_table(facts: Mapping[str, Any]) -> Iterator[str]:
         yield f"memory: {facts['problem']}"
         return
     yield (
-        f"memory of {facts['device']}, {gib(facts['free'])} free, for {facts['residues']:,} residues and all rows that "
-        "a model reads: GiB at the peak (residues of the longest chain)"
+        f"memory of {facts['device']}, {gib(facts['free'])} free and {gib(facts['spill'])} here to spill to, for "
+        f"{facts['residues']:,} residues and all rows that a model reads: GiB at the peak (residues of the longest "
+        "chain)"
     )
     yield f"  {'':24}{''.join(f'{name:>18}' for name in EXECUTORS)}   chosen"
     for model in facts["models"]:
