@@ -120,7 +120,9 @@ def status_lines(output: Path) -> Iterator[str]:
     failures = failures_in(output)
     status = read_status(output)
     targets = len(directories) + in_archives if status is None else status.targets
-    total = f"{finished:,} of {counted(targets, 'target')} done{f' ({in_archives:,} packed)' if in_archives else ''}"
+    # Without a driver's record, targets of the batch that have not started are unknown.
+    noun = "started target" if status is None else "target"
+    total = f"{finished:,} of {counted(targets, noun)} done{f' ({in_archives:,} packed)' if in_archives else ''}"
     yield f"{total}, {with_features:,} with features, {len(failures):,} failed"
     if status is not None:
         yield from _cluster_lines(status)

@@ -51,7 +51,7 @@ def test_a_written_status_is_read(tmp_path: Path) -> None:
 def test_a_damaged_status_counts_as_none(content: Any, tmp_path: Path) -> None:
     write(tmp_path, content)
     assert read_status(tmp_path) is None
-    assert list(status_lines(tmp_path)) == ["0 of 0 targets done, 0 with features, 0 failed"]
+    assert list(status_lines(tmp_path)) == ["0 of 0 started targets done, 0 with features, 0 failed"]
 
 
 @pytest.mark.parametrize(
@@ -62,17 +62,19 @@ def test_the_age_of_the_status_is_told_and_earlier_versions_are_read(
 ) -> None:
     write(tmp_path, STATUS | {"pools": [POOL | {"pace": 1.5}]})
     monkeypatch.setattr(progress.time, "time", lambda: STATUS["time"] + age)
-    assert list(status_lines(tmp_path))[1].startswith(f"cluster: {said}")
+    total, cluster, *_ = status_lines(tmp_path)
+    assert total == "0 of 3 targets done, 0 with features, 0 failed"  # those that have not started are known
+    assert cluster.startswith(f"cluster: {said}")
 
 
 def test_packed_targets_are_done(tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / name).mkdir()
         (tmp_path / name / ("features.npz" if name == "c" else "ranking_debug.json")).write_text("")
-    assert list(status_lines(tmp_path)) == ["2 of 3 targets done, 1 with features, 0 failed"]
+    assert list(status_lines(tmp_path)) == ["2 of 3 started targets done, 1 with features, 0 failed"]
     pack_targets(tmp_path, "a", lambda _: {})
-    assert list(status_lines(tmp_path)) == ["2 of 3 targets done (1 packed), 1 with features, 0 failed"]
+    assert list(status_lines(tmp_path)) == ["2 of 3 started targets done (1 packed), 1 with features, 0 failed"]
     (tmp_path / "packed" / "000002.zip").write_text("")
     first, second = status_lines(tmp_path)
     assert "000002.zip" in first
-    assert second.startswith("2 of 3 targets done (1 packed)")
+    assert second.startswith("2 of 3 started targets done (1 packed)")

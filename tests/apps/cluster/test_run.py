@@ -160,7 +160,7 @@ def test_the_status_of_a_directory_is_told(tmp_path: Path, capsys: pytest.Captur
     capsys.readouterr()
     assert main(["status", str(tmp_path)]) == 1
     assert capsys.readouterr().out.splitlines() == [
-        "1 of 2 targets done, 0 with features, 1 failed",
+        "1 of 2 started targets done, 0 with features, 1 failed",
         "b: failed: MemoryError: too long",
     ]
 
