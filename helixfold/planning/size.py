@@ -72,5 +72,5 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def gib(size: int) -> str:
-    """Return a number of bytes as text in GiB with one decimal, such as "1.5 GiB"."""
-    return f"{size / 2**30:,.1f} GiB"
+    """Return a number of bytes as text with one decimal, such as "1.5 GiB"; below 0.1 GiB in MiB."""
+    return f"{size / 2**30:,.1f} GiB" if size >= 0.1 * 2**30 else f"{size / 2**20:,.1f} MiB"

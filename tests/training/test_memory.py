@@ -44,7 +44,7 @@ def test_the_large_presets_leave_the_choice_to_the_memory_there_is() -> None:
     less, _ = with_settled_recompute(config, needed(config, NONE) - 1, CPU)
     assert less.recompute != NONE
     assert replace(less, recompute=AUTO) == config
-    with pytest.raises(ConfigError, match=r"needs .* whatever is recomputed, and there are 0.0 GiB"):
+    with pytest.raises(ConfigError, match=r"needs .* whatever is recomputed, and there are 1.0 MiB"):
         small = small_config(recompute=AUTO).with_settings(["example.sampling.max_templates=0"])
         with_settled_recompute(small, 2**20, CPU)
 
