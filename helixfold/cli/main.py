@@ -29,7 +29,8 @@ _MIN_ADDRESS_SPACE = 768 * 2**20
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that `arguments` name, by default `sys.argv`, and return its exit code.
 
-    0: success, 1: something failed, 2: invalid input, 3: a server is unavailable, 130: interrupted, 143: terminated.
+    0: success, 1: something failed, 2: invalid input, 3: a server is unavailable, 130: interrupted, 143: terminated,
+    129: the terminal was closed.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
     sleep_while_waiting()
@@ -95,9 +96,11 @@ def ending_command(outermost: CodeType) -> Iterator[CommandEnd]:
 
     Errors of input, searches and files are printed as one line each, with exit code 1 or 2.
     """
-    # On SIGTERM (kill, the time limit of a scheduler), clean up search programs and their files as after any error.
     interruption, end = Interruption(outermost), CommandEnd()
-    earlier = signal.signal(signal.SIGTERM, interruption.terminate)
+    # On SIGTERM (kill, the time limit of a scheduler) and SIGHUP (a closed terminal, but not under `nohup`), clean up
+    # search programs and their files as after any error.
+    numbers = {signal.SIGTERM} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else {signal.SIGTERM, signal.SIGHUP}
+    earlier = {number: signal.signal(number, interruption.terminate) for number in numbers}
     try:
         with command_streams(), interruption.handling_signal(), interruption.repeating_ignored():
             try:
@@ -106,6 +109,11 @@ def ending_command(outermost: CodeType) -> Iterator[CommandEnd]:
             except SystemExit as error:
                 # Freeing half-built objects after an interruption may raise errors; here they are not printed.
                 traceback.clear_frames(error.__traceback__)
+                if interruption.termination is not None:
+                    from multiprocessing import parent_process  # slow, and needed only here
+
+                    if parent_process() is None:  # a parent prints it for its processes
+                        print_interrupted("terminated")
                 raise
             except (KeyboardInterrupt, Exception) as error:
                 if (code := _failure(error, interruption)) is None:
@@ -114,7 +122,8 @@ def ending_command(outermost: CodeType) -> Iterator[CommandEnd]:
                     traceback.print_exception(error)
                 end.failure = code
     finally:
-        signal.signal(signal.SIGTERM, earlier)
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
 
 
 def _failure(error: BaseException, interruption: Interruption) -> int | None:

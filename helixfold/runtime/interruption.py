@@ -1,4 +1,4 @@
-"""Ctrl-C in a command, which must not be raised where a library converts it to another error."""
+"""Signals that end a command. Ctrl-C must not be raised where a library converts it to another error."""
 
 import os
 import signal
@@ -16,9 +16,9 @@ _IMPORT_SYSTEM_PREFIX = "<frozen importlib"  # prefix of the file names of its f
 _SECONDS_BETWEEN_ATTEMPTS = 0.05
 
 
-def print_interrupted() -> None:
-    """Print on stderr that the command was interrupted."""
-    print("helixfold: interrupted; run the same command again to resume", file=sys.stderr)
+def print_interrupted(what: str = "interrupted") -> None:
+    """Print on stderr that the command was interrupted, or `what` else happened to it."""
+    print(f"helixfold: {what}; run the same command again to resume", file=sys.stderr)
 
 
 class Interruption:
@@ -33,7 +33,8 @@ class Interruption:
         """Create the handler; `outermost` is the code of the function that handles the exception."""
         self._outermost = outermost
         self.is_requested = False
-        self._is_ending = False  # after Ctrl-C or SIGTERM
+        self.termination: int | None = None  # SIGTERM or SIGHUP, once received
+        self._is_ending = False  # after any of these signals
         self._is_repeated = False  # the next signal was sent by this handler
         self._timer: threading.Timer | None = None
 
@@ -49,10 +50,10 @@ class Interruption:
         finally:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    def terminate(self, *_: object) -> None:
-        """Handle SIGTERM: raise SystemExit with code 143, so that the command ends as after any error."""
-        self._is_ending = True
-        sys.exit(TERMINATED)
+    def terminate(self, number: int, _: object) -> None:
+        """Handle SIGTERM or SIGHUP: raise SystemExit with code 143 or 129, so that clean-up code runs."""
+        self.termination, self._is_ending = number, True
+        sys.exit(128 + number)
 
     def _handle(self, _: int, frame: FrameType | None) -> None:
         """Handle SIGINT: end the process, raise `KeyboardInterrupt`, or try again after the current import."""
@@ -81,7 +82,7 @@ class Interruption:
             if issubclass(ignored.exc_type, KeyboardInterrupt):
                 self._start_timer(self._repeat)
             elif issubclass(ignored.exc_type, SystemExit):
-                self._start_timer(_terminate)
+                self._start_timer(self._terminate)
             elif not self._is_ending:
                 report(ignored)
 
@@ -104,6 +105,10 @@ class Interruption:
         self._is_repeated = True
         _send(signal.SIGINT)
 
+    def _terminate(self) -> None:
+        """Send the signal of `terminate` to the main thread again."""
+        _send(self.termination or signal.SIGTERM)
+
     def _importing_file(self, frame: FrameType | None) -> str | None:
         """Return the file of the function with the outermost running import; None if no import is running."""
         file = None
@@ -113,10 +118,6 @@ class Interruption:
                 file = caller.f_code.co_filename
             frame = caller
         return file
-
-
-def _terminate() -> None:
-    _send(signal.SIGTERM)
 
 
 def _send(signal_number: int) -> None:

@@ -11,6 +11,7 @@ from helixfold.runtime.interruption import INTERRUPTED, TERMINATED
 from tests.support.sources import ROOT
 
 SENTENCE = "helixfold: interrupted; run the same command again to resume\n"
+TERMINATED_SENTENCE = SENTENCE.replace("interrupted", "terminated")
 # A library as an extension module may be: the interruption of its import ends as another error, or is lost.
 LIBRARY = """
 import os, signal
@@ -69,7 +70,14 @@ def test_an_error_that_an_interruption_was_turned_into_is_the_interruption(tmp_p
     assert interrupted(tmp_path, action) == (INTERRUPTED, SENTENCE)
 
 
-@pytest.mark.parametrize(("name", "code", "said"), [("SIGINT", INTERRUPTED, SENTENCE), ("SIGTERM", TERMINATED, "")])
+@pytest.mark.parametrize(
+    ("name", "code", "said"),
+    [
+        ("SIGINT", INTERRUPTED, SENTENCE),
+        ("SIGTERM", TERMINATED, TERMINATED_SENTENCE),
+        ("SIGHUP", 129, TERMINATED_SENTENCE),
+    ],
+)
 def test_a_signal_whose_exception_python_ignores_is_not_lost(tmp_path: Path, name: str, code: int, said: str) -> None:
     function = f"""
 class Freed:
@@ -92,15 +100,31 @@ class Made:
     def __del__(self):
         self.closed
 """
-    assert interrupted(tmp_path, "Made()", function) == (TERMINATED, "")
+    assert interrupted(tmp_path, "Made()", function) == (TERMINATED, TERMINATED_SENTENCE)
 
 
-def test_an_ignored_interruption_stays_ignored() -> None:
-    program = """
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", TERMINATED), ("SIGHUP", 129)])
+def test_a_terminated_command_says_how_to_resume(tmp_path: Path, name: str, code: int) -> None:
+    assert interrupted(tmp_path, f"signal.raise_signal(signal.{name})") == (code, TERMINATED_SENTENCE)
+
+
+def test_a_process_of_a_terminated_command_leaves_the_message_to_its_parent(tmp_path: Path) -> None:
+    function = """
+import multiprocessing
+def child():
+    sys.exit(exit_code(lambda: signal.raise_signal(signal.SIGTERM)))
+"""
+    action = "process = multiprocessing.get_context('fork').Process(target=child); process.start(); process.join()"
+    assert interrupted(tmp_path, f"{action}; sys.exit(process.exitcode)", function) == (TERMINATED, "")
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP"])
+def test_an_ignored_signal_stays_ignored(name: str) -> None:
+    program = f"""
 import signal, sys
-signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.{name}, signal.SIG_IGN)
 from helixfold.cli.main import exit_code
-sys.exit(exit_code(lambda: signal.raise_signal(signal.SIGINT)))
+sys.exit(exit_code(lambda: signal.raise_signal(signal.{name})))
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")

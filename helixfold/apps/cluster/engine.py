@@ -205,9 +205,9 @@ def last_error_line(text: str | None) -> str:
 
 @contextmanager
 def _signals_postponed() -> Iterator[None]:
-    """Postpone the handling of Ctrl-C and SIGTERM to the end of the context."""
+    """Postpone the handling of Ctrl-C, SIGTERM and SIGHUP to the end of the context."""
     received: list[int] = []
-    earlier_handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    earlier_handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     is_main = threading.current_thread() is threading.main_thread()
     handlers = {each: handler for each, handler in earlier_handlers.items() if is_main and callable(handler)}
     for each in handlers:
