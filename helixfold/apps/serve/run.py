@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import resource
+import shlex
 import sqlite3
 import sys
 import threading
@@ -23,7 +24,7 @@ from data_pipeline.io.files import os_errors_as_input_errors
 from data_pipeline.io.http import send
 from helixfold.apps.serve.queue.jobs import Job
 from helixfold.apps.serve.service import Service
-from helixfold.apps.serve.settings import ServeSettings
+from helixfold.apps.serve.settings import DATA, ServeSettings
 from helixfold.apps.serve.storage import SERVER_LOCK, make_private
 from helixfold.apps.serve.upload_check import prepare_checks
 from helixfold.apps.serve.web.app import create_app
@@ -80,7 +81,9 @@ def serve(
         service = Service.open(settings)
         try:
             if settings.needs_token and not service.tokens.all():
-                print("no user has a token yet; create one with helixfold serve token create USER")
+                is_default = settings.data.absolute() == DATA.absolute()
+                data = "" if is_default else f" --data {shlex.quote(str(settings.data))}"
+                print(f"no user has a token yet; create one with helixfold serve token create USER{data}")
             prepare_checks()
             allow_connections()
             app = create_app(service)
