@@ -25,6 +25,7 @@ class InputError(ValueError):
     """
 
     record: str | None = None
+    is_temporary = False  # whether only a server is unavailable, so that the same input may be used later
 
     @property
     def lines(self) -> list[str]:

@@ -29,6 +29,12 @@ class DownloadError(InputError):
     """Error for a file that cannot be downloaded, or that has unexpected content."""
 
 
+class UnavailableError(DownloadError):
+    """Error for a server that cannot be reached, or sends nothing more; a later download may succeed."""
+
+    is_temporary = True
+
+
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
     """Settings of retries: how long to wait for a server, and how often to retry.
@@ -94,7 +100,7 @@ class RemoteFile:
     def read(self, count: int) -> bytes:
         """Read exactly `count` bytes, or fewer at the end of the file, with retries.
 
-        Raise `DownloadError` after too many failures, and for a `count` above `LARGEST_READ`.
+        Raise `UnavailableError` after too many failures, and `DownloadError` for a `count` above `LARGEST_READ`.
         """
         if not 0 <= count <= self.LARGEST_READ:
             raise DownloadError(f"{self.url}: the archive is damaged or malicious: a header declares {count:,} bytes")
@@ -108,9 +114,9 @@ class RemoteFile:
                 self.close()
                 self._failures += 1
                 if self._failures >= self.retry.attempts:
-                    raise DownloadError(
-                        f"{self.url}: no more bytes after {self.position:,} ({printable(str(error))}); "
-                        "run the command again to resume the download"
+                    problem = f"no more bytes after {self.position:,}" if self.position else "cannot be reached"
+                    raise UnavailableError(
+                        f"{self.url}: {problem} ({printable(str(error))}); run the command again to resume the download"
                     ) from error
                 time.sleep(pause(self._failures - 1, first=self.retry.pause, longest=_MAX_PAUSE))
                 continue

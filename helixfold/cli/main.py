@@ -20,7 +20,7 @@ from helixfold.runtime.openmp import sleep_while_waiting
 from helixfold.runtime.standard_streams import OUTPUT_NAME, command_streams, is_verbose, restored_verbosity
 
 _MAX_MESSAGE_CHARACTERS = 4000  # characters
-FAILED, WRONG_INPUT = 1, 2  # exit codes
+FAILED, WRONG_INPUT, SERVER_UNAVAILABLE = 1, 2, 3  # exit codes
 _WORDS_NEEDING_LITTLE_MEMORY = {"-h", "--help", "--version"}
 # Minimum bytes of address space. With less, PyTorch and NumPy abort the process during import (on two processors).
 _MIN_ADDRESS_SPACE = 768 * 2**20
@@ -94,7 +94,7 @@ class CommandEnd:
 def ending_command(outermost: CodeType) -> Iterator[CommandEnd]:
     """Run a command inside and turn exceptions into a `CommandEnd`; see `Interruption` for `outermost`.
 
-    Errors of input, searches and files are printed as one line each, with exit code 1 or 2.
+    Errors of input, searches and files are printed as one line each, with exit code 1, 2 or 3.
     """
     interruption, end = Interruption(outermost), CommandEnd()
     # On SIGTERM (kill, the time limit of a scheduler) and SIGHUP (a closed terminal, but not under `nohup`), clean up
@@ -136,7 +136,7 @@ def _failure(error: BaseException, interruption: Interruption) -> int | None:
         case InputError():
             for line in error.lines:
                 _say(line)
-            return WRONG_INPUT
+            return SERVER_UNAVAILABLE if error.is_temporary else WRONG_INPUT
         case ImportError() | MemoryError() | SystemError() if (limit := _address_space()) is not None:
             _say(
                 f"the limit of {limit / 2**20:,.0f} MiB of address space (ulimit -v, or the batch system's limit of "

@@ -137,6 +137,18 @@ def test_the_command_line_reaches_the_functions(checkpoint: Path) -> None:
     assert main(["weights", "download", "--models", "model_9"]) == 2
 
 
+def test_a_server_that_is_not_there_is_not_a_mistake_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("data_pipeline.io.remote_file.time.sleep", lambda _: None)
+    with serving(Behaviour(content=b"")) as url:
+        pass
+    assert main(["weights", "download", "--output", str(tmp_path), "--url", url]) == 3
+    assert f"{url}: cannot be reached (the connection was refused)" in capsys.readouterr().err
+    with serving(Behaviour(content=b"", statuses=[404])) as url:
+        assert main(["weights", "download", "--output", str(tmp_path), "--url", url]) == 2
+
+
 def test_the_usual_model_is_downloaded_to_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[object] = []
     monkeypatch.setattr("helixfold.weights.files.download", lambda *models, **named: given.extend([models, named]))
