@@ -79,7 +79,10 @@ def report(
             print(f"helixfold: {target.name}: no report: {error}", file=sys.stderr)
     write_index(directory)
     report_count = f"{len(targets) - failed} of {counted(len(targets), 'report')} written"
-    others = f"; {counted(in_archives, 'target')} packed" if in_archives else ""
+    others = ""
+    if in_archives:
+        advice = f"name one, such as {directory / min(packed.names())}, to unpack it"
+        others = f"; {counted(in_archives, 'target')} packed; {advice}"
     print_summary(f"{INDEX.path(directory)}: {report_count}{others}")
     if write_pulldown(directory):
         print_summary(PULLDOWN_PAGE.path(directory))

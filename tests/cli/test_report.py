@@ -54,7 +54,8 @@ def packed(output: Path, *names: str) -> None:
 def test_packed_targets_are_in_the_page_of_the_batch(output: Path, capsys: pytest.CaptureFixture[str]) -> None:
     packed(output, "one")
     assert main(["report", str(output)]) == 0
-    assert "1 of 1 report written; 1 target packed" in capsys.readouterr().out
+    advice = f"1 of 1 report written; 1 target packed; name one, such as {output / 'one'}, to unpack it"
+    assert advice in capsys.readouterr().out
     page = (output / "index.html").read_text()
     assert "packed in packed/000001.zip" in page
     assert "./two/report.html" in page
