@@ -120,15 +120,13 @@ def features(
         targets, entries = requested_targets(requested, announce=True, problems=problems)
     if not targets and not problems:
         raise InputError("there is nothing to do; pass a FASTA file, or --structures DIR for a training set")
-    if (shard := options.shard) is not None and not shard[0] < shard[1]:
-        raise InputError(f"a shard must be i/n with i from 0 to n - 1, got {shard[0]}/{shard[1]}")
     plan = plan_of(with_site_sources(options, targets))
     invalid = failures_of_skipped(problems, {directory_name(target.name) for target in targets}, announce=True)
     return make_features(
         targets,
         output=options.output,
         plan=plan,
-        part=shard,
+        part=options.shard,
         is_shared=options.shared,
         pulldown=entries,
         invalid=invalid,

@@ -94,11 +94,11 @@ def calendar_date(word: str) -> date:
 def part_of_all(word: str) -> tuple[int, int]:
     """Parse a part such as 0/10: the index of the part, from 0, and the number of parts.
 
-    Raise ValueError for anything else. `part_of` checks that the index is less than the number.
+    Raise ValueError for anything else, and if the index is not less than the number.
     """
     match = re.fullmatch(r"([0-9]+)/([0-9]+)", word)
-    if match is None:
-        raise ValueError(f"must be a part such as 0/10, got {word!r}")
+    if match is None or not int(match[1]) < int(match[2]):
+        raise ValueError(f"a shard must be i/n with i from 0 to n - 1, got {word!r}")
     return int(match[1]), int(match[2])
 
 

@@ -469,7 +469,7 @@ def test_features_choose_targets_or_a_training_set(record: Record, capsys: pytes
         ("--structures a --msa b", "--msa is for targets to fold"),
         ("MKTAYIAKQR --hold-out 0.1", "--hold-out is for a training set"),
         ("", "there is nothing to do"),
-        ("MKTAYIAKQR --msa-mode single_sequence --shard 2/2", "a shard must be i/n with i from 0 to n - 1, got 2/2"),
+        ("MKTAYIAKQR --msa-mode single_sequence --shard 2/2", "a shard must be i/n with i from 0 to n - 1, got '2/2'"),
     ):
         assert main(["features", *words.split()]) == 2, words
         assert message in capsys.readouterr().err

@@ -89,7 +89,9 @@ def test_a_shard_is_a_part_of_the_targets_and_shares_the_directory(tmp_path: Pat
 def test_a_wrong_shard_is_refused(tmp_path: Path, runs: Runs, fasta: Path) -> None:
     runs(fasta, "--shard", "3/3")
     assert runs.code == 2
-    assert "a shard must be i/n with i from 0 to n - 1, got 3/3" in runs.err
+    assert "a shard must be i/n with i from 0 to n - 1, got '3/3'" in runs.err
+    runs(fasta, "--shard", "1")
+    assert "a shard must be i/n with i from 0 to n - 1, got '1'" in runs.err
     runs(fasta, "--shard", "0/2", "--dry-run")
     runs(fasta, "--shard", "1/2")
     assert runs.code == 2
