@@ -191,7 +191,7 @@ def read_jobs(options: PredictOptions, given_targets: Sequence[AnyTarget] | None
         if not jobs and not problems:
             raise InputError("no input; pass a FASTA file, an alignment, or --features")
         _check_references(options.reference)
-        files = [Path("the targets")] * len(targets) + [path for path, _ in loaded_features]
+        files = [Path("the input files, besides --features,")] * len(targets) + [path for path, _ in loaded_features]
         jobs = _checked(jobs, files, options, problems)
         chains = {chain for job in jobs for chain in job.chain_ids}
         for name in options.cyclic or ():

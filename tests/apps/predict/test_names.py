@@ -98,6 +98,14 @@ def test_features_and_alignments_go_by_the_same_names(uniprot: Path, tmp_path: P
     assert (output / directory_name(UNIPROT) / "ranked_0.pdb").is_file()
 
 
+def test_ready_features_of_a_target_in_the_files_are_named_as_the_cause(
+    uniprot: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["features", str(uniprot), "--output", str(tmp_path / "features")]) == 0
+    assert predict(uniprot, "--features", tmp_path / "features", output=tmp_path / "out") == 2
+    assert "another target in the input files, besides --features, has this name" in capsys.readouterr().err
+
+
 def test_targets_of_one_directory_are_refused_with_both_names(tmp_path: Path) -> None:
     names = TargetNames()
     names.add("a|b", Path("a.fa"))
