@@ -92,8 +92,17 @@ class Homologs:
 
     @property
     def alignment_rows(self) -> dict[str, int]:
-        """Number of rows by alignment file, without the target, including duplicates."""
-        return {source: len(alignment.names) - 1 for source, alignment in self.alignments.items()}
+        """Number of rows by alignment file, without the target, including duplicates.
+
+        ColabFold's alignments repeat the target, under the same name, before the rows of each database.
+        """
+        return {
+            source: sum(
+                name != alignment.names[0] or bool((row != alignment.letters[0]).any())
+                for name, row in zip(alignment.names, alignment.letters, strict=True)
+            )
+            for source, alignment in self.alignments.items()
+        }
 
     @property
     def template_features(self) -> TemplateFeatures | None:

@@ -94,6 +94,16 @@ def test_files_are_merged_in_order_and_kept(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == contents
 
 
+@pytest.mark.parametrize(
+    ("content", "count"),
+    [(b">101\nACU\n>101\nACU\n", 0), (b">101\nACU\n>h\nACU\n>101\nACU\n>101\nA-U\n", 2), (b"ACU\nACD\n", 1)],
+)
+def test_the_target_is_not_counted_where_an_alignment_repeats_it(content: bytes, count: int, tmp_path: Path) -> None:
+    path = tmp_path / "colabfold_hits.a3m"
+    path.write_bytes(content)
+    assert prepare(target("ACU", alignments=(path,))).alignment_rows == {str(path): count}
+
+
 @pytest.mark.parametrize(("sequence", "message"), [("", "is empty"), ("AC1", "residue 3: '1' is not an amino acid")])
 def test_wrong_sequence_is_told(sequence: str, message: str) -> None:
     with pytest.raises(InputError, match=f"sequence of 'T1'.* {message}"):
