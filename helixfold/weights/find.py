@@ -198,11 +198,8 @@ def _untrained(settings: Preset, seed: int, adapters: Sequence[WeightedAdapter])
             adapters[0].path,
             f"cannot be added to the random parameters of '{settings.name}'; pass its own parameters with --weights",
         )
-    note = (
-        f"UNTRAINED: made by the '{settings.name}' preset with random parameters (seed {seed}) to show that the "
-        "program works; this is not a prediction of the protein's structure"
-    )
-    return _ready(settings, untrained_model(settings.model, seed), (note,), "untrained")
+    notes = parameter_notes(settings, None, seed=seed)
+    return _ready(settings, untrained_model(settings.model, seed), notes, "untrained")
 
 
 def _load(settings: Preset, path: Path, adapters: Sequence[WeightedAdapter]) -> ReadyModel:
@@ -214,11 +211,23 @@ def _load(settings: Preset, path: Path, adapters: Sequence[WeightedAdapter]) -> 
         state, notes = with_adapters(state, adapters, path)
     network.load_state_dict(state, assign=True)
     network.eval()
+    warnings = parameter_notes(settings, path, seed=0, adapters=adapters)
+    return _ready(settings, network, (*warnings, *notes), "demonstration" if warnings else "trained")
+
+
+def parameter_notes(
+    settings: Preset, path: Path | None, *, seed: int, adapters: Sequence[WeightedAdapter] = ()
+) -> tuple[str, ...]:
+    """Return the note that parameters are random (`path` is None, from `seed`) or of the demonstration model, if so."""
+    if path is None:
+        return (
+            f"UNTRAINED: made by the '{settings.name}' preset with random parameters (seed {seed}) to show that the "
+            "program works; this is not a prediction of the protein's structure",
+        )
     if demonstration.ancestor(path) is None:
-        return _ready(settings, network, notes, "trained")
+        return ()
     # The results have the note also if the file was copied elsewhere.
-    note = demonstration.note(descendant=bool(adapters) or not demonstration.is_packaged(path))
-    return _ready(settings, network, (note, *notes), "demonstration")
+    return (demonstration.note(descendant=bool(adapters) or not demonstration.is_packaged(path)),)
 
 
 def _ready(settings: Preset, network: AlphaFold, notes: tuple[str, ...], provenance: WeightsProvenance) -> ReadyModel:

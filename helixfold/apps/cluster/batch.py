@@ -32,7 +32,8 @@ from helixfold.report.pulldown import PulldownEntry
 from helixfold.results.file_table import FEATURES, RANKING
 from helixfold.results.packed import PackedResults
 from helixfold.runtime.options import DtypeOrAuto, changed_options, values_of
-from helixfold.weights.find import find_parameters
+from helixfold.weights.adapters import parse_adapters
+from helixfold.weights.find import find_parameters, parameter_notes
 
 # Options for dividing the work of one machine, and options whose files concern all targets.
 _EXCLUDED_OPTIONS = (
@@ -57,6 +58,7 @@ class ClusterBatch:
     pulldown: Sequence[PulldownEntry]
     invalid: Mapping[str, str]  # the problems of excluded targets by name, as in failures.json
     presets: Sequence[Preset]
+    notes: Sequence[str]  # that the parameters are random, or of the demonstration model
     folding: FoldingOptions
     variants: VariantSettings  # of each target's alignment
 
@@ -236,6 +238,8 @@ def read_batch(options: PredictOptions, targets: Sequence[AnyTarget] | None = No
         raise InputError("there is nothing to fold; pass a FASTA file or an alignment")
     method: Method = "multimer" if all(CHAIN_SEPARATOR in target.sequence for target in all_targets) else "monomer"
     parameters = find_parameters(models, options.weights, method=method)
+    adapters = parse_adapters(options.adapter)
+    notes = [parameter_notes(preset, path, seed=folding.seed, adapters=adapters) for preset, path in parameters]
     limits = MemoryOptions(**values_of(options, MemoryLimits))
     output = options.output
     exists = output.is_dir()
@@ -249,6 +253,7 @@ def read_batch(options: PredictOptions, targets: Sequence[AnyTarget] | None = No
         pulldown=pulldown,
         invalid=failures_of_skipped(problems, names, announce=True),
         presets=[limits.limited_preset(preset) for preset, _ in parameters],
+        notes=list(dict.fromkeys(note for each in notes for note in each)),
         folding=folding,
         variants=variant_settings(options),
     )

@@ -18,7 +18,7 @@ from helixfold.results.failures import SOME_FAILED
 from helixfold.results.file_table import CLUSTER_LOCK
 from helixfold.results.lock import locked_directory, only_run
 from helixfold.runtime.screen import format_duration, format_estimate, logged_screen
-from helixfold.runtime.standard_streams import optional_output, print_summary
+from helixfold.runtime.standard_streams import optional_output, print_note, print_summary
 
 
 def run(options: PredictOptions, targets: Sequence[AnyTarget] | None = None) -> int:
@@ -30,6 +30,8 @@ def run(options: PredictOptions, targets: Sequence[AnyTarget] | None = None) -> 
     """
     with logged_screen(options.log_file):
         batch = read_batch(options, targets)
+        for note in batch.notes:
+            print_note(note)
         sequences = {name: target.sequence for name, target in zip(batch.names, batch.targets, strict=True)}
         if options.dry_run:
             check_earlier(batch.output, sequences)
@@ -52,7 +54,8 @@ def run(options: PredictOptions, targets: Sequence[AnyTarget] | None = None) -> 
             driver = Driver(batch, schedule, claims)
             if schedule.open:
                 driver.run()
-            driver.write_status("ended")
+            status = driver.write_status("ended")
+            print_summary(f"{status.finished:,} of {counted(status.targets, 'target')} done")
             return close_batch(batch.failures(schedule), len(batch.targets) + len(batch.invalid), batch.output)
 
 

@@ -116,6 +116,17 @@ def test_what_runs_out_of_memory_is_tried_in_the_larger_pool_and_fails_alone(
     assert [task for task in Engine.tasks if task[1] == ["t0000"]][-2:] == [("large", ["t0000"])] * 2
 
 
+def test_the_driver_says_once_that_models_are_untrained_and_at_the_end_how_many_targets_are_done(
+    predicted: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert predicted(3, lambda *_: {"t0001": "RuntimeError: the chain is broken"}) == 1
+    printed = capsys.readouterr()
+    assert printed.err.count("UNTRAINED: made by the 'tiny' preset with random parameters (seed 0)") == 1
+    assert "2 of 3 targets done" in printed.out.splitlines()
+    assert predicted(3, lambda *_: {}, "--dry-run") == 0
+    assert "UNTRAINED" in capsys.readouterr().err
+
+
 def test_targets_whose_workers_are_lost_are_tried_again_and_one_that_kills_them_fails(
     predicted: Callable[..., int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
