@@ -44,13 +44,16 @@ def job_options(values: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """
     values = values or {}
     if unknown := values.keys() - OFFERS.keys():
-        name = min(map(str, unknown))
-        choices = f"{', '.join(OFFERS)}{did_you_mean(name, OFFERS)}"
-        raise InputError(f"unknown option '{printable(name, 40)}'; options: {choices}")
+        raise InputError(unknown_option_problem(min(map(str, unknown))))
     for name, value in values.items():
         if (problem := option_problem(OFFERS[name], value)) is not None:
             raise InputError(f"{name} {problem}")
     return {name: values.get(name, offer.default) for name, offer in OFFERS.items()}
+
+
+def unknown_option_problem(name: str) -> str:
+    """Return an error message for an option that does not exist, with the names of all options."""
+    return f"unknown option '{printable(name, 40)}'; options: {', '.join(OFFERS)}{did_you_mean(name, OFFERS)}"
 
 
 def model_label(name: str) -> str:

@@ -46,6 +46,16 @@ def test_a_job_goes_from_its_submission_to_its_files(server: Running, tmp_path: 
         assert not server.service.storage.job(job["id"]).exists()
 
 
+def test_the_error_of_an_unknown_option_has_the_names_of_all_options(server: Running) -> None:
+    body = {"sequence": "MKTAYIAKQR", "options": {"num_recycles": 0}}
+    status, _, answer = server.asked("POST", f"{API}/jobs", body)
+    assert status == 422
+    problem = json.loads(answer)["error"]
+    assert problem.startswith("unknown option 'num_recycles'; options: search, ")
+    names = problem.partition("options: ")[2].partition(";")[0].split(", ")
+    assert {"model", "recycles", "predictions"} < set(names)
+
+
 @pytest.mark.integration
 def test_a_request_that_is_sent_again_makes_no_second_job(server: Running) -> None:
     body, headers = {"sequence": "MKTAYIAKQR"}, {"Idempotency-Key": "once"}

@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from data_pipeline.io.errors import InputError, printable
+from helixfold.apps.serve.job_options import unknown_option_problem
 from helixfold.apps.serve.queue.jobs import BusyError, QuotaError
 from helixfold.apps.serve.queue.queue import DuplicateKeyError, JobStateError, LostLeaseError
 from helixfold.apps.serve.tokens import TokenFileError
@@ -58,6 +59,9 @@ def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     parts = []
     for each in error.errors()[:5]:
+        if each["type"] == "extra_forbidden" and each["loc"][:-1] == ("body", "options"):
+            parts.append(unknown_option_problem(str(each["loc"][-1])))
+            continue
         place = ".".join(printable(str(word), 60) for word in each["loc"] if word != "body")
         parts.append(f"{place}: {each['msg']}" if place else str(each["msg"]))
     return problem_answer(request, 422, printable("; ".join(parts), 1_000))
