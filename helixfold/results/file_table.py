@@ -307,7 +307,7 @@ MSA_TABLE: Final = FileKind(
 )
 SIMILAR: Final = FileKind(
     pattern="similar_structures.tsv",
-    purpose="with `--foldseek`: known structures that resemble the best prediction, by Foldseek",
+    purpose="with --foldseek: known structures that resemble the best prediction, by Foldseek",
     writer="helixfold.apps.predict.similar_structures",
     readers=("helixfold.report.tables",),
     is_slim=True,
@@ -420,7 +420,7 @@ CLUSTER: Final = FileKind(
 )
 CLAIMS: Final = FileKind(
     pattern=".claims/",
-    purpose="which of several runs predicts each target",
+    purpose="which of several runs predicts each target; removed when the last of them ends",
     place="output",
     writer="data_pipeline.io.claims",
 )
@@ -435,7 +435,7 @@ LOCK: Final = FileKind(
 PART_LOCK: Final = FileKind(
     pattern=".helixfold-{part:04d}-of-{parts:04d}",
     suffixes=(".lock",),
-    purpose="lock of a run with --shard",
+    purpose="lock of features with --shard",
     place="output",
     writer="helixfold.results.lock",
 )
