@@ -16,7 +16,7 @@ from helixfold.execution.available import available_memory
 from helixfold.execution.device import dtype_on
 from helixfold.model.presets import Preset
 from helixfold.ops.device_properties import DEVICE_MODELS, DeviceProperties
-from helixfold.planning.estimate import REACHED_BY_GPU, Device, Prediction, estimate, max_residues
+from helixfold.planning.estimate import REACHED_BY_GPU, TARGET_SECONDS, Device, Prediction, estimate, max_residues
 from helixfold.planning.machines import MEMORY_LEFT, PRODUCTS
 from helixfold.planning.memory import FeatureRows
 
@@ -76,7 +76,7 @@ def estimate_pool(
         name=pool.name,
         slots=pool.slots,
         longest=min((max_residues(work, device) for work in workloads(_LONGEST_SEARCH_START)), default=0),
-        seconds=lambda residues: max(0.0, float(np.polyval(curve, residues))),
+        seconds=lambda residues: TARGET_SECONDS + max(0.0, float(np.polyval(curve, residues))),
         task_seconds=60 * pool.task_minutes,
     )
 

@@ -15,7 +15,7 @@ from helixfold.apps.predict.settings import RunSettings
 from helixfold.execution.iteration_runner import bucket_size
 from helixfold.folding.model_input import model_input
 from helixfold.model.presets import Preset
-from helixfold.planning.estimate import Device, PredictionEstimate
+from helixfold.planning.estimate import TARGET_SECONDS, Device, PredictionEstimate
 from helixfold.planning.memory import FeatureRows
 from helixfold.planning.size import gib
 from helixfold.report.page import counted
@@ -61,7 +61,7 @@ def print_dry_run(jobs: Sequence[Job], statuses: Sequence[ResumeStatus], setting
             continue
         estimates += rows
         # Finished predictions of the target take no time.
-        seconds += sum(each.seconds for each in rows) * status.missing / len(settings.predictions())
+        seconds += TARGET_SECONDS + sum(each.seconds for each in rows) * status.missing / len(settings.predictions())
     for line in (*(_summary if is_summary else _table)(estimates, settings), *_problems(estimates, settings)):
         print(line)
     predictions = sum(status.missing for _, status in remaining)
@@ -74,7 +74,7 @@ def print_dry_run(jobs: Sequence[Job], statuses: Sequence[ResumeStatus], setting
     )
     print(
         f"estimated time in all: {format_estimate(seconds / settings.workers.mesh.layout.dp)}, by the speed of this "
-        "device; searches, relaxation and writing come on top"
+        "device; searches and relaxation come on top"
     )
     return SOME_FAILED if failed or not all(each.plan.fits for each in estimates) else 0
 

@@ -30,6 +30,7 @@ def test_a_large_batch_has_a_summary_and_with_verbose_a_row_for_each_target(
     assert lines[1] == "searched for each target: nothing; sequences and alignments are used as they are"
     assert lines[2].startswith(f"executors: whole {COUNT}; the longest target needs at most ")
     assert lines[5].startswith(f"{COUNT} of {COUNT} targets to fold: {COUNT} predictions by tiny, ")
+    assert "under 10 s" not in lines[6]  # plots and pages take a second for each of the 30 targets
     assert len(lines) == 7
     assert main([*many, "--verbose"]) == 0
     rows = re.findall(r"(?m)^target_(\d+) +tiny +(\d+) ", capsys.readouterr().out)
