@@ -71,10 +71,8 @@ class Driver:
         self._count_nodes: Callable[[], Any] = dict
         self._next_times = dict.fromkeys(("look", "status", "pages", "line"), 0.0)
         self._start_time, self._estimated_seconds = time.monotonic(), schedule.seconds()
-        self._written_failures, self._status_line = (
-            0,
-            "",
-        )  # the number of failures in failures.json, and the last status line
+        self._written_failures = 0  # number of failures in failures.json
+        self._status_line = ""  # the last one
 
     def run(self) -> None:
         """Run the batch until no target is open. Raise `PoolError` if a pool's tasks cannot run."""
