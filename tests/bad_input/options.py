@@ -63,7 +63,7 @@ OPTIONS = {
     "a day in words": option("--max-template-date yesterday", "yesterday", "2021-11-01"),
     "threads of nothing": option("--threads 0", "--threads", "0"),
     "databases twice": option("--databases p.toml --database x.fasta", "--databases", "cannot be combined"),
-    "a part that is none": bad("features x.fasta --shard 3", {"x.fasta": GOOD}, "--shard", "'3'", "0/10"),
+    "a part that is none": bad("features x.fasta --shard 3", {"x.fasta": GOOD}, "--shard", "'3'", "i/n"),
     "a part beyond the last": bad("features x.fasta --shard 3/2", {"x.fasta": GOOD}, "3/2", "0 to n - 1"),
     "features of nothing": bad("features", {}, "nothing to do", "--structures"),
     "features of a bad sequence": bad("features x.fasta", {"x.fasta": b">t\nMK1\n"}, "x.fasta", "line 2", "column 3"),

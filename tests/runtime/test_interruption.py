@@ -25,6 +25,7 @@ except KeyboardInterrupt:
 COMMAND = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # it is ignored in programs that `nohup` starts, such as these tests
 from helixfold.cli.main import exit_code
 {function}
 def command():
