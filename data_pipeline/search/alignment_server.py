@@ -246,7 +246,7 @@ class _Conversation:
             raise _TemporaryError(f"it answered with the unknown state '{printable(str(status))}'")
 
     def _request_state(self, method: str, path: str, data: dict[str, str] | None = None) -> dict[str, object]:
-        """Send a request and return its JSON answer; raise an error if the status is no usable one."""
+        """Send a request and return its JSON answer; raise an error if the status is not a usable one."""
         body = io.BytesIO()
         self._request(method, path, body, _MAX_ANSWER_BYTES, data)
         content = body.getvalue()

@@ -289,7 +289,7 @@ class TargetNames:
 
 
 def _files(inputs: Sequence[Path], problems: InputProblems) -> Iterator[Path]:
-    """Yield the paths that are no directories, and in place the input files of each directory."""
+    """Yield each path that is not a directory, and the input files of each directory at its place."""
     for path in inputs:
         if not os.path.isdir(path):  # Path.is_dir raises if a name is too long
             yield path
