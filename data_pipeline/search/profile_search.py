@@ -78,9 +78,8 @@ class HmmerSearch(Checked):
     file_format: ClassVar[FileFormat] = "sto"
 
     database: Path  # FASTA, plain or gzip
-    cpus: Annotated[int | None, at_least(1)] = field(
-        default=None, kw_only=True
-    )  # threads; None: all processors of this process
+    # Threads; None: all processors of this process.
+    cpus: Annotated[int | None, at_least(1)] = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -19,7 +19,7 @@ from helixfold.runtime.interruption import INTERRUPTED, Interruption, print_inte
 from helixfold.runtime.openmp import sleep_while_waiting
 from helixfold.runtime.standard_streams import OUTPUT_NAME, command_streams, is_verbose, restored_verbosity
 
-_MAX_MESSAGE_CHARACTERS = 4000  # characters
+_MAX_MESSAGE_CHARACTERS = 4000
 FAILED, WRONG_INPUT, SERVER_UNAVAILABLE = 1, 2, 3  # exit codes
 _WORDS_NEEDING_LITTLE_MEMORY = {"-h", "--help", "--version"}
 # Minimum bytes of address space. With less, PyTorch and NumPy abort the process during import (on two processors).

@@ -9,14 +9,8 @@ from pathlib import Path
 from data_pipeline.io.files import atomic_write
 from helixfold.results.file_table import ARCHIVE
 
-_MEMBER_DATE = (
-    1980,
-    1,
-    1,
-    0,
-    0,
-    0,
-)  # the format's earliest date, for all files, so that equal files give equal archives
+# The format's earliest date, for all files, so that equal files give equal archives.
+_MEMBER_DATE = (1980, 1, 1, 0, 0, 0)
 
 
 def write_archive(directory: Path) -> None:
