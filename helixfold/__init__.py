@@ -7,7 +7,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from helixfold._deprecated import install
-from helixfold.runtime.openmp import sleep_while_waiting, warn_of_spinning_threads
 
 if TYPE_CHECKING:
     from helixfold.apps.example_files import example_file
@@ -46,16 +45,12 @@ _MODULES = {
     "run_block": "helixfold.folding.inside",
 }
 install()
-# Before anything imports PyTorch, whose OpenMP library reads this once.
-sleep_while_waiting()
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(_MODULES[name]), name)
-    warn_of_spinning_threads()
-    return found
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -16,7 +16,6 @@ from typing import NoReturn
 from data_pipeline.io.errors import InputError, SearchError, printable
 from helixfold.runtime.imports import collecting_no_garbage
 from helixfold.runtime.interruption import INTERRUPTED, Interruption, print_interrupted
-from helixfold.runtime.openmp import sleep_while_waiting
 from helixfold.runtime.standard_streams import OUTPUT_NAME, command_streams, is_verbose, restored_verbosity
 
 _MAX_MESSAGE_CHARACTERS = 4000
@@ -33,7 +32,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     129: the terminal was closed.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
-    sleep_while_waiting()
     with restored_verbosity(), ending_command(main.__code__) as end:
         if (
             (limit := _address_space()) is not None

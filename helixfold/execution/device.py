@@ -10,6 +10,7 @@ from data_pipeline.io.errors import InputError
 from data_pipeline.io.processors import available_processors
 from helixfold.model.alphafold import IN_FLOAT32, AlphaFold
 from helixfold.ops.device_properties import DeviceProperties
+from helixfold.runtime.openmp import spin_less_if_busy
 
 # The pair stream of 36 residues in the demonstration model, or of 22 in `model_1`. Up to this size one thread takes 0.6
 # to 0.75 times as long as two threads on two idle processors, and the results are equal bit for bit. Two threads are
@@ -21,7 +22,8 @@ def pick_device(name: str = "auto") -> torch.device:
     """Return the PyTorch device of a name; "auto" is the first of cuda, mps and cpu that is available.
 
     A CUDA device with an index becomes the current device, because Triton launches its kernels there, and its bfloat16
-    products are summed in float32. Raise `InputError` if the name is unknown or the device is not available.
+    products are summed in float32. On a CPU, threads spin less from now on while other programs are busy. Raise
+    `InputError` if the name is unknown or the device is not available.
     """
     try:
         device = torch.device(_available() if name == "auto" else name)
@@ -34,6 +36,8 @@ def pick_device(name: str = "auto") -> torch.device:
         _prepare_cuda(device)
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise InputError("device 'mps' is not available; choose auto or cpu")
+    if device.type == "cpu":
+        spin_less_if_busy()
     return device
 
 

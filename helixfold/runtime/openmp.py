@@ -1,38 +1,80 @@
-"""Set how OpenMP threads, which PyTorch uses on a CPU, wait for each other: sleeping or spinning."""
+"""Shorten the spinning of OpenMP threads, with which PyTorch computes on a CPU, while other programs are busy."""
 
 import os
-import sys
-import warnings
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
+from pathlib import Path
 
-# GNU's library, which comes with PyTorch on Linux, uses the second variable if both are set: the number of times that a
-# waiting thread checks whether the others have finished before it sleeps. If threads sleep at once, a block of the
-# network takes 1.3 to 1.5 times as long on idle processors. With ten times as many checks it takes 2.5 times as long
-# next to a busy program.
-_WAIT_SETTINGS = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"}
-# Variables by which users choose the policy: of OpenMP itself, and of GNU's, LLVM's and Intel's libraries.
-_USER_SETTINGS = (*_WAIT_SETTINGS, "KMP_BLOCKTIME", "KMP_LIBRARY")
+import torch
 
+from data_pipeline.io.processors import available_processors
 
-def sleep_while_waiting() -> None:
-    """Make waiting OpenMP threads sleep soon instead of spinning, unless the environment sets a policy.
-
-    A spinning thread takes processor time from the thread that it waits for. On two processors with other busy
-    programs, a block of the network then takes many times as long. The OpenMP library reads the setting once, when
-    PyTorch loads it, so this does nothing after that.
-    """
-    if "torch" not in sys.modules and not any(name in os.environ for name in _USER_SETTINGS):
-        os.environ.update(_WAIT_SETTINGS)
+# Variables by which users choose how threads wait: of OpenMP itself, and of GNU's, LLVM's and Intel's libraries.
+_USER_SETTINGS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
+_TASKS = Path("/proc/self/task")  # Linux only
+_INTERVAL = 0.5  # seconds between two readings
+_TEAM = "openmp team"  # name of a thread
+# Minimum seconds that the threads of this process wait for a processor per second, if other programs are busy. On idle
+# processors it is below 0.02.
+_BUSY = 0.1
 
 
 @cache
-def warn_of_spinning_threads() -> None:
-    """Warn once if PyTorch was loaded too early for `sleep_while_waiting`, unless it computes in one thread."""
-    torch = sys.modules.get("torch")
-    if torch is None or any(name in os.environ for name in _USER_SETTINGS) or torch.get_num_threads() == 1:
-        return
-    warnings.warn(
-        "torch was imported before helixfold, so its threads spin while they wait, which is many times slower next to "
-        "other programs; import helixfold first, or set OMP_WAIT_POLICY=passive before Python starts",
-        stacklevel=3,
-    )
+def spin_less_if_busy() -> None:
+    """Watch from now on, in a thread, whether other programs are busy, and let OpenMP threads spin less while they are.
+
+    A thread that spins continues at once, but takes processor time from the thread that it waits for if there are too
+    few processors: a network may then take ten times as long. GNU's OpenMP library, which comes with PyTorch on Linux,
+    lets threads spin much less while it manages more threads than there are processors (`GOMP_SPINCOUNT` in its
+    manual). More teams of threads, which compute nothing, have this effect.
+
+    This does nothing if the environment sets how threads wait, if PyTorch uses one thread, or where the system does not
+    tell how long threads wait for a processor.
+    """
+    chosen = any(name in os.environ for name in _USER_SETTINGS)
+    if not chosen and torch.get_num_threads() > 1 and _seconds_without_processor() > 0:
+        threading.Thread(target=_watch, args=(_readings(),), name="openmp watch", daemon=True).start()
+
+
+def _readings() -> Iterator[float]:
+    while True:
+        yield _seconds_without_processor()
+        time.sleep(_INTERVAL)
+
+
+def _watch(readings: Iterator[float]) -> None:
+    """Keep more teams of OpenMP threads while readings of `_seconds_without_processor` grow fast."""
+    before, not_busy = next(readings), None
+    for seconds in readings:
+        busy = seconds - before > _BUSY * _INTERVAL
+        before = seconds
+        if busy and not_busy is None:
+            not_busy = threading.Event()
+            for _ in range(_num_teams(torch.get_num_threads(), available_processors())):
+                threading.Thread(target=_hold_team, args=(not_busy,), name=_TEAM, daemon=True).start()
+        elif not busy and not_busy is not None:
+            not_busy.set()
+            not_busy = None
+
+
+def _num_teams(num_threads: int, num_processors: int) -> int:
+    """Return how many more teams make more threads than there are processors; a team shares its first thread."""
+    return max(1, -(-(num_processors + 1 - num_threads) // max(1, num_threads - 1)))
+
+
+def _hold_team(ended: threading.Event) -> None:
+    """Let PyTorch create a team of threads for this thread, and keep it until `ended` is set."""
+    torch.ones(2**20).add_(1)
+    ended.wait()
+
+
+def _seconds_without_processor() -> float:
+    """Return the seconds that the threads of this process have waited for a processor, or 0 if unknown."""
+    nanoseconds = 0
+    for task in _TASKS.glob("*/schedstat"):
+        with suppress(OSError):  # the thread has ended
+            nanoseconds += int(task.read_text().split()[1])
+    return nanoseconds * 1e-9

@@ -83,7 +83,6 @@ INTEGRATION = (
     "report/test_target_page.py",
     "report/test_target_page_in_browser.py",
     "runtime/test_interruption.py",  # kills
-    "runtime/test_openmp.py",
     "scripts/test_mutations.py",
     "test_bare_machine.py",
     "test_english.py",  # reads every file
