@@ -13,6 +13,7 @@ from torch import Tensor
 from helixfold.ops.device_properties import is_simulated
 
 T = TypeVar("T")
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 def l2_cache_bytes() -> int:
@@ -22,7 +23,7 @@ def l2_cache_bytes() -> int:
     """
     kibibytes = 512
     with suppress(OSError, ValueError):
-        for cache in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        for cache in _CACHES.glob("index*"):
             if (cache / "level").read_text() == "2\n":
                 kibibytes = int((cache / "size").read_text().strip().removesuffix("K"))
     return 2**10 * min(max(kibibytes, 512), 2048)
