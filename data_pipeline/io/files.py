@@ -84,6 +84,28 @@ def _without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
+# Inode, modification time and size of a file, which change when the file is replaced or rewritten.
+FileState = tuple[int, int, int]
+
+
+def file_state(path: Path) -> FileState | None:
+    """Return a file's state, to detect changes; None if it does not exist or cannot be read."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def flush_to_disk(path: Path) -> None:
+    """Flush a file, or the names in a directory, to the disk, so that they survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 LINK_PROBLEM = "a symbolic link leads out of the output directory; put a directory here, or choose another --output"
 
 

@@ -23,24 +23,16 @@ def write_archive(directory: Path) -> None:
     newest = max((path.stat().st_mtime_ns for path in files_in(directory)), default=0)
     if target.is_file() and newest < target.stat().st_mtime_ns <= time.time_ns():
         return
-    pack(directory, target, folder=directory.name)
-
-
-def pack(directory: Path, target: Path, *, folder: str) -> None:
-    """Write all files of a directory into a new zip archive at the path `target`, under the folder name `folder`.
-
-    An earlier archive is replaced only when the new one is complete.
-    """
-    with atomic_write(target) as temporary:
-        write_zip(temporary, {folder: directory})
+    write_zip(target, {directory.name: directory})
 
 
 def write_zip(path: Path, folders: Mapping[str, Path], first: Mapping[str, bytes] | None = None) -> None:
     """Write a zip archive at `path` of the directories in `folders`, by their folder names in the archive.
 
-    `first` has members to write before them: contents by name.
+    `first` has members to write before them: contents by name. An earlier archive is replaced only when the new one is
+    complete.
     """
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+    with atomic_write(path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in (first or {}).items():
             archive.writestr(_member(name), content)
         for folder, directory in folders.items():

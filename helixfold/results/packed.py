@@ -10,6 +10,7 @@ leaves at least one of them intact. Processes that pack or restore targets wait 
 locks, such as some network file systems, several processes may pack the same targets, but nothing is lost.
 """
 
+import itertools
 import json
 import os
 import re
@@ -18,7 +19,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -26,7 +27,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final, Self
 
 from data_pipeline.io.errors import InputError, error_reason, printable
-from data_pipeline.io.files import atomic_write, require_unmoved
+from data_pipeline.io.files import FileState, file_state, flush_to_disk, require_unmoved
 from data_pipeline.io.json_files import parse_json
 from data_pipeline.io.zip_archive import (
     CHUNK_BYTES,
@@ -55,14 +56,6 @@ _PARTIAL_NAME = re.compile(r"\..+\.[0-9a-f]{8}\.partial")
 Describe = Callable[[Path], Mapping[str, Any]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Index:
-    """The targets of an archive, each with its line of JSON; None where the index has no readable line."""
-
-    path: Path
-    lines: Mapping[str, bytes | None]
-
-
 class PackedResults:
     """The packed targets of an output directory, as read from its archives.
 
@@ -75,60 +68,57 @@ class PackedResults:
         self.output = output
         self.problems: dict[Path, str] = {}
         self._archives: list[Path] = []
-        self._indexes: dict[str, _Index] = {}
-        self._opened: _OpenArchive | None = None
+        # The last archive of each target, and the target's line of JSON there; None if the index has no readable line.
+        self._targets: dict[str, tuple[Path, bytes | None]] = {}
+        self._opened, self._opened_path = ExitStack(), Path()
         self.refresh()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._close()
+        self._opened_path = Path()
+        self._opened.close()
 
     def refresh(self) -> None:
         """Read the indexes again, and forget earlier problems, if the list of archives has changed."""
         archives = _archives(self.output)
         if archives == self._archives:
             return
-        self._archives, self._indexes, self.problems = archives, {}, {}
+        self._archives, self._targets, self.problems = archives, {}, {}
         for path in archives:
             try:
-                with damage_as_input_error(path):
-                    status = path.stat()
-                index = _read_index(path, status.st_mtime_ns, status.st_size)
+                lines = _read_index(path, file_state(path))
             except InputError as error:
                 self.problems[path] = str(error)
             else:
-                self._indexes |= dict.fromkeys(index.lines, index)
+                self._targets |= {name: (path, line) for name, line in lines.items()}
 
     def __contains__(self, name: str) -> bool:
-        return name in self._indexes and not os.path.lexists(self.output / name)
+        return name in self._targets and not os.path.lexists(self.output / name)
 
     def names(self) -> list[str]:
         """Return the names of all packed targets that have no directory, in the order of their archives."""
-        if not self._indexes:
+        if not self._targets:
             return []
-        with os.scandir(self.output) as entries:
-            others = {entry.name for entry in entries}
-        return sorted(self._indexes.keys() - others, key=lambda name: self._indexes[name].path)
+        return sorted(self._targets.keys() - set(os.listdir(self.output)), key=lambda name: self._targets[name][0])
 
     def archive_of(self, name: str) -> Path | None:
         """Return the last archive that has a target, even if it also has a directory; None if no archive has it."""
-        index = self._indexes.get(name)
-        return None if index is None else index.path
+        return self._targets[name][0] if name in self._targets else None
 
     def line(self, name: str) -> bytes | None:
         """Return a packed target's line of JSON in the index; None if it has none.
 
         Raise `KeyError` if no archive has the target.
         """
-        return self._indexes[name].lines[name]
+        return self._targets[name][1]
 
     def entry(self, name: str) -> JsonObject | None:
         """Return a packed target's index entry, its parsed line; None if it is missing or damaged."""
-        line = self.line(name)
+        path, line = self._targets[name]
         try:
-            return None if line is None else JsonObject(self._indexes[name].path, parse_json(line), name)
+            return None if line is None else JsonObject(path, parse_json(line), name)
         except ValueError:
             return None
 
@@ -163,14 +153,14 @@ class PackedResults:
 
         With `sync`, the files are flushed to the disk. Raise `InputError` if they cannot be unpacked.
         """
-        opened = self._open(name)
+        members = self._members_of(name)
         directory.mkdir()
-        for path, member in opened.files(name).items():
+        for path, member in members.items():
             if only is not None and only.match(path) is None:
                 continue
             (directory / path).parent.mkdir(parents=True, exist_ok=True)
             with (directory / path).open("xb") as file:
-                file.writelines(opened.pieces(member))
+                file.writelines(self._pieces(name, member))
                 if sync:
                     file.flush()
                     os.fsync(file.fileno())
@@ -180,63 +170,41 @@ class PackedResults:
         directory = self.output / name
         files = {str(path.relative_to(directory)): path for path in files_in(directory)}
         try:
-            opened = self._open(name)
-            members = opened.files(name)
+            members = self._members_of(name)
             return members.keys() == files.keys() and all(
-                member.file_size == files[path].stat().st_size and _has_content(files[path], opened.pieces(member))
+                member.file_size == files[path].stat().st_size
+                and _has_content(files[path], self._pieces(name, member))
                 for path, member in members.items()
             )
         except InputError:
             return False
 
-    def _open(self, name: str) -> "_OpenArchive":
-        path = self._indexes[name].path
-        if self._opened is None or self._opened.path != path:
-            self._close()
-            with ExitStack() as stack:
-                archive = stack.enter_context(open_archive(path, _LIMITS))
-                self._opened = _OpenArchive(
-                    path=path, archive=archive, stack=stack.pop_all(), members=_by_target(archive.infolist())
-                )
-        return self._opened
+    def _members_of(self, name: str) -> dict[str, Member]:
+        """Open the archive of a target if it is not open, and return the target's members by path in its directory.
 
-    def _close(self) -> None:
-        if self._opened is not None:
-            self._opened.stack.close()
-            self._opened = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _OpenArchive:
-    """An open archive and its members by target; all methods raise `InputError` if it is damaged."""
-
-    path: Path
-    archive: Archive
-    stack: ExitStack
-    members: Mapping[str, Sequence[Member]]
-
-    def files(self, name: str) -> dict[str, Member]:
-        """Return the members of a target by their paths in its directory."""
+        Raise `InputError` if the archive is damaged, or if its members are not plain files of a directory.
+        """
+        archive_path, _ = self._targets[name]
+        if self._opened_path != archive_path:
+            self._opened_path = Path()
+            self._opened.close()
+            self._archive = self._opened.enter_context(open_archive(archive_path, _LIMITS))
+            self._members = _by_target(self._archive.infolist())
+            self._opened_path = archive_path
         files: dict[str, Member] = {}
-        for member in self.members.get(name, ()):
+        for member in self._members.get(name, ()):
             path = member.filename.removeprefix(f"{name}/")
             if not _is_plain(path) or stat.S_ISLNK(member.external_attr >> 16):
-                raise InputError.at(self.path, f"its member {printable(member.filename)} is not a plain file")
+                raise InputError.at(archive_path, f"its member {printable(member.filename)} is not a plain file")
             files[path] = member
         if any(str(folder) in files for path in files for folder in PurePosixPath(path).parents):
-            raise InputError.at(self.path, f"it has a file of {printable(name)} that is also a directory")
+            raise InputError.at(archive_path, f"it has a file of {printable(name)} that is also a directory")
         return files
 
-    def pieces(self, member: Member) -> Iterator[bytes]:
-        """Yield the content of a member in pieces."""
-        with ExitStack() as stack:
-            with damage_as_input_error(self.path):
-                source = stack.enter_context(self.archive.open(member))
-            while True:
-                with damage_as_input_error(self.path):
-                    piece = source.read(CHUNK_BYTES)
-                if not piece:
-                    break
+    def _pieces(self, name: str, member: Member) -> Iterator[bytes]:
+        """Yield the content of a target's member in pieces. Raise `InputError` if it is damaged."""
+        with damage_as_input_error(self._targets[name][0]), self._archive.open(member) as source:
+            while piece := source.read(CHUNK_BYTES):
                 yield piece
 
 
@@ -298,7 +266,8 @@ def pack_targets(output: Path, names: Iterable[str], describe: Describe) -> dict
         with PackedResults(output) as packed:
             for name in dict.fromkeys(names):
                 directory = output / name
-                if not RANKING.path(directory).is_file() or directory.is_symlink():
+                ranking = RANKING.path(directory)
+                if not ranking.is_file() or directory.is_symlink():
                     continue
                 # A killed run has already packed this target.
                 if packed.archive_of(name) is not None and packed.equals_directory(name):
@@ -307,7 +276,7 @@ def pack_targets(output: Path, names: Iterable[str], describe: Describe) -> dict
                 try:
                     waiting.append(_Waiting.of(directory, describe))
                 except (OSError, ValueError) as error:
-                    if _mark(directory) is not None:
+                    if ranking.is_file():
                         problems[name] = error_reason(error)
         for batch in _batches(waiting):
             for name in _write_archive(output, batch):
@@ -348,14 +317,13 @@ class _Waiting:
     line: bytes
     files: int
     size: int  # bytes
-    mark: tuple[int, int, int]  # changes if the target is predicted again; see `_mark`
+    state: FileState  # of ranking_debug.json, which changes if the target is predicted again
 
     @classmethod
     def of(cls, directory: Path, describe: Describe) -> "_Waiting":
-        if (mark := _mark(directory)) is None:
+        if (state := file_state(RANKING.path(directory))) is None:
             raise FileNotFoundError(f"{RANKING.name()} is missing")
-        if (reason := _unsupported_reason(directory)) is not None:
-            raise InputError(reason)
+        _require_packable(directory)
         line = json.dumps(dict(describe(directory)), separators=(",", ":"), allow_nan=False).encode()
         files = files_in(directory)
         if len(files) > _MAX_FILES:
@@ -365,28 +333,18 @@ class _Waiting:
             line=line if len(line) <= _MAX_ENTRY_BYTES else b"null",
             files=len(files),
             size=sum(path.stat().st_size for path in files),
-            mark=mark,
+            state=state,
         )
 
 
-def _unsupported_reason(directory: Path) -> str | None:
-    """Return why a directory cannot be packed without loss; None if it can."""
+def _require_packable(directory: Path) -> None:
+    """Raise `InputError` or `ValueError` if a directory cannot be packed without loss."""
     if not _is_name(directory.name):
-        return "its name is not allowed in an archive"
+        raise InputError("its name is not allowed in an archive")
     for path in directory.rglob("*"):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            return f"{printable(path.name)} in its directory is not a file"
+            raise InputError(f"{printable(path.name)} in its directory is not a file")
         str(path).encode()  # Raises ValueError for a name that an archive cannot have.
-    return None
-
-
-def _mark(directory: Path) -> tuple[int, int, int] | None:
-    """Return values that change when a target is predicted again, because ranking_debug.json is then rewritten."""
-    try:
-        status = RANKING.path(directory).stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _batches(waiting: Iterable[_Waiting]) -> Iterator[list[_Waiting]]:
@@ -409,13 +367,12 @@ def _write_archive(output: Path, batch: list[_Waiting]) -> list[str]:
     while batch:
         heading = {"targets": [each.directory.name for each in batch]}
         lines = [json.dumps(heading).encode(), *(each.line for each in batch)]
-        with atomic_write(draft) as temporary:
-            directories = {each.directory.name: each.directory for each in batch}
-            write_zip(temporary, directories, {INDEX_FILE: b"\n".join(lines) + b"\n"})
+        directories = {each.directory.name: each.directory for each in batch}
+        write_zip(draft, directories, {INDEX_FILE: b"\n".join(lines) + b"\n"})
         with open_archive(draft, _LIMITS):
             pass  # Raises if the archive could not be read again.
         # Without locks, another process may have packed and removed a target meanwhile, or started it again.
-        unchanged = [each for each in batch if _mark(each.directory) == each.mark]
+        unchanged = [each for each in batch if file_state(RANKING.path(each.directory)) == each.state]
         if len(unchanged) == len(batch):
             _put_in_place(draft, PACKED.path(output))
             break
@@ -426,25 +383,20 @@ def _write_archive(output: Path, batch: list[_Waiting]) -> list[str]:
 
 def _put_in_place(draft: Path, directory: Path) -> None:
     """Give an archive the next free number, even if another process does the same on a file system without locks."""
-    number = 1 + max((int(path.stem) for path in _archives(directory.parent)), default=0)
-    while True:
+    last = max((int(path.stem) for path in _archives(directory.parent)), default=0)
+    for number in itertools.count(last + 1):
         path = PACKED_ARCHIVE.path(directory, number=number)
         try:
             os.link(draft, path)
-            break
         except FileExistsError:
-            number += 1
+            continue
         except OSError:  # The file system has no links.
-            if not path.exists():
-                draft.rename(path)
-                break
-            number += 1
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # Some file systems cannot flush a directory.
-            os.fsync(descriptor)  # The archive must be on disk before the directories are removed.
-    finally:
-        os.close(descriptor)
+            if path.exists():
+                continue
+            draft.rename(path)
+        break
+    with suppress(OSError):  # Some file systems cannot flush a directory.
+        flush_to_disk(directory)  # The archive must be on disk before the directories are removed.
 
 
 def _remove_directory(output: Path, name: str) -> None:
@@ -466,16 +418,17 @@ def _archives(output: Path) -> list[Path]:
 
 
 @cache
-def _read_index(path: Path, _modified: int, _size: int) -> _Index:
-    """Read the index of an archive. Raise `InputError` if the archive is damaged, incomplete or another kind of file.
+def _read_index(path: Path, _: FileState | None) -> dict[str, bytes | None]:
+    """Return the targets of an archive, each with its line of JSON, or None where the index has no readable line.
 
-    The result is cached by path, time and size, because archives are never changed.
+    The result is cached by the path and state of the archive, because archives are never changed. Raise `InputError` if
+    the archive is damaged, incomplete or another kind of file.
     """
     with open_archive(path, _LIMITS) as archive:
         members = _by_target(archive.infolist())
         lines = _index_lines(archive)
     targets = [name for name, files in members.items() if any(f.filename == f"{name}/{RANKING.name()}" for f in files)]
-    return _Index(path=path, lines={name: lines.get(name) for name in targets})
+    return {name: lines.get(name) for name in targets}
 
 
 def _index_lines(archive: Archive) -> dict[str, bytes]:

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.distributed.checkpoint import DefaultSavePlanner, HuggingFaceStorageWriter
 
 from data_pipeline.io.errors import InputError, printable
-from data_pipeline.io.files import read_file, sha256_of
+from data_pipeline.io.files import flush_to_disk, read_file, sha256_of
 from data_pipeline.io.json_files import MAX_JSON_BYTES, parse_json
 from helixfold.weights.tensor_file import sort_metadata
 
@@ -96,7 +96,7 @@ def write_checkpoint(directory: Path, step: int, tensors: Mapping[str, Tensor], 
         manifest = {"format": FORMAT_VERSION, "sha256": _manifest_sha256(body), "checkpoint": body}
         (partial / MANIFEST).write_text(json.dumps(manifest, indent=1, allow_nan=False))
         for path in [*partial.iterdir(), partial]:
-            _sync(path)
+            flush_to_disk(path)
         if final.exists():
             replaced = _hidden(final, "replaced")
             final.rename(replaced)  # `remove_leftovers` undoes this if the process ends before the next line.
@@ -104,7 +104,7 @@ def write_checkpoint(directory: Path, step: int, tensors: Mapping[str, Tensor], 
             shutil.rmtree(replaced, ignore_errors=True)
         else:
             partial.rename(final)
-        _sync(directory)
+        flush_to_disk(directory)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -281,12 +281,3 @@ def _dtype_name(tensor: Tensor) -> str:
 def _hidden(path: Path, state: str) -> Path:
     """Return a hidden path next to a checkpoint, with a random part: "partial", "replaced" or "deleted"."""
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.{state}")
-
-
-def _sync(path: Path) -> None:
-    """Flush a file, or a directory's entries, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

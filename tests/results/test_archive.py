@@ -4,7 +4,7 @@ import os
 import zipfile
 from pathlib import Path
 
-from helixfold.results.archive import pack, write_archive
+from helixfold.results.archive import write_archive, write_zip
 
 CONTENTS = {
     "a.txt": b"first\n",
@@ -38,7 +38,7 @@ def test_every_file_is_in_the_archive_under_the_targets_name(tmp_path: Path) -> 
 
 
 def test_a_directory_can_be_packed_under_another_name(tmp_path: Path) -> None:
-    pack(target(tmp_path / "T1"), tmp_path / "x.zip", folder="other")
+    write_zip(tmp_path / "x.zip", {"other": target(tmp_path / "T1")})
     assert contents(tmp_path / "x.zip") == {f"other/{name}": content for name, content in CONTENTS.items()}
 
 

@@ -224,7 +224,7 @@ def test_processes_that_pack_at_once_wait_for_each_other(output: Path) -> None:
     assert results(output) == before
 
 
-@pytest.mark.parametrize("step", ["write_zip", "_mark", "_put_in_place", "_remove_directory"])
+@pytest.mark.parametrize("step", ["write_zip", "file_state", "_put_in_place", "_remove_directory"])
 @pytest.mark.parametrize("is_after", [False, True])
 @pytest.mark.parametrize("call", [1, 2, 3])
 def test_nothing_is_lost_where_a_file_system_has_no_locks(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from data_pipeline.io.errors import InputError, printable
-from data_pipeline.io.files import atomic_write, os_errors_as_input_errors, remove_partial_files
+from data_pipeline.io.files import atomic_write, flush_to_disk, os_errors_as_input_errors, remove_partial_files
 from data_pipeline.parse.fasta import file_name_problem
 from helixfold.apps.serve.queue.jobs import Job
 from helixfold.apps.serve.transfer import checked_input_name, checked_result_path
@@ -56,7 +56,7 @@ class Storage:
             for folder, _, files in os.walk(jobs):
                 _restrict(Path(folder), *(Path(folder, name) for name in files))
             for flushed in (self.directory, self.directory.parent):
-                _flush_folder(flushed)
+                flush_to_disk(flushed)
 
     @property
     def database(self) -> Path:
@@ -73,7 +73,7 @@ class Storage:
             with atomic_write(path) as temporary:
                 temporary.write_bytes(secrets.token_bytes(32))
             path.chmod(0o600)
-            _flush_folder(self.directory)
+            flush_to_disk(self.directory)
         return path.read_bytes()
 
     def job(self, job: str) -> Path:
@@ -143,7 +143,7 @@ class Storage:
         """Flush a directory, its subdirectories and the directories above, so that file names survive a power cut."""
         directories_above = takewhile(lambda folder: folder != self.directory.parent, directory.parents)
         for folder in (*(Path(folder) for folder, _, _ in os.walk(directory)), *directories_above):
-            _flush_folder(folder)
+            flush_to_disk(folder)
 
     def sizes(self, directory: Path) -> dict[Path, int]:
         """Return the size in bytes of each file below a directory, by path."""
@@ -187,15 +187,6 @@ def write_durably(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-
-
-def _flush_folder(path: Path) -> None:
-    """Flush a directory, so that the names of its files survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def file_name_of(name: str) -> str:

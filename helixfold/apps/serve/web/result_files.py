@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from helixfold.apps.serve.queue.jobs import Job
 from helixfold.apps.serve.service import Service
 from helixfold.apps.serve.storage import file_name_of
-from helixfold.results.archive import pack
+from helixfold.results.archive import write_zip
 from helixfold.results.file_table import REPORT
 
 _MEDIA_TYPES = {
@@ -98,7 +98,7 @@ def archive_response(service: Service, job: Job) -> FileResponse:
     archive = directory.with_name("result.zip")
     if not archive.is_file():
         with suppress(FileNotFoundError):
-            pack(directory, archive, folder=file_name_of(job.name))
+            write_zip(archive, {file_name_of(job.name): directory})
         if not directory.is_dir():
             service.storage.remove(job.id)  # `pack` created the deleted directory again
             raise HTTPException(404, _DELETED_MESSAGE)
