@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.io.errors import InputError
+from data_pipeline.io.files import file_state
 from data_pipeline.io.json_files import parse_json
-from helixfold import __version__
 from helixfold.folding.prediction import CONFIDENCE_BANDS
 from helixfold.report.files import read_order, read_record, structures_of, summary_of
 from helixfold.report.page import page
@@ -84,26 +84,27 @@ def write_index(output: Path, names: Iterable[str] = (), failures: Mapping[str, 
         ]
     lines.sort(key=lambda line: (line.name.casefold(), line.name))
     finished = [line for line in lines if line.mean_plddt is not None]
-    text = page(
-        "index.html",
-        styles=("page.css", "index.css"),
-        scripts=("banner.js", "index.js"),
-        version=__version__,
-        title=output.resolve().name,
-        lines=lines,
-        finished=len(finished),
-        failed=sum(line.problem is not None for line in lines),
-        residues=sum(line.residues or 0 for line in finished),
-        seconds=sum(line.seconds or 0 for line in finished),
-        mean=float(np.mean([line.mean_plddt for line in finished])) if finished else None,
-        untrained=sum(line.mark == UNTRAINED for line in finished),
-        demonstrations=sum(line.mark == DEMONSTRATION for line in finished),
-        has_complexes=any(line.iptm is not None for line in lines),
-        bands=CONFIDENCE_BANDS,
-        band=band_of,
-        width=_STRIP_STEPS,
+    write_file(
+        INDEX.path(output),
+        page(
+            "index.html",
+            styles=("page.css", "index.css"),
+            scripts=("banner.js", "index.js"),
+            title=output.resolve().name,
+            lines=lines,
+            finished=len(finished),
+            failed=sum(line.problem is not None for line in lines),
+            residues=sum(line.residues or 0 for line in finished),
+            seconds=sum(line.seconds or 0 for line in finished),
+            mean=float(np.mean([line.mean_plddt for line in finished])) if finished else None,
+            untrained=sum(line.mark == UNTRAINED for line in finished),
+            demonstrations=sum(line.mark == DEMONSTRATION for line in finished),
+            has_complexes=any(line.iptm is not None for line in lines),
+            bands=CONFIDENCE_BANDS,
+            band=band_of,
+            width=_STRIP_STEPS,
+        ),
     )
-    write_file(INDEX.path(output), text)
 
 
 def _line(output: Path, name: str, failure: str | None, packed: PackedResults | None = None) -> Line:
@@ -223,12 +224,3 @@ def _line_of(line: bytes, name: str, archive: str) -> Line:
 def _is_target(path: Path) -> bool:
     """Return whether a path is the directory of a target that was started."""
     return path.is_dir() and any(kind.path(path).is_file() for kind in (RANKING, FEATURES, TIMINGS))
-
-
-def file_state(path: Path) -> tuple[int, int] | None:
-    """Return a file's modification time and size, to detect changes; None if it does not exist."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size

@@ -5,15 +5,14 @@ and are updated while a batch runs. For a damaged file, the table shows an error
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from data_pipeline.io.errors import InputError
-from helixfold import __version__
+from data_pipeline.io.files import FileState, file_state
 from helixfold.report.files import read_order
-from helixfold.report.index import file_state
 from helixfold.report.page import page
 from helixfold.report.tables import DEMONSTRATION, UNTRAINED, mark_of
 from helixfold.results.failures import failures_in
@@ -70,6 +69,11 @@ class PulldownLine:
     has_report: bool = False
 
     @property
+    def status(self) -> str:
+        """The word for the table: failed, finished or not finished."""
+        return "failed" if self.problem is not None else "finished" if self.prediction is not None else "not finished"
+
+    @property
     def score(self) -> float | None:
         """The score 0.8 ipTM + 0.2 pTM, from 0 to 1; None if there is no ipTM or pTM."""
         if self.iptm is None or self.ptm is None:
@@ -105,16 +109,8 @@ def write_entries(output: Path, entries: Iterable[PulldownEntry]) -> None:
     Entries of earlier runs are kept, unless a new entry has the same name.
     """
     by_name = {entry.name: entry for entry in (*read_entries(output), *entries)}
-    content = [
-        {
-            "name": entry.name,
-            "baits": list(entry.baits),
-            "preys": list(entry.preys),
-            "bait_chains": list(entry.bait_chains),
-        }
-        for entry in by_name.values()
-    ]
-    write_file(PULLDOWN.path(output), to_json({"complexes": content}, indent=1) + "\n")
+    content = {"complexes": [asdict(entry) for entry in by_name.values()]}
+    write_file(PULLDOWN.path(output), to_json(content, indent=1) + "\n")
 
 
 def read_entries(output: Path) -> list[PulldownEntry]:
@@ -146,21 +142,22 @@ def write_pulldown(output: Path, failures: Mapping[str, str] | None = None) -> b
         lines = ranked([_line(output, entry, failed.get(entry.name), archive) for entry in entries])
     write_file(PULLDOWN_TABLE.path(output), table(lines))
     finished = [line for line in lines if line.prediction is not None]
-    text = page(
-        "pulldown.html",
-        styles=("page.css", "index.css", "pulldown.css"),
-        scripts=("banner.js", "index.js"),
-        version=__version__,
-        title=output.resolve().name,
-        lines=lines,
-        matrix=_matrix(lines),
-        finished=len(finished),
-        failed=sum(line.problem is not None for line in lines),
-        untrained=sum(line.mark == UNTRAINED for line in finished),
-        demonstrations=sum(line.mark == DEMONSTRATION for line in finished),
-        scored=any(line.score is not None for line in finished),
+    write_file(
+        PULLDOWN_PAGE.path(output),
+        page(
+            "pulldown.html",
+            styles=("page.css", "index.css", "pulldown.css"),
+            scripts=("banner.js", "index.js"),
+            title=output.resolve().name,
+            lines=lines,
+            matrix=_matrix(lines),
+            finished=len(finished),
+            failed=sum(line.problem is not None for line in lines),
+            untrained=sum(line.mark == UNTRAINED for line in finished),
+            demonstrations=sum(line.mark == DEMONSTRATION for line in finished),
+            scored=any(line.score is not None for line in finished),
+        ),
     )
-    write_file(PULLDOWN_PAGE.path(output), text)
     return True
 
 
@@ -177,43 +174,53 @@ def table(lines: Sequence[PulldownLine]) -> str:
         *("prediction", "interface", *(f"interface_{name.removeprefix('interface_')}" for name in _SCORES)),
         *("interface_contacts", "problem"),
     )
-    return tab_separated(names, ([rounded(value) for value in _cells(rank, line)] for rank, line in _numbered(lines)))
-
-
-def _numbered(lines: Sequence[PulldownLine]) -> Iterable[tuple[int | None, PulldownLine]]:
-    return ((rank if line.prediction is not None else None, line) for rank, line in enumerate(lines, start=1))
-
-
-def _cells(rank: int | None, line: PulldownLine) -> list[object]:
-    status = "failed" if line.problem is not None else "finished" if line.prediction is not None else "not finished"
-    return [
-        *(rank, line.entry.name, line.entry.bait, line.entry.prey, status),
-        *(line.score, line.iptm, line.ptm, line.mean_plddt, line.residues, line.prediction, line.interface),
-        *(line.scores.get(name) for name in _SCORES),
-        *(line.contacts, line.problem),
+    rows = [
+        [
+            *(None if line.prediction is None else rank, line.entry.name, line.entry.bait, line.entry.prey, line.status),
+            *(line.score, line.iptm, line.ptm, line.mean_plddt, line.residues, line.prediction, line.interface),
+            *(line.scores.get(name) for name in _SCORES),
+            *(line.contacts, line.problem),
+        ]
+        for rank, line in enumerate(lines, start=1)
     ]
+    return tab_separated(names, ([rounded(value) for value in row] for row in rows))
 
 
 def _line(output: Path, entry: PulldownEntry, failure: str | None, archive: PackedResults) -> PulldownLine:
     directory = output / entry.name
-    has_report = REPORT.path(directory).is_file()
+    line = PulldownLine(entry=entry, problem=failure, has_report=REPORT.path(directory).is_file())
     if failure is not None:
-        return PulldownLine(entry=entry, problem=failure, has_report=has_report)
+        return line
     try:
         if entry.name in archive:
-            return _packed_line(archive, entry)
-        return _read_line(directory, entry, file_state(RANKING.path(directory)), has_report=has_report)
+            return _with_scores(line, _packed_scores(archive, entry.name))
+        return _with_scores(line, _best_scores(directory)) if RANKING.path(directory).is_file() else line
     except (InputError, OSError) as error:
-        return PulldownLine(entry=entry, problem=str(error), has_report=has_report)
+        return replace(line, problem=str(error))
+
+
+def _packed_scores(archive: PackedResults, name: str) -> JsonObject:
+    """Return the scores of the best prediction of a packed complex, from the archive's index or else its files."""
+    line = archive.entry(name)
+    if line is not None and (scores := line.child("pulldown")).content:
+        return scores
+    with archive.directory(name) as directory:
+        return _best_scores(directory)
+
+
+def _best_scores(directory: Path) -> JsonObject:
+    return _scores_of_ranking(directory, file_state(RANKING.path(directory)))
 
 
 @cache
-def _read_line(directory: Path, entry: PulldownEntry, _: object, *, has_report: bool) -> PulldownLine:
-    """Read the line of a complex; the result is cached by the state of its ranking."""
-    if not RANKING.path(directory).is_file():
-        return PulldownLine(entry=entry)
-    best, confidence = _best_prediction(directory)
-    return _line_of(confidence, len(confidence.list_of("plddt", float)), best, entry, has_report=has_report)
+def _scores_of_ranking(directory: Path, _: FileState | None) -> JsonObject:
+    """Read the name, residues and scores of a target's best prediction; they are cached by the state of its ranking."""
+    best = read_order(directory)[0]
+    confidence = JsonObject.read(CONFIDENCE.path(directory, prediction=best))
+    names = ("iptm", "ptm", "mean_plddt", "interfaces", "notes")
+    scores = {name: confidence.content[name] for name in names if name in confidence.content}
+    residues = len(confidence.list_of("plddt", float))
+    return JsonObject(confidence.path, {"prediction": best, "residues": residues, **scores})
 
 
 def pulldown_entry(directory: Path) -> dict[str, Any] | None:
@@ -221,46 +228,23 @@ def pulldown_entry(directory: Path) -> dict[str, Any] | None:
 
     Return None for a single chain.
     """
-    best, confidence = _best_prediction(directory)
-    if not confidence.children("interfaces"):
-        return None
-    names = ("iptm", "ptm", "mean_plddt", "interfaces", "notes")
-    scores = {name: confidence.content[name] for name in names if name in confidence.content}
-    return {"prediction": best, "residues": len(confidence.list_of("plddt", float)), **scores}
+    scores = _best_scores(directory)
+    return scores.content if scores.children("interfaces") else None
 
 
-def _packed_line(archive: PackedResults, entry: PulldownEntry) -> PulldownLine:
-    """Return the line of a packed complex."""
-    line = archive.entry(entry.name)
-    if line is not None and (record := line.child("pulldown")).content:
-        return _line_of(record, record.get("residues", int), record.get("prediction", str), entry)
-    with archive.directory(entry.name) as directory:
-        best, confidence = _best_prediction(directory)
-        return _line_of(confidence, len(confidence.list_of("plddt", float)), best, entry)
-
-
-def _best_prediction(directory: Path) -> tuple[str, JsonObject]:
-    """Return the name of a target's best prediction, and the content of its confidence file."""
-    best = read_order(directory)[0]
-    return best, JsonObject.read(CONFIDENCE.path(directory, prediction=best))
-
-
-def _line_of(
-    confidence: JsonObject, residues: int, prediction: str, entry: PulldownEntry, *, has_report: bool = False
-) -> PulldownLine:
-    interface = _best_interface(confidence.children("interfaces"), entry.bait_chains)
-    return PulldownLine(
-        entry=entry,
-        prediction=prediction,
-        residues=residues,
-        iptm=confidence.optional_number("iptm"),
-        ptm=confidence.optional_number("ptm"),
-        mean_plddt=confidence.get("mean_plddt", float),
+def _with_scores(line: PulldownLine, scores: JsonObject) -> PulldownLine:
+    interface = _best_interface(scores.children("interfaces"), line.entry.bait_chains)
+    return replace(
+        line,
+        prediction=scores.get("prediction", str),
+        residues=scores.get("residues", int),
+        iptm=scores.optional_number("iptm"),
+        ptm=scores.optional_number("ptm"),
+        mean_plddt=scores.get("mean_plddt", float),
         interface=None if interface is None else ":".join(interface.list_of("chains", str)),
         scores={name: None if interface is None else interface.optional_number(name) for name in _SCORES},
         contacts=None if interface is None else interface.get("contacts", int),
-        mark=mark_of(confidence.list_of("notes", str, [])),
-        has_report=has_report,
+        mark=mark_of(scores.list_of("notes", str, [])),
     )
 
 
