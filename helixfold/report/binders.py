@@ -12,7 +12,6 @@ import numpy as np
 
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.residues import ATOM_ORDER
-from helixfold import __version__
 from helixfold.folding.prediction import CONFIDENCE_BANDS
 from helixfold.report.designs import line_of
 from helixfold.report.maps import LARGEST_ERROR
@@ -155,28 +154,29 @@ def write_binders(
     marks, blobs = {mark_of([note]) for note in notes}, Blobs()
     data = _viewer_data(output, accepted[:_MAX_SHOWN_BINDERS], blobs)
     shared, of_viewer = ("banner.js", "index.js"), ("marks.js", "structure.js", "binders.js")
-    text = page(
-        "binders.html",
-        styles=("page.css", "report.css", "index.css", "designs.css", "binders.css"),
-        scripts=(*shared, *of_viewer) if data else shared,
-        inserted=(VIEWER,) if data else (),
-        data=data,
-        blobs=blobs.texts,
-        bands=CONFIDENCE_BANDS,
-        mark=next((mark for mark in (UNTRAINED, DEMONSTRATION) if mark in marks), None),
-        licence=asset(VIEWER_LICENCE),
-        version=__version__,
-        title=output.resolve().name,
-        accepted=accepted[:_MAX_SHOWN_BINDERS],
-        rejected=order[len(accepted) :],
-        trajectories=trajectories,
-        reasons=reasons.most_common(),
-        failures=failures,
-        rank_by=rank_by,
-        untrained=UNTRAINED in marks,
-        demonstration=DEMONSTRATION in marks,
+    write_file(
+        DESIGNS_PAGE.path(output),
+        page(
+            "binders.html",
+            styles=("page.css", "report.css", "index.css", "designs.css", "binders.css"),
+            scripts=(*shared, *of_viewer) if data else shared,
+            inserted=(VIEWER,) if data else (),
+            data=data,
+            blobs=blobs.texts,
+            bands=CONFIDENCE_BANDS,
+            mark=next((mark for mark in (UNTRAINED, DEMONSTRATION) if mark in marks), None),
+            licence=asset(VIEWER_LICENCE),
+            title=output.resolve().name,
+            accepted=accepted[:_MAX_SHOWN_BINDERS],
+            rejected=order[len(accepted) :],
+            trajectories=trajectories,
+            reasons=reasons.most_common(),
+            failures=failures,
+            rank_by=rank_by,
+            untrained=UNTRAINED in marks,
+            demonstration=DEMONSTRATION in marks,
+        ),
     )
-    write_file(DESIGNS_PAGE.path(output), text)
 
 
 def _viewer_data(output: Path, lines: Sequence[BinderLine], blobs: Blobs) -> dict[str, Any] | None:

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from helixfold import __version__
 from helixfold.report.page import page
 from helixfold.report.tables import DEMONSTRATION, UNTRAINED, mark_of
 from helixfold.results.file_table import DESIGNS_PAGE, DESIGNS_SEQUENCES, DESIGNS_TABLE
@@ -89,20 +88,21 @@ def write_designs(output: Path, lines: Iterable[DesignLine], failures: Mapping[s
     write_file(DESIGNS_TABLE.path(output), table(order))
     records = (f">{line.directory}_{line.number}\n{line.sequence}\n" for line in order)
     write_file(DESIGNS_SEQUENCES.path(output), "".join(records))
-    text = page(
-        "designs.html",
-        styles=("page.css", "index.css", "designs.css"),
-        scripts=("banner.js", "index.js"),
-        version=__version__,
-        title=output.resolve().name,
-        lines=order,
-        failures=failures,
-        checked=sum(line.check is not None for line in order),
-        counting=sum(line.check is not None and line.check.beats_controls == "yes" for line in order),
-        untrained=sum(mark_of(line.notes) == UNTRAINED for line in order),
-        demonstrations=sum(mark_of(line.notes) == DEMONSTRATION for line in order),
+    write_file(
+        DESIGNS_PAGE.path(output),
+        page(
+            "designs.html",
+            styles=("page.css", "index.css", "designs.css"),
+            scripts=("banner.js", "index.js"),
+            title=output.resolve().name,
+            lines=order,
+            failures=failures,
+            checked=sum(line.check is not None for line in order),
+            counting=sum(line.check is not None and line.check.beats_controls == "yes" for line in order),
+            untrained=sum(mark_of(line.notes) == UNTRAINED for line in order),
+            demonstrations=sum(mark_of(line.notes) == DEMONSTRATION for line in order),
+        ),
     )
-    write_file(DESIGNS_PAGE.path(output), text)
 
 
 def ranked(lines: Iterable[DesignLine]) -> list[DesignLine]:

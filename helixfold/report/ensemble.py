@@ -17,7 +17,6 @@ from data_pipeline.io.errors import InputError
 from data_pipeline.io.files import read_file
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.residues import ATOM_ORDER
-from helixfold import __version__
 from helixfold.analysis.ensemble import (
     SAME_CONFORMATION,
     PairScores,
@@ -320,7 +319,6 @@ def _page(target: TargetFiles, ensemble: Ensemble) -> str:
         styles=("page.css", "report.css", "ensemble.css"),
         scripts=_SCRIPTS,
         inserted=(VIEWER,),
-        version=__version__,
         made_by=made_by(target),
         target=target,
         ensemble=ensemble,

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from helixfold import __version__
 from helixfold.report.page import page
 from helixfold.report.plots import new_figure, to_png
 from helixfold.report.training_curves import smoothed
@@ -44,19 +43,20 @@ def write_finetuning_page(
     `kind` is a word for what the page reports on, above the title. `facts` are pairs of name and value. Tables without
     rows are left out.
     """
-    text = page(
-        "finetuning.html",
-        styles=("page.css", "finetuning.css"),
-        scripts=(),
-        version=__version__,
-        kind=kind,
-        title=title,
-        figures=figures,
-        tables=[table for table in tables if table.rows],
-        facts=facts or {},
-        picture=None if picture is None else f"data:image/png;base64,{base64.b64encode(picture).decode()}",
+    write_file(
+        path,
+        page(
+            "finetuning.html",
+            styles=("page.css", "finetuning.css"),
+            scripts=(),
+            kind=kind,
+            title=title,
+            figures=figures,
+            tables=[table for table in tables if table.rows],
+            facts=facts or {},
+            picture=None if picture is None else f"data:image/png;base64,{base64.b64encode(picture).decode()}",
+        ),
     )
-    write_file(path, text.encode())
 
 
 def compared_curves(histories: Mapping[str, TrainingHistory]) -> bytes:

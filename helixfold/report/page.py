@@ -17,6 +17,8 @@ from urllib.parse import quote
 import jinja2
 from markupsafe import Markup
 
+from helixfold import __version__
+
 # Files in `pages/`: the library that draws structures, and its licence.
 VIEWER: Final = "3Dmol-2.5.5-min.js"
 VIEWER_LICENCE: Final = "3Dmol-LICENSE.txt"
@@ -28,7 +30,7 @@ def page(
 ) -> str:
     """Return the HTML of a template filled with `content`, including the named styles and scripts of this package.
 
-    All names are names of files in `pages/`. `inserted` names scripts that the page's own script unpacks and runs; the
+    All names are names of files in `pages/`. Templates also read the `version` of helixfold. `inserted` names scripts that the page's own script unpacks and runs; the
     policy allows them, too.
     """
     style = "".join(asset(name) for name in styles)
@@ -38,11 +40,8 @@ def page(
         f"default-src 'none'; script-src {runs}; style-src {_digest(style)}; img-src data: blob:; "
         "connect-src 'none'; base-uri 'none'; form-action 'none'"
     )
-    return (
-        _environment()
-        .get_template(template)
-        .render(**content, policy=policy, style=Markup(style), script=Markup(script))
-    )
+    values = {**content, "version": __version__, "policy": policy, "style": Markup(style), "script": Markup(script)}
+    return _environment().get_template(template).render(values)
 
 
 @cache

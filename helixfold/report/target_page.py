@@ -10,7 +10,6 @@ import numpy as np
 from data_pipeline.features.assembly import ComplexFeatures
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER, GAP, UNKNOWN
-from helixfold import __version__
 from helixfold.folding.prediction import CONFIDENCE_BANDS, Prediction
 from helixfold.folding.templates import templates_in
 from helixfold.report.files import TargetFiles, present, read_order, read_target, structures_of, summary_of
@@ -110,7 +109,6 @@ def _page(target: TargetFiles, predictions: int) -> str:
         styles=_STYLES,
         scripts=_SCRIPTS,
         inserted=(VIEWER,),
-        version=__version__,
         made_by=made_by(target),
         earlier_version=earlier_version(target.settings),
         target=target,

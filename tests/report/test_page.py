@@ -21,7 +21,7 @@ def shown(template: str, **content: object) -> str:
 
 
 EMPTY = {
-    **{"version": "0", "title": "t", "lines": [], "finished": 0, "failed": 0, "residues": 0, "seconds": 0.0},
+    **{"title": "t", "lines": [], "finished": 0, "failed": 0, "residues": 0, "seconds": 0.0},
     **{
         "mean": None,
         "untrained": 0,

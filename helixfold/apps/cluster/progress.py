@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final
 
 from data_pipeline.io.errors import InputError, printable
-from helixfold import __version__
 from helixfold.report.page import counted, page
 from helixfold.results.failures import failures_in
 from helixfold.results.file_table import CLUSTER, FAILURES, FEATURES, INDEX, PACKED, RANKING, STATUS_PAGE
@@ -64,18 +63,19 @@ class BatchStatus:
     def write(self, output: Path) -> None:
         """Write status.json and status.html for the batch in the directory `output`."""
         write_file(CLUSTER.path(output) / STATUS_FILE, to_json(asdict(self), indent=1))
-        text = page(
-            "status.html",
-            styles=("page.css", "index.css"),
-            scripts=(),
-            version=__version__,
-            title=output.resolve().name,
-            status=self,
-            written=time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.time)),
-            refresh=_PAGE_RELOAD_SECONDS if self.state == "running" else None,
-            has_index=INDEX.path(output).is_file(),
+        write_file(
+            STATUS_PAGE.path(output),
+            page(
+                "status.html",
+                styles=("page.css", "index.css"),
+                scripts=(),
+                title=output.resolve().name,
+                status=self,
+                written=time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.time)),
+                refresh=_PAGE_RELOAD_SECONDS if self.state == "running" else None,
+                has_index=INDEX.path(output).is_file(),
+            ),
         )
-        write_file(STATUS_PAGE.path(output), text)
 
 
 def read_status(output: Path) -> BatchStatus | None:

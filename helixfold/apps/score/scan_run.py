@@ -27,7 +27,6 @@ from data_pipeline.io.extras import require
 from data_pipeline.io.files import remove_partial_files
 from data_pipeline.residues import ATOM_ORDER, MASKED, RESTYPES, RESTYPES_WITH_X, UNKNOWN
 from data_pipeline.search.plan import SearchPlan
-from helixfold import __version__
 from helixfold.analysis.metrics import residue_lddt, rmsd
 from helixfold.apps.options import PredictOptions
 from helixfold.apps.score.mutations import Mutant, TargetChains, mutants_at, mutants_in_table, scanned_positions
@@ -184,7 +183,6 @@ def _page(directory: Path, scanned: ScannedTarget) -> str:
         "mutations.html",
         styles=("page.css", "index.css", "mutations.css"),
         scripts=("banner.js", "mutation_map.js", "index.js"),
-        version=__version__,
         title=scanned.chains.target,
         banners=[headed(note) for note in scanned.wild_type.notes],
         mutants=len(scanned.mutants),

@@ -21,7 +21,6 @@ from data_pipeline.io.extras import require
 from data_pipeline.io.files import remove_partial_files
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Structure
-from helixfold import __version__
 from helixfold.analysis.intervals import Estimate, mean
 from helixfold.analysis.matching import StructureFile, by_name, by_sequence, find_references
 from helixfold.analysis.rank_scores import spearman, with_interval
@@ -251,7 +250,6 @@ def _page(title: str, lines: Sequence[ScoredLine], *, settings: Mapping[str, Any
         "scores.html",
         styles=("page.css", "index.css", "scores.css"),
         scripts=("banner.js", "index.js"),
-        version=__version__,
         title=title,
         lines=lines[:_MAX_STRUCTURES_ON_PAGE],
         count=len(lines),
