@@ -15,10 +15,9 @@ from data_pipeline.residues import ATOM_ORDER
 from helixfold.folding.prediction import CONFIDENCE_BANDS
 from helixfold.report.designs import line_of
 from helixfold.report.maps import LARGEST_ERROR
-from helixfold.report.page import VIEWER, VIEWER_LICENCE, asset, packed_asset, page
+from helixfold.report.page import VIEWER, VIEWER_LICENCE, Blobs, asset, packed_asset, page
 from helixfold.report.structures import Superposer
 from helixfold.report.tables import DEMONSTRATION, UNTRAINED, mark_of
-from helixfold.report.target_page import Blobs
 from helixfold.results.file_table import DESIGNS_PAGE, DESIGNS_SEQUENCES, DESIGNS_TABLE, TRAJECTORIES_TABLE
 from helixfold.results.text_tables import rounded, tab_separated
 from helixfold.results.writing import write_file
@@ -195,7 +194,7 @@ def _viewer_data(output: Path, lines: Sequence[BinderLine], blobs: Blobs) -> dic
         binder_chain = next(name for name, letters in reversed(chains.items()) if letters == line.sequence)
         atoms = [int((chain.atom_mask[:, ATOM_ORDER["CA"]] > 0).sum()) for chain in structure_chains]
         is_target = np.repeat([name != binder_chain for name in chains], atoms)
-        superposer = superposers.setdefault(line.directory, Superposer(np.full(int(is_target.sum()), 100.0)))
+        superposer = superposers.setdefault(line.directory, Superposer(np.full(int(is_target.sum()), 100.0), blobs))
         if (structure := superposer.packed(path, is_target)) is None:
             break
         lengths |= {name: max(len(each), lengths.get(name, 0)) for name, each in chains.items()}
@@ -205,7 +204,7 @@ def _viewer_data(output: Path, lines: Sequence[BinderLine], blobs: Blobs) -> dic
             {
                 "name": line.design,
                 "letters": line.sequence,
-                "structures": {"relaxed": {**asdict(structure), "data": blobs.add(structure.data)}},
+                "structures": {"relaxed": structure},
                 "domains": [],
                 "scores": [(title, f"{value:.2f}") for title, value in scores if value is not None],
                 "losses": [*(f"{line.loss_by_step[step]:.2f}" for step in (0, -1)), len(line.loss_by_step)],

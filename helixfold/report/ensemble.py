@@ -29,11 +29,11 @@ from helixfold.analysis.ensemble import (
 )
 from helixfold.folding.prediction import CONFIDENCE_BANDS
 from helixfold.report.files import TargetFiles, read_order, read_target, structures_of
-from helixfold.report.page import VIEWER, VIEWER_LICENCE, asset, packed, packed_asset, page
+from helixfold.report.page import VIEWER, VIEWER_LICENCE, Blobs, asset, packed, packed_asset, page
 from helixfold.report.provenance import made_by
 from helixfold.report.structures import MAX_BYTES, Superposer, alphas_of
 from helixfold.report.tables import band_of, headed, mark_of, notes_of
-from helixfold.report.target_page import Blobs, chains_in
+from helixfold.report.target_page import chains_in
 from helixfold.results.file_table import ENSEMBLE_PAGE, ENSEMBLE_TABLE, FLUCTUATIONS_TABLE, REPORT
 from helixfold.results.prediction import best_structure
 from helixfold.results.text_tables import rounded, tab_separated
@@ -340,15 +340,14 @@ def _page(target: TargetFiles, ensemble: Ensemble) -> str:
 
 def _models(target: TargetFiles, ensemble: Ensemble, blobs: Blobs) -> list[dict[str, Any]]:
     """Return the representative structures of the conformations in the format of the page's script."""
-    superposer, models = Superposer(target.best.plddt), list[dict[str, Any]]()
+    superposer, models = Superposer(target.best.plddt, blobs), list[dict[str, Any]]()
     for index, rank in enumerate(ensemble.representatives[:_MAX_STRUCTURES].tolist()):
         sample = ensemble.samples[rank]
         structure = None if blobs.full else superposer.packed(sample.structure)
-        packed_structure = None if structure is None else {**asdict(structure), "data": blobs.add(structure.data)}
         models.append(
             {
                 "name": f"conformation {index + 1}: {sample.name}",
-                "structures": {} if packed_structure is None else {"unrelaxed": packed_structure},
+                "structures": {} if structure is None else {"unrelaxed": structure},
                 "domains": [],
             }
         )

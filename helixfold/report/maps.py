@@ -8,8 +8,8 @@ take less. `LARGEST_ERROR` is the end of the colour scale of PAE in Å.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -19,7 +19,7 @@ from data_pipeline.features.schema import Features
 from data_pipeline.io.errors import InputError
 from data_pipeline.io.npz import read_npz
 from data_pipeline.residues import GAP
-from helixfold.report.page import packed
+from helixfold.report.page import Blobs, packed
 from helixfold.results.prediction import read_pae
 
 # The unit of errors and distances, as a page shows it.
@@ -33,47 +33,21 @@ _ADVICE = "fold the target again with --overwrite"
 _MAX_PICTURE_ROWS = 300
 
 
-@dataclass(frozen=True, kw_only=True)
-class PackedMap:
-    """A square map in the format of a page: `cells` rows of `cells` bytes, each the value divided by `step`, rounded.
-
-    A cell is the mean over `block` x `block` pairs of residues. `data` holds the bytes, compressed by zlib, in base64.
-    """
-
-    title: str
-    unit: str
-    cells: int
-    block: int
-    step: float
-    largest: float  # where the colour scale ends
-    data: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class PackedAlignment:
-    """Some rows of an alignment in the format of a page, sorted by similarity to the target, the most similar first.
-
-    `rows` and `columns` are counts. `data` has one bit for each column of each row, set where the row has a residue,
-    compressed by zlib, in base64.
-    """
-
-    rows: int
-    columns: int
-    identities: tuple[float, ...]  # of each row to the target, over all its columns
-    data: str
-
-
-def pae_map(path: Path, length: int) -> PackedMap:
+def pae_map(path: Path, length: int, blobs: Blobs) -> dict[str, Any]:
     """Return the map of predicted aligned errors in Å from a `pae_<prediction>.json` of `length` residues.
+
+    See `_packed_map` for its format.
 
     Raise `InputError` if the file is damaged.
     """
     errors, _ = read_pae(path, length)
-    return _packed_map(errors, title="PAE", unit=ANGSTROM, step=angstrom_step(length), largest=LARGEST_ERROR)
+    return _packed_map(errors, blobs, title="PAE", unit=ANGSTROM, step=angstrom_step(length), largest=LARGEST_ERROR)
 
 
-def distance_maps(path: Path, length: int) -> Iterator[PackedMap]:
+def distance_maps(path: Path, length: int, blobs: Blobs) -> Iterator[dict[str, Any]]:
     """Yield the maps of a `distances_<prediction>.npz`: expected distances and contact probabilities.
+
+    See `_packed_map` for their format.
 
     Raise `InputError` if a matrix is not finite, or not `length` x `length`.
     """
@@ -87,7 +61,7 @@ def distance_maps(path: Path, length: int) -> Iterator[PackedMap]:
             raise InputError.at(path, f"{name} is not a matrix of {length} x {length} finite numbers; {_ADVICE}")
         # The scale of distances ends at the largest distance, and the scale of probabilities at 1.
         largest = math.ceil(float(matrix.max())) if unit else 1.0
-        yield _packed_map(matrix, title=title, unit=unit, step=step, largest=largest)
+        yield _packed_map(matrix, blobs, title=title, unit=unit, step=step, largest=largest)
 
 
 def angstrom_step(length: int) -> float:
@@ -95,31 +69,42 @@ def angstrom_step(length: int) -> float:
     return next(step for max_length, step in _ANGSTROM_STEPS if length <= max_length)
 
 
-def alignment_picture(features: Features | ComplexFeatures) -> PackedAlignment:
-    """Return up to 300 rows of an alignment, sorted by identity to the target and evenly sampled in that order."""
+def alignment_picture(features: Features | ComplexFeatures, blobs: Blobs) -> dict[str, Any]:
+    """Return up to 300 rows of an alignment, sorted by identity to the target and evenly sampled in that order.
+
+    `rows` and `columns` are counts, and `identities` the identity of each row to the target, over all its columns.
+    `data` has one bit for each column of each row, set where the row has a residue, compressed by `packed`.
+    """
     msa = features.msa
     identities = np.array([np.mean(row == msa[0]) for row in msa])
     order = np.argsort(-identities, kind="stable")
     rows = order[np.unique(np.linspace(0, len(order) - 1, min(_MAX_PICTURE_ROWS, len(order))).round().astype(int))]
-    return PackedAlignment(
-        rows=len(rows),
-        columns=msa.shape[1],
-        identities=tuple(round(float(identity), 3) for identity in identities[rows]),
-        data=packed(np.packbits(msa[rows] != GAP, axis=1).tobytes()),
-    )
+    return {
+        "rows": len(rows),
+        "columns": msa.shape[1],
+        "identities": [round(float(identity), 3) for identity in identities[rows]],
+        "data": blobs.add(packed(np.packbits(msa[rows] != GAP, axis=1).tobytes())),
+    }
 
 
-def _packed_map(matrix: Float[np.ndarray, "r r"], *, title: str, unit: str, step: float, largest: float) -> PackedMap:
+def _packed_map(
+    matrix: Float[np.ndarray, "r r"], blobs: Blobs, *, title: str, unit: str, step: float, largest: float
+) -> dict[str, Any]:
+    """Return a square map in the format of a page: `cells` rows of `cells` bytes, each the value divided by `step`.
+
+    A cell is the mean over `block` x `block` pairs of residues, and the colour scale ends at `largest`. `data` names
+    the element with the bytes, compressed by `packed`.
+    """
     values, block = block_means(matrix, _MAX_CELLS)
-    return PackedMap(
-        title=title,
-        unit=unit,
-        cells=len(values),
-        block=block,
-        step=step,
-        largest=largest,
-        data=packed(np.rint(values / step).clip(0, _LARGEST_BYTE).astype(np.uint8).tobytes()),
-    )
+    return {
+        "title": title,
+        "unit": unit,
+        "cells": len(values),
+        "block": block,
+        "step": step,
+        "largest": largest,
+        "data": blobs.add(packed(np.rint(values / step).clip(0, _LARGEST_BYTE).astype(np.uint8).tobytes())),
+    }
 
 
 def block_means(values: Float[np.ndarray, "r r"], max_blocks: int) -> tuple[Float[np.ndarray, "c c"], int]:

@@ -9,6 +9,7 @@ import base64
 import hashlib
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Final
@@ -22,6 +23,8 @@ from helixfold import __version__
 # Files in `pages/`: the library that draws structures, and its licence.
 VIEWER: Final = "3Dmol-2.5.5-min.js"
 VIEWER_LICENCE: Final = "3Dmol-LICENSE.txt"
+# Data are added, the best prediction first, until the page has this many characters, so that it can be sent by mail.
+_MAX_CHARACTERS = 16_000_000
 _ASSETS = resources.files("helixfold.report") / "pages"
 
 
@@ -59,6 +62,27 @@ def packed(content: bytes, level: int = 6) -> str:
 def packed_asset(name: str) -> str:
     """Return a file in `pages/`, compressed and encoded by `packed`."""
     return packed(asset(name).encode(), 9)
+
+
+@dataclass(kw_only=True)
+class Blobs:
+    """Compressed data of a page, each in its own HTML element, so that a browser unpacks only what is displayed.
+
+    `texts` has the data by the names of the elements.
+    """
+
+    texts: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def full(self) -> bool:
+        """Whether the data have more than 16 million characters, so that callers should add no more."""
+        return sum(map(len, self.texts.values())) > _MAX_CHARACTERS
+
+    def add(self, text: str) -> str:
+        """Add data as text, and return the name of their HTML element."""
+        name = f"blob-{len(self.texts)}"
+        self.texts[name] = text
+        return name
 
 
 def _digest(text: str) -> str:

@@ -4,8 +4,8 @@ Coordinates in the files are not changed; the page applies the rotations when it
 of a structure file that a page contains.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -16,7 +16,7 @@ from data_pipeline.parse.mmcif import parse_mmcif
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER
 from helixfold.analysis.metrics import best_rotation
-from helixfold.report.page import packed
+from helixfold.report.page import Blobs, packed
 from helixfold.results.file_table import MMCIF
 from helixfold.results.pdb import to_pdb
 
@@ -25,33 +25,22 @@ MAX_BYTES = 32 * 2**20
 _IDENTITY = np.eye(3)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PackedStructure:
-    """A PDB or mmCIF file in the format of a page, with the rotation and shift that superpose it on the best structure.
-
-    `file` is the file's name, "" for a template. `form` is "pdb" or "cif". `rotation` is a 3 x 3 matrix by rows, and
-    `shift`, in Å, is applied after it. `data` is the file, compressed by zlib, in base64.
-    """
-
-    file: str
-    form: str
-    rotation: tuple[float, ...]
-    shift: tuple[float, ...]
-    data: str
-
-
 class Superposer:
-    """Superposes a target's structures on the first one, by C-alpha atoms weighted with squared pLDDT.
+    """Adds a target's structures to a page, superposed on the first one by C-alpha atoms weighted with squared pLDDT.
 
     The argument `weights` is the residues' pLDDT (0 to 100); the attribute has its squares. If a residue has no C-alpha
     atom, all atoms have equal weights. `first` has the C-alpha positions of the first structure, as it is drawn.
+
+    In the format of a page, a structure has the name of its `file` ("" for a template), its `form` ("pdb" or "cif"),
+    the `rotation` (a 3 x 3 matrix by rows) and then the `shift` (Å) that superpose it on the first one, and `data`, the
+    name of the element with the file, compressed by `packed`.
     """
 
-    def __init__(self, weights: Float[np.ndarray, "r"]) -> None:
-        self.weights = np.maximum(weights, 1.0) ** 2
+    def __init__(self, weights: Float[np.ndarray, "r"], blobs: Blobs) -> None:
+        self.weights, self.blobs = np.maximum(weights, 1.0) ** 2, blobs
         self.first: Float[np.ndarray, "r 3"] | None = None
 
-    def packed(self, path: Path, residues: Bool[np.ndarray, " r"] | None = None) -> PackedStructure | None:
+    def packed(self, path: Path, residues: Bool[np.ndarray, " r"] | None = None) -> dict[str, Any] | None:
         """Return a PDB or mmCIF file with its rotation and shift; None if it is larger than 32 MiB.
 
         The first file is centred, with its longest axis horizontal. Later files are superposed on it, or only centred
@@ -62,9 +51,9 @@ class Superposer:
             return None
         content = read_file(path, MAX_BYTES)
         atoms = alphas_of(path, content)
-        return _packed(path.name, content, *self._place(atoms if residues is None else atoms[residues]))
+        return self._added(path.name, content, *self._place(atoms if residues is None else atoms[residues]))
 
-    def packed_template(self, template: Protein, indices: Int[np.ndarray, " m"]) -> PackedStructure | None:
+    def packed_template(self, template: Protein, indices: Int[np.ndarray, " m"]) -> dict[str, Any] | None:
         """Return a template superposed on the first structure; `indices` are the indices of its residues there.
 
         Return None if there is no first structure yet, or if C-alpha atoms are missing in it.
@@ -74,7 +63,7 @@ class Superposer:
         atoms, weights = template.positions_of("CA"), self.weights[indices]
         centre, onto = (np.average(each, axis=0, weights=weights) for each in (atoms, self.first[indices]))
         rotation = best_rotation(((self.first[indices] - onto) * weights[:, None]).T @ (atoms - centre))
-        return _packed("", to_pdb(template).encode(), rotation, onto - rotation @ centre)
+        return self._added("", to_pdb(template).encode(), rotation, onto - rotation @ centre)
 
     def _place(self, atoms: Float[np.ndarray, "n 3"]) -> tuple[Float[np.ndarray, "3 3"], Float[np.ndarray, "3"]]:
         if len(atoms) == 0:
@@ -92,17 +81,16 @@ class Superposer:
             rotation = best_rotation((self.first * weights[:, None]).T @ (atoms - centre))
         return rotation, -rotation @ centre
 
-
-def _packed(
-    name: str, content: bytes, rotation: Float[np.ndarray, "3 3"], shift: Float[np.ndarray, "3"]
-) -> PackedStructure:
-    return PackedStructure(
-        file=name,
-        form="cif" if name.endswith(MMCIF) else "pdb",
-        rotation=tuple(round(float(number), 6) for number in rotation.ravel()),
-        shift=tuple(round(float(number), 3) for number in shift),
-        data=packed(content),
-    )
+    def _added(
+        self, name: str, content: bytes, rotation: Float[np.ndarray, "3 3"], shift: Float[np.ndarray, "3"]
+    ) -> dict[str, Any]:
+        return {
+            "file": name,
+            "form": "cif" if name.endswith(MMCIF) else "pdb",
+            "rotation": [round(float(number), 6) for number in rotation.ravel()],
+            "shift": [round(float(number), 3) for number in shift],
+            "data": self.blobs.add(packed(content)),
+        }
 
 
 def alphas_of(path: Path, content: bytes) -> Float[np.ndarray, "n 3"]:

@@ -1,7 +1,7 @@
 """Write `report.html`, a self-contained page with all results of a target, from the files in its directory."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from helixfold.folding.templates import templates_in
 from helixfold.report.files import TargetFiles, present, read_order, read_target, structures_of, summary_of
 from helixfold.report.maps import alignment_picture, distance_maps, pae_map
 from helixfold.report.methods import methods_of
-from helixfold.report.page import VIEWER, VIEWER_LICENCE, asset, packed_asset, page
+from helixfold.report.page import VIEWER, VIEWER_LICENCE, Blobs, asset, packed_asset, page
 from helixfold.report.provenance import earlier_version, made_by
 from helixfold.report.structures import Superposer
 from helixfold.report.tables import (
@@ -38,8 +38,6 @@ from helixfold.results.writing import write_file
 _MIN_SUPERPOSED = 3  # residues of a template
 # Further predictions are shown only in the page of the ensemble.
 _MAX_PREDICTIONS = 20
-# Predictions are added, the best first, until the page has this many characters, so that it can be sent by mail.
-_MAX_CHARACTERS = 16_000_000
 _STYLES = ("page.css", "report.css")
 _SCRIPTS = (
     "banner.js",
@@ -52,27 +50,6 @@ _SCRIPTS = (
     "sequence.js",
     "report.js",
 )
-
-
-@dataclass(kw_only=True)
-class Blobs:
-    """Compressed data of a page, each in its own HTML element, so that a browser unpacks only what is displayed.
-
-    `texts` has the data by the names of the elements.
-    """
-
-    texts: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def full(self) -> bool:
-        """Whether the data have more than 16 million characters, so that callers should add no more."""
-        return sum(map(len, self.texts.values())) > _MAX_CHARACTERS
-
-    def add(self, text: str) -> str:
-        """Add data as text, and return the name of their HTML element."""
-        name = f"blob-{len(self.texts)}"
-        self.texts[name] = text
-        return name
 
 
 def write_report(directory: Path, order: Sequence[str] | None = None) -> None:
@@ -88,7 +65,7 @@ def write_report(directory: Path, order: Sequence[str] | None = None) -> None:
 
 def _page(target: TargetFiles, predictions: int) -> str:
     blobs, chains = Blobs(), chains_in(target)
-    superposer = Superposer(target.best.plddt)
+    superposer = Superposer(target.best.plddt, blobs)
     data = {
         "name": target.name,
         "sequence": target.sequence,
@@ -97,7 +74,7 @@ def _page(target: TargetFiles, predictions: int) -> str:
         "bands": [asdict(band) for band in CONFIDENCE_BANDS],
         "viewer": blobs.add(packed_asset(VIEWER)),
         "models": _models(target, superposer, blobs),
-        "templates": _superposed_templates(target, superposer, blobs),
+        "templates": _superposed_templates(target, superposer),
         "alignment": _alignment(target, blobs),
     }
     best = target.best
@@ -158,10 +135,10 @@ def _models(target: TargetFiles, superposer: Superposer, blobs: Blobs) -> list[d
         {
             "name": prediction.name,
             "plddt": [round(value, 2) for value in prediction.plddt.tolist()],
-            "structures": {} if blobs.full else _structures(target.directory, prediction, superposer, blobs),
+            "structures": {} if blobs.full else _structures(target.directory, prediction, superposer),
             "maps": []
             if blobs.full or (pae := present(PAE.path(target.directory, prediction=prediction.name))) is None
-            else [_packed(pae_map(pae, length), blobs)],
+            else [pae_map(pae, length, blobs)],
             "domains": [
                 {"name": domain.name, "ranges": domain.ranges, "chains": domain.chains}
                 for domain in summary_of(prediction).domains
@@ -172,16 +149,16 @@ def _models(target: TargetFiles, superposer: Superposer, blobs: Blobs) -> list[d
     for prediction, model in zip(target.predictions, models, strict=True):
         distances = present(DISTANCES.path(target.directory, prediction=prediction.name))
         if distances is not None and not blobs.full:
-            model["maps"] += [_packed(each, blobs) for each in distance_maps(distances, length)]
+            model["maps"] += distance_maps(distances, length, blobs)
     return models
 
 
-def _structures(directory: Path, prediction: Prediction, superposer: Superposer, blobs: Blobs) -> dict[str, Any]:
+def _structures(directory: Path, prediction: Prediction, superposer: Superposer) -> dict[str, Any]:
     packed = {kind: superposer.packed(path) for kind, path in structures_of(directory, prediction.name).items()}
-    return {kind: _packed(structure, blobs) for kind, structure in packed.items() if structure is not None}
+    return {kind: structure for kind, structure in packed.items() if structure is not None}
 
 
-def _superposed_templates(target: TargetFiles, superposer: Superposer, blobs: Blobs) -> list[dict[str, Any]]:
+def _superposed_templates(target: TargetFiles, superposer: Superposer) -> list[dict[str, Any]]:
     """Return the templates that the network used, each superposed on its chain of the best structure."""
     features, record = target.features, target.best.provenance
     if features is None or record is None:
@@ -194,7 +171,7 @@ def _superposed_templates(target: TargetFiles, superposer: Superposer, blobs: Bl
             in_chain = features.asym_id == features.chain_names.index(each.chain_id) + 1
         mask = features.template_all_atom_masks[each.slot]
         indices = np.flatnonzero(in_chain & (mask[:, ATOM_ORDER["CA"]] > 0))
-        if each.label not in record.templates or len(indices) < _MIN_SUPERPOSED or blobs.full:
+        if each.label not in record.templates or len(indices) < _MIN_SUPERPOSED or superposer.blobs.full:
             continue
         template = Protein(
             aatype=np.minimum(features.template_aatype[each.slot][indices], UNKNOWN),
@@ -205,7 +182,7 @@ def _superposed_templates(target: TargetFiles, superposer: Superposer, blobs: Bl
             b_factors=np.zeros((len(indices), mask.shape[1])),
         )
         if (structure := superposer.packed_template(template, indices)) is not None:
-            templates.append({"name": each.label, "structure": _packed(structure, blobs)})
+            templates.append({"name": each.label, "structure": structure})
     return templates
 
 
@@ -214,15 +191,10 @@ def _alignment(target: TargetFiles, blobs: Blobs) -> dict[str, Any] | None:
     features = target.features
     if features is not None:
         depth = (features.msa != GAP).sum(0).tolist()
-        return {"rows": len(features.msa), "depth": depth, "picture": _packed(alignment_picture(features), blobs)}
+        return {"rows": len(features.msa), "depth": depth, "picture": alignment_picture(features, blobs)}
     if target.summary.depth:
         return {"rows": target.summary.rows, "depth": list(target.summary.depth), "picture": None}
     return None
-
-
-def _packed(content: Any, blobs: Blobs) -> dict[str, Any]:
-    """Return packed data as a dict, in which "data" is the name of the HTML element that holds them."""
-    return {**asdict(content), "data": blobs.add(content.data)}
 
 
 def chains_in(target: TargetFiles) -> list[tuple[str, int]]:

@@ -28,6 +28,7 @@ from helixfold.folding.prediction import ConfidenceBand
 from helixfold.folding.provenance import Provenance
 from helixfold.report.index import write_index
 from helixfold.report.maps import distance_maps, pae_map
+from helixfold.report.page import Blobs
 from helixfold.report.target_page import write_report
 from tests.report.reported import (
     HAIRPIN,
@@ -469,9 +470,11 @@ def test_a_long_chain_takes_no_more_room_than_is_said(tmp_path: Path) -> None:
     matrix = random.uniform(0, 31, (64, 64))
     large = np.kron(matrix, np.ones((40, 40)))[:2500, :2500]
     np.savez(tmp_path / "distances.npz", expected_distance=large, contact_probability=np.zeros_like(large))
-    packed, _ = distance_maps(tmp_path / "distances.npz", 2500)
-    assert (packed.cells, packed.block) == (1250, 2)
-    values = np.frombuffer(zlib.decompress(base64.b64decode(packed.data)), np.uint8).reshape(1250, 1250)
+    blobs = Blobs()
+    packed, _ = distance_maps(tmp_path / "distances.npz", 2500, blobs)
+    assert (packed["cells"], packed["block"]) == (1250, 2)
+    content = zlib.decompress(base64.b64decode(blobs.texts[packed["data"]]))
+    values = np.frombuffer(content, np.uint8).reshape(1250, 1250)
     np.testing.assert_allclose(values * 0.5, large[::2, ::2], atol=0.251)
 
 
@@ -479,8 +482,8 @@ def test_errors_of_a_file_with_spaces_and_lines_are_read(tmp_path: Path) -> None
     file = tmp_path / "pae_model.json"
     content = {"predicted_aligned_error": [[0.0, 1.5], [2.5, 31.75]], "max_predicted_aligned_error": 31.75}
     file.write_text(json.dumps([content], indent=2))
-    packed = pae_map(file, 2)
-    assert zlib.decompress(base64.b64decode(packed.data)) == bytes([0, 12, 20, 254])
+    packed = pae_map(file, 2, blobs := Blobs())
+    assert zlib.decompress(base64.b64decode(blobs.texts[packed["data"]])) == bytes([0, 12, 20, 254])
 
 
 def test_scripts_read_the_fields_that_confidence_bands_have() -> None:
