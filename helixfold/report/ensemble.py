@@ -27,7 +27,7 @@ from helixfold.analysis.ensemble import (
     scores_to,
     tm_map,
 )
-from helixfold.folding.prediction import CONFIDENCE_BANDS
+from helixfold.folding.prediction import CONFIDENCE_BANDS, Prediction
 from helixfold.report.files import TargetFiles, read_order, read_target, structures_of
 from helixfold.report.page import VIEWER, VIEWER_LICENCE, Blobs, asset, packed, packed_asset, page
 from helixfold.report.provenance import made_by
@@ -46,46 +46,19 @@ _CA: Final = ATOM_ORDER["CA"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
-    """One prediction of an ensemble: its model, seed, alignment, confidence and structure.
-
-    `mean_plddt` is from 0 to 100. `seed` is None if it is not known.
-    """
-
-    name: str
-    model: str
-    seed: int | None
-    alignment: str  # variant of the alignment; "all" for the whole alignment
-    mean_plddt: float
-    ptm: float | None
-    structure: Path  # PDB or mmCIF
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReferenceScores:
-    """Scores of all samples against a reference structure.
-
-    `residues` is the number of observed residues of the reference, by which TM-scores are normalised.
-    """
-
-    name: str
-    residues: int
-    scores: PairScores
-
-
-@dataclass(frozen=True, kw_only=True)
 class Ensemble:
     """Samples of one target, the best first, with their conformations and comparisons.
 
-    `to_best` and `references` have the scores of all samples against the best sample and against each reference.
-    `tm_scores` has the TM-scores of all pairs of the samples `compared`, in that order. Every other sample is assigned
-    to the conformation of the most similar representative. `refused` has the names of references that cannot be
-    compared, with the reasons.
+    `to_best` and `references` have the scores of all samples against the best sample and against each reference, by its
+    name. `tm_scores` has the TM-scores of all pairs of the samples `compared`, in that order. Every other sample is
+    assigned to the conformation of the most similar representative. `refused` has the names of references that cannot
+    be compared, with the reasons.
     """
 
-    samples: Sequence[Sample]
+    samples: Sequence[Prediction]
+    structures: Sequence[Path]  # of the samples, PDB or mmCIF
     to_best: PairScores
-    references: Sequence[ReferenceScores]
+    references: Sequence[tuple[str, PairScores]]
     refused: Sequence[tuple[str, str]]
     compared: Int[np.ndarray, " m"]  # indices of samples, with similar ones next to each other
     tm_scores: Float[np.ndarray, "m m"]
@@ -93,32 +66,29 @@ class Ensemble:
     representatives: Int[np.ndarray, " k"]  # for each conformation, the sample that is most similar to the others
     rmsf: Float[np.ndarray, " r"]  # Å; NaN for unknown residues, which have no C-alpha atom
 
-    def members(self, conformation: int) -> Int[np.ndarray, " n"]:
-        """Return the indices of a conformation's samples, the best first."""
-        return np.flatnonzero(self.conformation == conformation)
-
 
 def read_ensemble(target: TargetFiles, references: Sequence[Path] = ()) -> Ensemble:
     """Read and compare the structures of a target's predictions, and group them into conformations.
 
     `references` are paths of structure files or directories to compare with. Raise `InputError` for damaged files.
     """
-    samples = read_samples(target)
-    has_alpha = _with_alphas(samples[0].structure, len(target.best.plddt))
+    structures = _structures(target)
+    has_alpha = _with_alphas(structures[0], len(target.best.plddt))
     length = int(has_alpha.sum())
-    points = np.empty((len(samples), length, 3), np.float32)
-    for index, sample in enumerate(samples):
-        alphas = alphas_of(sample.structure, read_file(sample.structure, MAX_BYTES))
+    points = np.empty((len(structures), length, 3), np.float32)
+    for index, structure in enumerate(structures):
+        alphas = alphas_of(structure, read_file(structure, MAX_BYTES))
         if len(alphas) != length:
             problem = f"it has {len(alphas)} C-alpha atoms; expected {length}; fold the target again"
-            raise InputError.at(sample.structure, problem)
+            raise InputError.at(structure, problem)
         points[index] = alphas
-    compared = np.unique(np.linspace(0, len(samples) - 1, _count_compared(len(samples), length)).round().astype(int))
+    limit = max(2, min(int(np.sqrt(2 * _MAX_WORK / length)), _MAX_COMPARED))
+    compared = np.unique(np.linspace(0, len(points) - 1, min(len(points), limit)).round().astype(int))
     scores = tm_map(points[compared])
     labels, order = conformations(scores)
     groups = [np.flatnonzero(labels == label) for label in range(labels.max() + 1)]
     representatives = np.array([compared[group[medoid(scores[np.ix_(group, group)])]] for group in groups])
-    conformation = np.full(len(samples), -1)
+    conformation = np.full(len(points), -1)
     conformation[compared] = labels
     if len(rest := np.flatnonzero(conformation < 0)):
         conformation[rest] = nearest(points[rest], points[representatives])[0]
@@ -127,11 +97,12 @@ def read_ensemble(target: TargetFiles, references: Sequence[Path] = ()) -> Ensem
     conformation = np.argsort(by_size)[conformation]
     representatives = representatives[by_size]
     order = order[np.argsort(conformation[compared[order]], kind="stable")]
-    reference_scores, refused = _references(samples[0].structure, points, has_alpha, references)
+    reference_scores, refused = _references(structures[0], points, has_alpha, references)
     rmsf = np.full(len(has_alpha), np.nan)
     rmsf[has_alpha] = fluctuations(points)
     return Ensemble(
-        samples=samples,
+        samples=target.predictions,
+        structures=structures,
         to_best=scores_to(points, points[0]),
         references=reference_scores,
         refused=refused,
@@ -152,51 +123,39 @@ def _with_alphas(structure: Path, length: int) -> Bool[np.ndarray, " r"]:
     return has_alpha
 
 
-def read_samples(target: TargetFiles) -> list[Sample]:
-    """Return the predictions of a target as samples, the best first, with unrelaxed structures if these exist.
+def _structures(target: TargetFiles) -> list[Path]:
+    """Return the structure files of a target's predictions, the best first, unrelaxed if these exist.
 
     Raise `InputError` if a prediction has no structure file.
     """
-    samples = []
+    paths = []
     for rank, prediction in enumerate(target.predictions):
-        identity = prediction.identity
         # A slim target has only ranked structures.
-        structures = structures_of(target.directory, prediction.name)
-        structure = structures.get("unrelaxed") or best_structure(target.directory, rank)
-        if structure is None:
+        unrelaxed = structures_of(target.directory, prediction.name).get("unrelaxed")
+        path = unrelaxed or best_structure(target.directory, rank)
+        if path is None:
             raise InputError.at(target.directory, f"{prediction.name} has no structure file; fold the target again")
-        samples.append(
-            Sample(
-                name=prediction.name,
-                model=identity.model,
-                seed=identity.seed,
-                # The settings in brackets are left out, because they are the same for all clusters.
-                alignment=identity.alignment.partition(" (")[0] or "all",
-                mean_plddt=prediction.mean_plddt,
-                ptm=prediction.ptm,
-                structure=structure,
-            )
-        )
-    return samples
+        paths.append(path)
+    return paths
 
 
-def _count_compared(samples: int, residues: int) -> int:
-    """Return the number of samples of which all pairs are compared."""
-    limit = int(np.sqrt(2 * _MAX_WORK / residues))
-    return min(samples, max(2, min(limit, _MAX_COMPARED)))
+def _alignment_of(sample: Prediction) -> str:
+    """Return the variant of the alignment of a sample: "all" for the whole alignment."""
+    # The settings in brackets are left out, because they are the same for all clusters.
+    return sample.identity.alignment.partition(" (")[0] or "all"
 
 
 def _references(
     best: Path, points: Float[np.ndarray, "n a 3"], has_alpha: Bool[np.ndarray, " r"], paths: Sequence[Path]
-) -> tuple[list[ReferenceScores], list[tuple[str, str]]]:
-    """Return the scores against each reference, and the names of references of other proteins, with the reasons."""
+) -> tuple[list[tuple[str, PairScores]], list[tuple[str, str]]]:
+    """Return the scores against each reference by its name, and the names of references of other proteins, with the reasons."""
     if not paths:
         return [], []
     # These modules are imported here, because they load slowly.
     from helixfold.analysis.matching import structure_files  # noqa: PLC0415
     from helixfold.analysis.residues import ComparisonError, best_pairing  # noqa: PLC0415
 
-    scores, refused = list[ReferenceScores](), list[tuple[str, str]]()
+    scores, refused = list[tuple[str, PairScores]](), list[tuple[str, str]]()
     for file in (each for path in paths for each in structure_files(path)):
         predicted, reference = read_structure(best).chains, read_structure(file.path).chains
         try:
@@ -209,10 +168,7 @@ def _references(
         indices = sum(len(chain.aatype) for chain in before) + pairing.place[pairing.both]
         indices = (np.cumsum(has_alpha) - 1)[indices]
         observed = pairing.reference.atom_positions[pairing.both, _CA]
-        length = int(pairing.observed.sum())
-        scores.append(
-            ReferenceScores(name=file.name, residues=length, scores=scores_to(points[:, indices], observed, length))
-        )
+        scores.append((file.name, scores_to(points[:, indices], observed, int(pairing.observed.sum()))))
     return scores, refused
 
 
@@ -221,26 +177,6 @@ MIN_SAMPLES: Final = 6
 _MAX_STRUCTURES = 12
 _MAX_LISTED_SAMPLES = 20
 _SCRIPTS = ("banner.js", "marks.js", "drawing.js", "structure.js", "ensemble.js", "ensemble_map.js")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Conformation:
-    """A line of the table of conformations.
-
-    `samples` is its number of samples, and `share` its fraction of all samples, 0 to 1. `representative` names the
-    sample that is most similar to the others. `tm_to_best` and `tm_to_references` are mean TM-scores of its samples.
-    `best_plddt` is the largest mean pLDDT of its samples.
-    """
-
-    number: int  # from 1
-    samples: int
-    share: float
-    representative: str
-    best_plddt: float
-    tm_to_best: float
-    tm_to_references: tuple[float, ...]
-    alignments: tuple[tuple[str, int], ...]  # the most frequent, with their samples
-    model: int | None  # index of its structure among the structures in the page
 
 
 def write_ensemble(directory: Path, order: Sequence[str] | None = None, references: Sequence[Path] = ()) -> bool:
@@ -271,11 +207,11 @@ def samples_table(ensemble: Ensemble) -> str:
     """Return a table with a line for each sample, the best first; TM-scores are from 0 to 1, and RMSD is in Å."""
     columns = [*("rank", "prediction", "model", "seed", "alignment", "conformation", "mean_plddt", "ptm")]
     columns += [*("tm_to_best", "rmsd_to_best")]
-    columns += [f"{score}_to_{each.name}" for each in ensemble.references for score in ("tm", "rmsd")]
-    pairs = [ensemble.to_best, *(each.scores for each in ensemble.references)]
+    columns += [f"{score}_to_{name}" for name, _ in ensemble.references for score in ("tm", "rmsd")]
+    pairs = [ensemble.to_best, *(scores for _, scores in ensemble.references)]
     lines = [
         [
-            *(rank, each.name, each.model, each.seed, each.alignment, int(ensemble.conformation[rank]) + 1),
+            *(rank, each.name, each.model, each.seed, _alignment_of(each), int(ensemble.conformation[rank]) + 1),
             *(rounded(each.mean_plddt), rounded(each.ptm)),
             *(rounded(float(value[rank])) for pair in pairs for value in (pair.tm_score, pair.rmsd)),
         ]
@@ -324,6 +260,7 @@ def _page(target: TargetFiles, ensemble: Ensemble) -> str:
         ensemble=ensemble,
         conformations=_conformations(ensemble),
         best=ensemble.samples[:_MAX_LISTED_SAMPLES],
+        alignment_of=_alignment_of,
         report=REPORT.name(),
         table=ENSEMBLE_TABLE.name(),
         mean_tm=float(pairs.mean()),
@@ -342,11 +279,10 @@ def _models(target: TargetFiles, ensemble: Ensemble, blobs: Blobs) -> list[dict[
     """Return the representative structures of the conformations in the format of the page's script."""
     superposer, models = Superposer(target.best.plddt, blobs), list[dict[str, Any]]()
     for index, rank in enumerate(ensemble.representatives[:_MAX_STRUCTURES].tolist()):
-        sample = ensemble.samples[rank]
-        structure = None if blobs.full else superposer.packed(sample.structure)
+        structure = None if blobs.full else superposer.packed(ensemble.structures[rank])
         models.append(
             {
-                "name": f"conformation {index + 1}: {sample.name}",
+                "name": f"conformation {index + 1}: {ensemble.samples[rank].name}",
                 "structures": {} if structure is None else {"unrelaxed": structure},
                 "domains": [],
             }
@@ -358,15 +294,12 @@ def _samples(ensemble: Ensemble) -> dict[str, Any]:
     """Return the values of all samples, by rank, for the plots."""
     axes = [
         {"title": f"{score} to {name}", "unit": unit, "values": [round(float(value), 3) for value in values]}
-        for name, pair in [
-            ("best sample", ensemble.to_best),
-            *((each.name, each.scores) for each in ensemble.references),
-        ]
+        for name, pair in [("best sample", ensemble.to_best), *ensemble.references]
         for score, unit, values in (("TM-score", "", pair.tm_score), ("RMSD", "Å", pair.rmsd))
     ]
     return {
         "names": [each.name for each in ensemble.samples],
-        "alignments": [each.alignment for each in ensemble.samples],
+        "alignments": [_alignment_of(each) for each in ensemble.samples],
         "conformation": ensemble.conformation.tolist(),
         "axes": [
             *axes,
@@ -375,22 +308,30 @@ def _samples(ensemble: Ensemble) -> dict[str, Any]:
     }
 
 
-def _conformations(ensemble: Ensemble) -> list[Conformation]:
+def _conformations(ensemble: Ensemble) -> list[dict[str, Any]]:
+    """Return the lines of the table of conformations.
+
+    `number` counts from 1. `samples` is the number of samples, and `share` their fraction of all, 0 to 1.
+    `representative` names the sample that is most similar to the others. `best_plddt` is the largest mean pLDDT of the
+    samples, and `tm_to_best` and `tm_to_references` are their mean TM-scores. `alignments` has the most frequent
+    variants with their numbers of samples, and `model` the index of the structure among the structures in the page.
+    """
     lines = []
     for index, representative in enumerate(ensemble.representatives.tolist()):
-        members = ensemble.members(index)
-        alignments = Counter(ensemble.samples[rank].alignment for rank in members.tolist())
+        members = np.flatnonzero(ensemble.conformation == index)
+        samples = [ensemble.samples[rank] for rank in members.tolist()]
         lines.append(
-            Conformation(
-                number=index + 1,
-                samples=len(members),
-                share=len(members) / len(ensemble.samples),
-                representative=ensemble.samples[representative].name,
-                best_plddt=max(ensemble.samples[rank].mean_plddt for rank in members.tolist()),
-                tm_to_best=float(ensemble.to_best.tm_score[members].mean()),
-                tm_to_references=tuple(float(each.scores.tm_score[members].mean()) for each in ensemble.references),
-                alignments=tuple(alignments.most_common(3)),
-                model=index if index < _MAX_STRUCTURES else None,
-            )
+            {
+                "number": index + 1,
+                "samples": len(samples),
+                "share": len(samples) / len(ensemble.samples),
+                "representative": ensemble.samples[representative].name,
+                "best_plddt": max(sample.mean_plddt for sample in samples),
+                "tm_to_best": float(ensemble.to_best.tm_score[members].mean()),
+                "tm_to_references": [float(scores.tm_score[members].mean()) for _, scores in ensemble.references],
+                "alignments": Counter(map(_alignment_of, samples)).most_common(3),
+                "model": index if index < _MAX_STRUCTURES else None,
+            }
         )
+
     return lines
