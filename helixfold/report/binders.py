@@ -13,7 +13,6 @@ import numpy as np
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.residues import ATOM_ORDER
 from helixfold.folding.prediction import CONFIDENCE_BANDS
-from helixfold.report.designs import line_of
 from helixfold.report.maps import LARGEST_ERROR
 from helixfold.report.page import VIEWER, VIEWER_LICENCE, Blobs, asset, packed_asset, page
 from helixfold.report.structures import Superposer
@@ -66,11 +65,6 @@ class TrajectoryLine:
     accepted: int  # number of accepted sequences
     loss_by_step: Sequence[float]
 
-    @property
-    def path(self) -> str:
-        """The points of the curve of losses in a picture of 100 by 24."""
-        return line_of(self.loss_by_step)
-
 
 @dataclass(frozen=True, kw_only=True)
 class BinderLine:
@@ -100,11 +94,6 @@ class BinderLine:
     values: Mapping[str, Any]
     pae: Sequence[Sequence[int]] | None
     loss_by_step: Sequence[float]
-
-    @property
-    def path(self) -> str:
-        """The points of the curve of the trajectory's losses in a picture of 100 by 24."""
-        return line_of(self.loss_by_step)
 
     @property
     def pae_picture(self) -> str:

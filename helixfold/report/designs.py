@@ -10,8 +10,6 @@ from helixfold.results.file_table import DESIGNS_PAGE, DESIGNS_SEQUENCES, DESIGN
 from helixfold.results.text_tables import rounded, tab_separated
 from helixfold.results.writing import write_file
 
-_CURVE_WIDTH, _CURVE_HEIGHT = 100, 24  # of the curve of losses
-
 
 @dataclass(frozen=True, kw_only=True)
 class CheckLine:
@@ -62,21 +60,6 @@ class DesignLine:
     def sequence(self) -> str:
         """The sequences of all chains, separated by colons."""
         return ":".join(self.sequences.values())
-
-    @property
-    def path(self) -> str:
-        """The points of the curve of losses in a picture of 100 by 24, with the largest loss on top."""
-        return line_of(self.loss_by_step)
-
-
-def line_of(losses: Sequence[float]) -> str:
-    """Return the points of a curve of losses in an SVG picture of 100 by 24, with the largest loss on top."""
-    low, high = min(losses), max(losses)
-    height, steps = high - low or 1.0, max(1, len(losses) - 1)
-    return " ".join(
-        f"{_CURVE_WIDTH * step / steps:.1f},{_CURVE_HEIGHT * (high - loss) / height:.1f}"
-        for step, loss in enumerate(losses)
-    )
 
 
 def write_designs(output: Path, lines: Iterable[DesignLine], failures: Mapping[str, str]) -> None:

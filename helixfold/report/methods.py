@@ -31,18 +31,6 @@ class Methods:
     references: tuple[str, ...]
 
 
-class _References:
-    """The publications that a text cites, in the order of citation."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-    def __call__(self, *names: str) -> str:
-        """Cite publications: return their numbers in brackets, such as [1, 3]."""
-        self.names += [name for name in names if name not in self.names]
-        return f"[{', '.join(str(self.names.index(name) + 1) for name in names)}]"
-
-
 def methods_of(target: TargetFiles) -> Methods | None:
     """Return the methods paragraph of a target: prediction, alignment, templates and relaxation.
 
@@ -51,26 +39,32 @@ def methods_of(target: TargetFiles) -> Methods | None:
     record = target.best.provenance
     if record is None or target.settings is None or "options" not in target.settings.content:
         return None
-    cite = _References()
+    cited: list[str] = []
     sentences = [
-        *_prediction(target, record, cite),
-        _alignment(target, record, cite),
-        _templates(record, cite),
-        *_relaxation(target, cite),
+        *_prediction(target, record, cited),
+        _alignment(target, record, cited),
+        _templates(record, cited),
+        *_relaxation(target, cited),
     ]
-    return Methods(text=" ".join(sentences), references=tuple(WORKS[name].citation for name in cite.names))
+    return Methods(text=" ".join(sentences), references=tuple(WORKS[name].citation for name in cited))
 
 
-def _prediction(target: TargetFiles, record: Provenance, cite: _References) -> Iterator[str]:
+def _cite(cited: list[str], *names: str) -> str:
+    """Return the numbers of publications in brackets, such as [1, 3], and add new ones to those that are `cited`."""
+    cited += [name for name in names if name not in cited]
+    return f"[{', '.join(str(cited.index(name) + 1) for name in names)}]"
+
+
+def _prediction(target: TargetFiles, record: Provenance, cited: list[str]) -> Iterator[str]:
     chains = len(target.summary.chains)
     size = counted(len(target.sequence), "residue") + (f" in {chains} chains" if chains > 1 else "")
-    method, ranked_by = f"AlphaFold 2 {cite('alphafold')}", "mean pLDDT"
+    method, ranked_by = f"AlphaFold 2 {_cite(cited, 'alphafold')}", "mean pLDDT"
     if target.best.iptm is not None:
         ranked_by = "0.8 ipTM + 0.2 pTM"
     if any(note.startswith(RESIDUE_GAP) for note in notes_of(target)):
         method += ", which read the chains as one chain with gaps in the residue numbers"
     elif target.best.iptm is not None:
-        method = f"AlphaFold-Multimer {cite('alphafold', 'multimer')}"
+        method = f"AlphaFold-Multimer {_cite(cited, 'alphafold', 'multimer')}"
     version = record.software.get("helixfold", "")
     torch = record.software.get("torch", "").partition("+")[0]
     name = f"{target.name} ({target.protein}; {size})" if target.protein else f"{target.name} ({size})"
@@ -87,29 +81,29 @@ def _prediction(target: TargetFiles, record: Provenance, cite: _References) -> I
         yield _PARAMETER_SENTENCES[mark]
 
 
-def _alignment(target: TargetFiles, record: Provenance, cite: _References) -> str:
+def _alignment(target: TargetFiles, record: Provenance, cited: list[str]) -> str:
     rows = target.rows
     size = "" if rows is None else f", which has {counted(rows, 'sequence')}"
     if target.rows_read is not None:
         size += f" (of which at most {target.rows_read:,} were used in each recycling iteration)"
     searches = [each for each in record.searches if each.purpose in ("alignment", "pairs")]
     if searches:
-        return f"The multiple sequence alignment{size}, was made by {_searches_text(searches, cite)}."
+        return f"The multiple sequence alignment{size}, was made by {_searches_text(searches, cited)}."
     if rows == 1:
         return "Only the sequence was used, without a multiple sequence alignment."
     return f"The multiple sequence alignment{size}, was provided by the user."
 
 
-def _templates(record: Provenance, cite: _References) -> str:
+def _templates(record: Provenance, cited: list[str]) -> str:
     searches = [each for each in record.searches if each.purpose == "templates"]
-    source = f", found by {_searches_text(searches, cite)}" if searches else ""
+    source = f", found by {_searches_text(searches, cited)}" if searches else ""
     if not record.templates:
         return "No template was used."
     subject = "Templates were" if len(record.templates) > 1 else "The template was"
     return f"{subject} {', '.join(record.templates)}{source}."
 
 
-def _searches_text(searches: list[RecordedSearch], cite: _References) -> str:
+def _searches_text(searches: list[RecordedSearch], cited: list[str]) -> str:
     lines = " ".join(each.search for each in searches).lower()
     servers = any(database.url for each in searches for database in each.databases)
     works = list(dict.fromkeys(work for word, work in _PUBLICATIONS_OF_PROGRAMS.items() if word in lines))
@@ -117,13 +111,13 @@ def _searches_text(searches: list[RecordedSearch], cite: _References) -> str:
     names = dict.fromkeys(
         " ".join(filter(None, (database.name, database.version))) for each in searches for database in each.databases
     )
-    return f"searches {cite(*works) + ' ' if works else ''}of {', '.join(names) or 'the databases of the user'}"
+    return f"searches {_cite(cited, *works) + ' ' if works else ''}of {', '.join(names) or 'the databases of the user'}"
 
 
-def _relaxation(target: TargetFiles, cite: _References) -> Iterator[str]:
+def _relaxation(target: TargetFiles, cited: list[str]) -> Iterator[str]:
     relaxed = [name for name, result in relaxation_results(target) if "failed" not in result.content]
     if relaxed == [target.best.name]:
-        yield f"The best prediction was relaxed with OpenMM {cite('openmm')}."
+        yield f"The best prediction was relaxed with OpenMM {_cite(cited, 'openmm')}."
     elif relaxed:
         verb = "was" if len(relaxed) == 1 else "were"
-        yield f"{counted(len(relaxed), 'prediction')} {verb} relaxed with OpenMM {cite('openmm')}."
+        yield f"{counted(len(relaxed), 'prediction')} {verb} relaxed with OpenMM {_cite(cited, 'openmm')}."

@@ -25,6 +25,7 @@ VIEWER: Final = "3Dmol-2.5.5-min.js"
 VIEWER_LICENCE: Final = "3Dmol-LICENSE.txt"
 # Data are added, the best prediction first, until the page has this many characters, so that it can be sent by mail.
 _MAX_CHARACTERS = 16_000_000
+_CURVE_WIDTH, _CURVE_HEIGHT = 100, 24  # of a curve of losses
 _ASSETS = resources.files("helixfold.report") / "pages"
 
 
@@ -129,10 +130,21 @@ def _size(count: int) -> str:
     return f"{count} bytes"
 
 
+def loss_curve(losses: Sequence[float]) -> str:
+    """Return the points of a curve of losses in an SVG picture of 100 by 24, with the largest loss on top."""
+    low, high = min(losses), max(losses)
+    height, steps = high - low or 1.0, max(1, len(losses) - 1)
+    return " ".join(
+        f"{_CURVE_WIDTH * step / steps:.1f},{_CURVE_HEIGHT * (high - loss) / height:.1f}"
+        for step, loss in enumerate(losses)
+    )
+
+
 _TEMPLATE_FILTERS: Mapping[str, Callable[..., str]] = {
     "thousands": "{:,}".format,
     "counted": counted,
     "duration": duration,
     "size": _size,
+    "curve": loss_curve,
     "address": quote,  # Quotes a file name as a relative link, so that it is not read as a protocol or directory.
 }

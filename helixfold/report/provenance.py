@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Any
 
 from data_pipeline.search.database import SearchedDatabase
 from helixfold.folding.provenance import Provenance, provenance_entries
@@ -13,27 +13,21 @@ from helixfold.results.json_object import JsonObject
 _PROGRAM_NAMES = {"python": "Python", "numpy": "NumPy", "torch": "PyTorch", "triton": "Triton", "cuda": "CUDA"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class MadeBy:
-    """Provenance of some of a target's predictions: a sentence on programs and device, and a table of other facts."""
-
-    predictions: tuple[str, ...]  # empty: all
-    sentence: str
-    facts: tuple[tuple[str, str], ...]
-
-
-def made_by(target: TargetFiles) -> list[MadeBy]:
+def made_by(target: TargetFiles) -> list[dict[str, Any]]:
     """Return the provenance of a target's predictions, one for each group of predictions with the same provenance.
 
-    The list is empty if no provenance is recorded.
+    `predictions` has the names of the group, or is empty for all. `sentence` is on programs and device, and `facts` are
+    pairs of name and value for a table. The list is empty if no provenance is recorded.
     """
     records = {each.name: each.provenance for each in target.predictions if each.provenance is not None}
     groups = [tuple(entry["predictions"]) for entry in provenance_entries(records)]
     is_one = len(groups) == 1 and len(groups[0]) == len(target.predictions)
     return [
-        MadeBy(
-            predictions=() if is_one else names, sentence=_sentence(records[names[0]]), facts=_facts(records[names[0]])
-        )
+        {
+            "predictions": () if is_one else names,
+            "sentence": _sentence(records[names[0]]),
+            "facts": _facts(records[names[0]]),
+        }
         for names in groups
     ]
 

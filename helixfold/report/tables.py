@@ -7,7 +7,6 @@ import csv
 import itertools
 import re
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,26 +36,6 @@ _MAX_SIMILAR_STRUCTURES = 20
 _MAX_STAGES = 150
 _UNITS_BY_ENDING = {"_gib": ", GiB", "_kcal_per_mol": ", kcal/mol", "_angstrom": ", Å"}
 _DIGEST_PATTERN = re.compile(r"[0-9a-f]{64}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stage:
-    """A stage of the prediction, shown as a bar in the chart of times; `peak_gib` is its peak memory."""
-
-    name: str
-    seconds: float
-    share: float  # of the longest stage's seconds, in percent
-    peak_gib: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileLine:
-    """A line of the list of files in the target's directory."""
-
-    name: str
-    size: int | None  # bytes; None for a directory, or a file that does not exist yet
-    purpose: str
-    order: int  # position in the list; files of general interest come first
 
 
 def band_of(plddt: float) -> ConfidenceBand:
@@ -188,10 +167,10 @@ def templates_of(target: TargetFiles) -> dict[str, Any] | None:
     }
 
 
-def stages_of(target: TargetFiles) -> list[Stage]:
+def stages_of(target: TargetFiles) -> list[dict[str, Any]]:
     """Return the time and peak memory of each stage, in the order in which the stages began.
 
-    If there are more than 150 stages, the same stages of all predictions are combined: their times are added, and the
+    `share` is the percentage of the longest stage's `seconds`, and `peak_gib` the peak memory. If there are more than 150 stages, the same stages of all predictions are combined: their times are added, and the
     largest peak counts.
     """
     rows = stage_records(target.timings)
@@ -203,7 +182,7 @@ def stages_of(target: TargetFiles) -> list[Stage]:
         stages[title] = seconds + row.get("seconds", float, 0.0), max(peak, row.get("peak_memory_gib", float, 0.0))
     longest = max([*(seconds for seconds, _ in stages.values()), 1e-9])
     return [
-        Stage(name=name, seconds=seconds, share=100 * seconds / longest, peak_gib=peak)
+        {"name": name, "seconds": seconds, "share": 100 * seconds / longest, "peak_gib": peak}
         for name, (seconds, peak) in stages.items()
     ]
 
@@ -265,24 +244,26 @@ def _words(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def described_files(directory: Path) -> list[FileLine]:
-    """Return a line for each file in a target's directory except the report, sorted by general interest.
+def described_files(directory: Path) -> list[dict[str, Any]]:
+    """Return a line for each file in a target's directory except the report.
 
-    The ranking is listed even if it does not exist yet, because it is written after the report.
+    `size` is in bytes; it is None for a directory, or a file that does not exist yet. `order` is the position of its
+    `purpose` in the list: files of general interest come first. The ranking is listed even if it does not exist yet,
+    because it is written after the report.
     """
     paths = {path.name: path for path in directory.iterdir() if not path.name.startswith(".")}
     paths.setdefault(RANKING.name(), RANKING.path(directory))
     paths.pop(REPORT.name(), None)
-    lines = [_line(name, path) for name, path in sorted(paths.items(), key=lambda item: natural_key(item[0]))]
-    return sorted(lines, key=lambda line: line.order)
-
-
-def _line(name: str, path: Path) -> FileLine:
-    name = f"{name}/" if path.is_dir() else name
-    kind = kind_of(name)
-    return FileLine(
-        name=name,
-        size=path.stat().st_size if path.is_file() else None,
-        purpose="" if kind is None else kind.purpose,
-        order=len(FILES) if kind is None else FILES.index(kind),
-    )
+    lines = []
+    for _, path in sorted(paths.items(), key=lambda item: natural_key(item[0])):
+        name = f"{path.name}/" if path.is_dir() else path.name
+        kind = kind_of(name)
+        lines.append(
+            {
+                "name": name,
+                "size": path.stat().st_size if path.is_file() else None,
+                "purpose": "" if kind is None else kind.purpose,
+                "order": len(FILES) if kind is None else FILES.index(kind),
+            }
+        )
+    return lines

@@ -104,8 +104,8 @@ def _page(target: TargetFiles, predictions: int) -> str:
         relaxation=relaxation_of(target),
         methods=methods_of(target),
         stages=stages,
-        total=sum(stage.seconds for stage in stages),
-        peak=max((stage.peak_gib for stage in stages), default=0.0),
+        total=sum(stage["seconds"] for stage in stages),
+        peak=max((stage["peak_gib"] for stage in stages), default=0.0),
         facts=[(caption, rows) for caption, rows in _facts(target) if rows],
         tables=[
             ("How each prediction was computed", table_of(target.timings, "models", names)),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from helixfold.report.designs import CheckLine, DesignLine, ranked, write_designs
+from helixfold.report.page import loss_curve
 from helixfold.report.tables import DEMONSTRATION, UNTRAINED
 
 CHECK = CheckLine(
@@ -76,9 +77,9 @@ def test_the_table_has_every_value_in_the_column_of_its_name(tmp_path: Path) -> 
 
 
 def test_the_line_of_losses_goes_from_left_to_right_with_the_largest_on_top() -> None:
-    assert LINE.path == "0.0,0.0 50.0,24.0 100.0,16.0"
-    assert replace(LINE, loss_by_step=(3.0, 2.0, 1.0, 0.0)).path == "0.0,0.0 33.3,8.0 66.7,16.0 100.0,24.0"
-    assert replace(LINE, loss_by_step=(2.0,)).path == "0.0,0.0"
+    assert loss_curve(LINE.loss_by_step) == "0.0,0.0 50.0,24.0 100.0,16.0"
+    assert loss_curve([3.0, 2.0, 1.0, 0.0]) == "0.0,0.0 33.3,8.0 66.7,16.0 100.0,24.0"
+    assert loss_curve([2.0]) == "0.0,0.0"
 
 
 @pytest.mark.parametrize(

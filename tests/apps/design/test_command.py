@@ -16,6 +16,7 @@ from helixfold.apps.design.sources import binder_of, chain_of, partial_of, resid
 from helixfold.cli.main import main
 from helixfold.model.presets import tiny
 from helixfold.report.designs import CheckLine, DesignLine, ranked
+from helixfold.report.page import loss_curve
 from helixfold.weights.alphafold import from_state_dict
 from helixfold.weights.npz import write_npz
 from helixfold.weights.untrained import untrained_model
@@ -216,5 +217,5 @@ def test_what_another_model_agrees_with_comes_first() -> None:
 
     lines = [line(0, 1.0, None), line(1, 3.0, 0.72), line(2, 2.0, 0.45), line(3, 0.5, None)]
     assert [each.number for each in ranked(lines)] == [1, 2, 3, 0]
-    points = np.array([point.split(",") for point in lines[0].path.split()], float)
+    points = np.array([point.split(",") for point in loss_curve(lines[0].loss_by_step).split()], float)
     np.testing.assert_allclose(points, [[0, 0], [50, 24], [100, 12]])
