@@ -15,16 +15,12 @@ from data_pipeline.features.complexes.feature_file import load_features
 from data_pipeline.features.complexes.feature_set import TargetFeatures, alignment_of
 from data_pipeline.features.schema import Features
 from data_pipeline.io.errors import InputError
-from data_pipeline.parse.mmcif import MAX_MMCIF_BYTES
 from data_pipeline.parse.structures import read_structure
-from data_pipeline.parse.text_files import read_lines
-from data_pipeline.residues import RESTYPES, THREE_LETTER
 from helixfold.folding.prediction import ConfidenceSummary, Prediction, PredictionIdentity
 from helixfold.folding.provenance import read_provenance
 from helixfold.results.confidence import read_prediction
 from helixfold.results.file_table import (
     FEATURES,
-    MMCIF,
     RANKING,
     RELAXATION,
     RELAXED,
@@ -36,12 +32,11 @@ from helixfold.results.file_table import (
 from helixfold.results.json_object import JsonObject
 
 _PREDICTION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
-_LETTERS_BY_RESIDUE_NAME = dict(zip(THREE_LETTER, RESTYPES, strict=False))
 
 
 @dataclass(frozen=True, kw_only=True)
 class TargetFiles:
-    """Content of a target's directory; None for a file that is missing.
+    """Content of a target's directory; a missing JSON file is an empty object.
 
     `name` is the name in the input file. `sequence` has the residues of all chains, without separators. `relaxation`
     and `settings` are relax_metrics.json and settings.json.
@@ -51,11 +46,11 @@ class TargetFiles:
     name: str
     sequence: str
     predictions: tuple[Prediction, ...]  # the best first
-    features: Features | ComplexFeatures | None  # for a complex, the features of multimer models
-    templates: JsonObject | None
-    relaxation: JsonObject | None
-    timings: JsonObject | None
-    settings: JsonObject | None
+    features: Features | ComplexFeatures | None  # for a complex, the features of multimer models; None without the file
+    templates: JsonObject
+    relaxation: JsonObject
+    timings: JsonObject
+    settings: JsonObject
 
     @property
     def best(self) -> Prediction:
@@ -73,14 +68,13 @@ class TargetFiles:
 
         None if it used all rows, or if the number is unknown.
         """
-        model = None if self.timings is None else self.timings.child("models").child(self.best.name)
-        rows = None if model is None else model.optional_number("msa_rows_read")
+        rows = self.timings.child("models").child(self.best.name).optional_number("msa_rows_read")
         return int(rows) if rows and self.rows and rows < self.rows else None
 
     @property
     def protein(self) -> str:
         """The protein's name, with its organism, from the description in its input file; "" if it has none."""
-        return "" if self.settings is None else protein_name(self.settings.get("description", str, ""))
+        return protein_name(self.settings.get("description", str, ""))
 
     @property
     def summary(self) -> ConfidenceSummary:
@@ -158,38 +152,24 @@ def _sequence(directory: Path, prediction: Prediction, features: TargetFeatures 
     if features is not None:
         return _residues(features)
     for path in structures_of(directory, prediction.name).values():
-        letters = _sequence_in_file(path)
+        letters = "".join(chain.sequence for chain in read_structure(path).chains)
         if len(letters) == len(prediction.plddt):
             return letters
     return "X" * len(prediction.plddt)
 
 
-def _sequence_in_file(path: Path) -> str:
-    """Return the residues of all chains in an mmCIF file or in the SEQRES records of a PDB file."""
-    if path.suffix == MMCIF:
-        return "".join(chain.sequence for chain in read_structure(path).chains)
-    lines = (line for line in read_lines(path, MAX_MMCIF_BYTES) if line.startswith(b"SEQRES"))
-    return "".join(
-        _LETTERS_BY_RESIDUE_NAME.get(name, "X")
-        for line in lines
-        for name in line[19:].decode("ascii", "replace").split()
-    )
+def read_record(path: Path) -> JsonObject:
+    """Read the object in a JSON file; it is empty if the file does not exist. Raise `InputError` if it is damaged."""
+    return JsonObject.read(path) if path.is_file() else JsonObject(path, {})
 
 
-def read_record(path: Path) -> JsonObject | None:
-    """Read the object in a JSON file; return None if the file does not exist. Raise `InputError` if it is damaged."""
-    return JsonObject.read(path) if path.is_file() else None
-
-
-def _with_record(prediction: Prediction, settings: JsonObject | None) -> Prediction:
+def _with_record(prediction: Prediction, settings: JsonObject) -> Prediction:
     """Add the identity and provenance that settings.json records to a prediction."""
-    if settings is None:
-        return prediction
-    provenance = read_provenance(settings.content.get("provenance")).get(prediction.name)
+    identity = prediction.identity
     with suppress(KeyError, TypeError, ValueError):
         identity = PredictionIdentity.from_dict(settings.content["predictions"][prediction.name])
-        return replace(prediction, identity=identity, provenance=provenance)
-    return replace(prediction, provenance=provenance)
+    provenance = read_provenance(settings.content.get("provenance")).get(prediction.name)
+    return replace(prediction, identity=identity, provenance=provenance)
 
 
 def summary_of(prediction: Prediction) -> ConfidenceSummary:

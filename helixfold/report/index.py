@@ -26,6 +26,7 @@ from helixfold.results.json_object import JsonObject
 from helixfold.results.packed import PackedResults
 from helixfold.results.writing import write_file
 
+_MARKS = (None, UNTRAINED, DEMONSTRATION)
 _STRIP_STEPS = 100  # width of the strip of confidence bands, in steps
 # These fields of a line depend on where its target is.
 _LOCATION_FIELDS = ("name", "problem", "has_report", "archive")
@@ -132,7 +133,7 @@ def _read_line(directory: Path, _: object) -> Line:
     times = [stage for _, stage in stage_records(timings)]
     summary, structures = summary_of(best), structures_of(directory, best.name)
     rows = summary.rows
-    if rows is None and timings is not None:
+    if rows is None:
         rows = int(timings.get("msa_rows", float, 0.0)) or None
     return Line(
         name=directory.name,
@@ -153,8 +154,7 @@ def _read_line(directory: Path, _: object) -> Line:
 
 def _was_relaxed(directory: Path, prediction: str) -> bool:
     """Return whether a prediction of a slim target, which has only ranked structures, was relaxed."""
-    metrics = read_record(RELAXATION.path(directory))
-    result = None if metrics is None else metrics.content.get(prediction)
+    result = read_record(RELAXATION.path(directory)).content.get(prediction)
     return isinstance(result, dict) and "failed" not in result
 
 
@@ -199,9 +199,8 @@ def _line_of(line: bytes, name: str, archive: str) -> Line:
     entry = JsonObject(Path(archive), parse_json(line)).child("line")
     residues, letters = entry.get("residues", int), entry.get("letters", str)
     relaxed, mark = entry.get("relaxed", bool), entry.content.get("mark")
-    if residues < 1 or len(letters) != len(_edges(residues)) - 1 or mark not in (None, UNTRAINED, DEMONSTRATION):
-        raise InputError.at(archive, f"the line of {name} is damaged")
-    if not {*letters} <= {band.letter for band in CONFIDENCE_BANDS}:
+    has_known_letters = {*letters} <= {band.letter for band in CONFIDENCE_BANDS}
+    if residues < 1 or len(letters) != len(_edges(residues)) - 1 or not has_known_letters or mark not in _MARKS:
         raise InputError.at(archive, f"the line of {name} is damaged")
     rows = entry.optional_number("rows")
     return Line(

@@ -37,7 +37,7 @@ def methods_of(target: TargetFiles) -> Methods | None:
     Return None if the best prediction has no provenance, or settings.json has no options.
     """
     record = target.best.provenance
-    if record is None or target.settings is None or "options" not in target.settings.content:
+    if record is None or "options" not in target.settings.content:
         return None
     cited: list[str] = []
     sentences = [
@@ -70,7 +70,6 @@ def _prediction(target: TargetFiles, record: Provenance, cited: list[str]) -> It
     name = f"{target.name} ({target.protein}; {size})" if target.protein else f"{target.name} ({size})"
     yield f"The structure of {name} was predicted by {method},"
     yield f"as implemented in helixfold {version} (PyTorch {torch})."
-    assert target.settings is not None
     recycles = target.settings.child("options").get("num_recycles", int, target.best.num_recycles)
     identities = [prediction.identity for prediction in target.predictions]
     models = ", ".join(sorted({each.model for each in identities}))

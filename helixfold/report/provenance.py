@@ -7,7 +7,6 @@ from typing import Any
 from data_pipeline.search.database import SearchedDatabase
 from helixfold.folding.provenance import Provenance, provenance_entries
 from helixfold.report.files import TargetFiles
-from helixfold.results.json_object import JsonObject
 
 # Display names of programs that are written differently in settings.json.
 _PROGRAM_NAMES = {"python": "Python", "numpy": "NumPy", "torch": "PyTorch", "triton": "Triton", "cuda": "CUDA"}
@@ -30,11 +29,6 @@ def made_by(target: TargetFiles) -> list[dict[str, Any]]:
         }
         for names in groups
     ]
-
-
-def earlier_version(settings: JsonObject | None) -> str | None:
-    """Return the version of helixfold in a settings.json, which earlier versions wrote; None if it is unknown."""
-    return None if settings is None else settings.get("helixfold", str, "") or None
 
 
 def device_text(device: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from data_pipeline.io.errors import InputError, printable
 from helixfold.folding.provenance import Provenance, read_provenance, without_output
 from helixfold.report.page import counted
-from helixfold.report.provenance import databases_text, device_text, earlier_version
+from helixfold.report.provenance import databases_text, device_text
 from helixfold.results.file_table import SETTINGS
 from helixfold.results.json_object import JsonObject
 
@@ -140,8 +140,8 @@ def _maker_fields(settings: JsonObject, records: Mapping[str, Provenance], names
     """
     by_name = {name: _record_fields(records[name]) for name in names if name in records}
     if not by_name:
-        version = earlier_version(settings)
-        return {} if version is None else {"helixfold": version}
+        version = settings.get("helixfold", str, "")
+        return {"helixfold": version} if version else {}
     titles = dict.fromkeys(title for fields in by_name.values() for title in fields)
     return {
         title: _of_all({name: by_name[name].get(title, _NONE) if name in by_name else _NOT_RECORDED for name in names})

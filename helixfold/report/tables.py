@@ -114,10 +114,9 @@ def relaxation_of(target: TargetFiles) -> tuple[list[str], list[tuple[str, list[
 
 def relaxation_results(target: TargetFiles) -> Iterator[tuple[str, JsonObject]]:
     """Yield the name and relaxation metrics of each prediction for which relaxation was tried, the best first."""
-    if target.relaxation is not None:
-        for prediction in target.predictions:
-            if isinstance(target.relaxation.content.get(prediction.name), dict):
-                yield prediction.name, target.relaxation.child(prediction.name)
+    for prediction in target.predictions:
+        if isinstance(target.relaxation.content.get(prediction.name), dict):
+            yield prediction.name, target.relaxation.child(prediction.name)
 
 
 def similar_structures_of(target: TargetFiles) -> list[dict[str, str]]:
@@ -139,12 +138,12 @@ def templates_of(target: TargetFiles) -> dict[str, Any] | None:
     "rejected" has up to 100 unused hits with reasons, and "more" is the number of the others. Files of earlier versions
     may list templates as "used" although no model used them; "read" is false then.
     """
-    if target.templates is None:
+    if not target.templates.content:
         return None
     records = [prediction.provenance for prediction in target.predictions if prediction.provenance is not None]
     read = any(each.templates for each in records)
     if not records:
-        read = target.timings is None or target.timings.get("templates", int, 1) > 0
+        read = target.timings.get("templates", int, 1) > 0
     used = [
         {
             "name": record.get("name", str),
@@ -187,19 +186,17 @@ def stages_of(target: TargetFiles) -> list[dict[str, Any]]:
     ]
 
 
-def stage_records(timings: JsonObject | None) -> list[tuple[str, JsonObject]]:
-    """Return the name and measurements of each stage in timings.json; empty without that file."""
-    table = timings and timings.child("stages")
-    return [(name, table.child(name)) for name in table.content] if table else []
+def stage_records(timings: JsonObject) -> list[tuple[str, JsonObject]]:
+    """Return the name and measurements of each stage in timings.json."""
+    table = timings.child("stages")
+    return [(name, table.child(name)) for name in table.content]
 
 
-def facts_of(record: JsonObject | None, without: tuple[str, ...] = ()) -> list[tuple[str, str]]:
+def facts_of(record: JsonObject, without: tuple[str, ...] = ()) -> list[tuple[str, str]]:
     """Return the keys and values of a JSON object as pairs of texts, for a table of two columns.
 
     Objects one level below are flattened. Empty values and the keys in `without` are left out.
     """
-    if record is None:
-        return []
     plain: list[tuple[str, Any]] = []
     for key, value in record.content.items():
         if isinstance(value, dict) and key not in without:
@@ -209,15 +206,13 @@ def facts_of(record: JsonObject | None, without: tuple[str, ...] = ()) -> list[t
     return [(_title(name), _words(value)) for name, value in plain if value not in (None, "", [], {})]
 
 
-def table_of(
-    record: JsonObject | None, key: str, names: Container[str]
-) -> tuple[list[str], list[tuple[str, list[str]]]]:
+def table_of(record: JsonObject, key: str, names: Container[str]) -> tuple[list[str], list[tuple[str, list[str]]]]:
     """Return the nested object under `key` as a table: the titles of its columns, and each name with its cells.
 
     Only objects with these `names` become rows.
     """
-    rows = {} if record is None else record.child(key).content
-    plain = {name: row for name, row in rows.items() if isinstance(row, dict) and name in names}
+    rows = record.child(key).content.items()
+    plain = {name: row for name, row in rows if isinstance(row, dict) and name in names}
     columns = list(dict.fromkeys(column for row in plain.values() for column in row))
     cells = [(name, [_words(row.get(column, "")) for column in columns]) for name, row in plain.items()]
     return [_title(column) for column in columns], cells

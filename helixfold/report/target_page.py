@@ -16,7 +16,7 @@ from helixfold.report.files import TargetFiles, present, read_order, read_target
 from helixfold.report.maps import alignment_picture, distance_maps, pae_map
 from helixfold.report.methods import methods_of
 from helixfold.report.page import VIEWER, VIEWER_LICENCE, Blobs, asset, packed_asset, page
-from helixfold.report.provenance import earlier_version, made_by
+from helixfold.report.provenance import made_by
 from helixfold.report.structures import Superposer
 from helixfold.report.tables import (
     band_of,
@@ -87,7 +87,7 @@ def _page(target: TargetFiles, predictions: int) -> str:
         scripts=_SCRIPTS,
         inserted=(VIEWER,),
         made_by=made_by(target),
-        earlier_version=earlier_version(target.settings),
+        earlier_version=target.settings.get("helixfold", str, ""),
         target=target,
         predictions=predictions,
         ensemble=ENSEMBLE_PAGE.name() if ENSEMBLE_PAGE.path(target.directory).is_file() else None,
@@ -119,9 +119,8 @@ def _page(target: TargetFiles, predictions: int) -> str:
 
 
 def _facts(target: TargetFiles) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    if target.settings is not None:
-        yield "Settings", facts_of(target.settings.child("options"))
-        yield "Inputs (files with their digests)", facts_of(target.settings.child("inputs"))
+    yield "Settings", facts_of(target.settings.child("options"))
+    yield "Inputs (files with their digests)", facts_of(target.settings.child("inputs"))
     yield "Sizes and machine", facts_of(target.timings, without=("stages", "notes", "models"))
 
 

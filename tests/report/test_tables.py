@@ -28,7 +28,7 @@ def test_zeros_and_false_values_are_facts_and_empty_ones_are_not() -> None:
         ("steps: is last", "yes"),
         ("residues", "12,345"),
     ]
-    assert facts_of(None) == []
+    assert facts_of(JsonObject(Path("settings.json"), {})) == []
 
 
 def test_a_table_has_the_rows_that_are_named_and_empty_cells_where_a_row_lacks_a_column() -> None:
