@@ -58,18 +58,15 @@ def compare_provenance(first: Path, second: Path) -> ProvenanceComparison:
     the command, are ignored. Predictions that only one result has count as one difference; the others are compared by
     name. Raise `InputError` for a path that is not a result of `helixfold predict`.
     """
-    settings_of_both = _read(first), _read(second)
-    names = [list(settings.child("predictions").content) for settings in settings_of_both]
-    common = set(names[0]) & set(names[1])
-    first_description, second_description = (
-        _Description.of(settings, [name for name in each if name in common] or each)
-        for settings, each in zip(settings_of_both, names, strict=True)
-    )
-    recorded = first_description.is_recorded, second_description.is_recorded
+    settings = [_read(first), _read(second)]
+    names = [list(each.child("predictions").content) for each in settings]
+    shown = [[name for name in each if name in names[0] and name in names[1]] or each for each in names]
+    records = [read_provenance(each.content.get("provenance")) for each in settings]
+    recorded = (any(name in records[0] for name in shown[0]), any(name in records[1] for name in shown[1]))
+    targets = map(_target_fields, settings, shown)
+    makers = map(_maker_fields, settings, records, shown)
     unknown = [_NONE if each else _NOT_RECORDED for each in recorded]
-    pairs = _pairs(first_description.target, second_description.target, [_NONE, _NONE]) | _pairs(
-        first_description.maker, second_description.maker, unknown
-    )
+    pairs = _pairs(*targets, absent=[_NONE, _NONE]) | _pairs(*makers, absent=unknown)
     return ProvenanceComparison(
         differences={title: values for title, values in pairs.items() if values[0] != values[1]},
         same={title: values[0] for title, values in pairs.items() if values[0] == values[1]},
@@ -77,28 +74,9 @@ def compare_provenance(first: Path, second: Path) -> ProvenanceComparison:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Description:
-    """A result as texts by title: the inputs of its predictions (`target`), and their provenance (`maker`)."""
-
-    target: Mapping[str, str]
-    maker: Mapping[str, str]
-    is_recorded: bool
-
-    @classmethod
-    def of(cls, settings: JsonObject, names: Collection[str]) -> "_Description":
-        """Describe the predictions with these names."""
-        records = read_provenance(settings.content.get("provenance"))
-        return cls(
-            target=_target_fields(settings, names),
-            maker=_maker_fields(settings, records, names),
-            is_recorded=any(name in records for name in names),
-        )
-
-
-def _pairs(one: Mapping[str, str], other: Mapping[str, str], absent: Sequence[str]) -> dict[str, tuple[str, str]]:
+def _pairs(one: Mapping[str, str], other: Mapping[str, str], *, absent: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Return both results' values of each title; `absent` has the values for titles that a result lacks."""
-    return {title: (one.get(title, absent[0]), other.get(title, absent[1])) for title in dict.fromkeys((*one, *other))}
+    return {title: (one.get(title, absent[0]), other.get(title, absent[1])) for title in [*one, *other]}
 
 
 def _read(path: Path) -> JsonObject:
