@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from helixfold.report.page import page
-from helixfold.report.plots import new_figure, to_png
+from helixfold.report.plots import draw_grid, new_figure, to_png
 from helixfold.report.training_curves import smoothed
 from helixfold.results.training_log import TrainingHistory
 from helixfold.results.writing import write_file
@@ -82,9 +82,7 @@ def compared_curves(histories: Mapping[str, TrainingHistory]) -> bytes:
     losses.set(ylabel="Training loss (weighted, smoothed)", xlabel="Steps")
     scores.set(ylabel="Held-out CA-lDDT", xlabel="Steps")
     for axes in (losses, scores):
-        axes.grid(color="#E5E5E5", linewidth=0.6)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
+        draw_grid(axes)
     if histories:
         scores.legend(frameon=False, fontsize=8)
     return to_png(figure)

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
-from helixfold.report.plots import new_figure, to_png
+from helixfold.report.plots import draw_grid, new_figure, to_png
 
 _GIB = 2**30
 _GREY = "#555555"
@@ -61,10 +61,8 @@ def memory_plot(curves: Sequence[MemoryCurve], floors: Mapping[str, Mapping[int,
         axes.yaxis.set_major_formatter(FuncFormatter(_gibibytes))
         axes.minorticks_off()
         axes.set_xlabel("Residues", fontsize=9)
-        axes.grid(color="#E5E5E5", linewidth=0.6)
-        axes.set_axisbelow(True)
         axes.tick_params(labelsize=8)
-        axes.spines[["top", "right"]].set_visible(False)
+        draw_grid(axes)
     panels[0].set_ylabel("Peak memory beyond the loaded model\n(last points: multiples of the floor)", fontsize=9)
     handles = [
         *(Line2D([], [], color=STYLES[name][0], marker=STYLES[name][1], label=STYLES[name][2]) for name in executors),

@@ -8,7 +8,6 @@ import io
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +47,7 @@ def plddt_plot(plddts: Mapping[str, Float[np.ndarray, "r"]], notes: Sequence[str
     """
     legend_columns = min(3, len(plddts))
     legend_height = 0.22 * math.ceil(len(plddts) / legend_columns)
-    margins = Margins(left=0.62, right=0.85, bottom=0.55, top=0.2 + legend_height)
+    margins = {"left": 0.62, "right": 0.85, "bottom": 0.55, "top": 0.2 + legend_height}
     figure = new_figure(8.0, 3.6 + legend_height, notes, margins)
     draw_plddt(figure.add_subplot(), plddts)
     figure.legend(loc="upper center", ncols=legend_columns, frameon=False, fontsize=8.5)
@@ -162,7 +161,7 @@ def heat_maps(
     """
     columns = min(columns, len(maps))
     rows = math.ceil(len(maps) / columns)
-    margins = Margins(left=0.7, right=1.1, bottom=0.55, top=0.3)
+    margins = {"left": 0.7, "right": 1.1, "bottom": 0.55, "top": 0.3}
     # The gaps leave room for the title above a panel and the label under it.
     between = {"wspace": 0.12, "hspace": (0.55 if axis_labels[0] else 0.45) / (side - 0.3)}
     # A panel and its title are as wide as they are high; several have a space between them instead.
@@ -177,9 +176,7 @@ def heat_maps(
             axes.set_ylabel(axis_labels[1], fontsize=9)
     for unused in panels[len(maps) :]:
         unused.set_visible(False)
-    bar = figure.colorbar(image, cax=_bar_axes(figure, margins))
-    bar.set_label(label, fontsize=9)
-    bar.ax.tick_params(labelsize=8)
+    _add_color_bar(figure, image, label)
     return figure
 
 
@@ -214,12 +211,9 @@ def coverage_plot(
     """
     if len(msa) == 1:
         return _no_coverage()
-    margins = Margins(left=0.85, right=0.95, bottom=0.5, top=0.35)
-    figure = new_figure(8.0, 4.2, margins=margins)
+    figure = new_figure(8.0, 4.2, margins={"left": 0.85, "right": 0.95, "bottom": 0.5, "top": 0.35})
     image = draw_coverage(figure.add_subplot(), msa, depth, paired=paired, chain_ends=chain_ends)
-    bar = figure.colorbar(image, cax=_bar_axes(figure, margins))
-    bar.set_label(_IDENTITY_LABEL, fontsize=9)
-    bar.ax.tick_params(labelsize=8)
+    _add_color_bar(figure, image, _IDENTITY_LABEL)
     return to_png(figure)
 
 
@@ -303,10 +297,20 @@ def _no_coverage() -> bytes:
     return to_png(figure)
 
 
-def _bar_axes(figure: "Figure", margins: "Margins") -> "Axes":
-    """Return new axes for a colour bar, in the margin at the right of the panels."""
+def _add_color_bar(figure: "Figure", image: "AxesImage", label: str) -> None:
+    """Draw the colour bar of an image in the margin at the right of the panels."""
     width, area = figure.get_figwidth(), figure.subplotpars
-    return figure.add_axes(((width - margins.right + 0.15) / width, area.bottom, 0.16 / width, area.top - area.bottom))
+    place = (area.right + 0.15 / width, area.bottom, 0.16 / width, area.top - area.bottom)
+    bar = figure.colorbar(image, cax=figure.add_axes(place))
+    bar.set_label(label, fontsize=9)
+    bar.ax.tick_params(labelsize=8)
+
+
+def draw_grid(axes: "Axes") -> None:
+    """Draw a light grid behind the data, and remove the frame at the top and the right."""
+    axes.grid(color="#E5E5E5", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _round_numbers(max_ticks: int) -> "MaxNLocator":
@@ -322,21 +326,13 @@ def import_matplotlib() -> None:
     import matplotlib.figure  # noqa: F401, PLC0415
 
 
-@dataclass(frozen=True, kw_only=True)
-class Margins:
-    """Margins of a figure's panels, for labels, in inches."""
-
-    left: float
-    right: float
-    bottom: float
-    top: float
-
-
-def new_figure(width: float, height: float, notes: Sequence[str] = (), margins: Margins | None = None) -> "Figure":
+def new_figure(
+    width: float, height: float, notes: Sequence[str] = (), margins: Mapping[str, float] | None = None
+) -> "Figure":
     """Return a figure without axes, with sizes in inches, and the notes in small type under it.
 
-    The notes make the figure higher than `height`. Without margins, matplotlib computes them, which takes time because
-    it draws the figure twice.
+    The notes make the figure higher than `height`. `margins` are the margins of the panels for labels: left, right,
+    bottom and top. Without them, matplotlib computes margins, which takes time because it draws the figure twice.
     """
     # matplotlib is imported here, because it loads slowly and only drawing needs it.
     from matplotlib.figure import Figure  # noqa: PLC0415
@@ -351,10 +347,10 @@ def new_figure(width: float, height: float, notes: Sequence[str] = (), margins: 
         )
     else:
         figure.subplots_adjust(
-            left=margins.left / width,
-            right=1 - margins.right / width,
-            bottom=(margins.bottom + print_height) / height,
-            top=1 - margins.top / height,
+            left=margins["left"] / width,
+            right=1 - margins["right"] / width,
+            bottom=(margins["bottom"] + print_height) / height,
+            top=1 - margins["top"] / height,
         )
     # `parse_math` is off, because dollar signs would be read as mathematics.
     text = "\n".join(lines)

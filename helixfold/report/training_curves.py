@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from jaxtyping import Float
 
-from helixfold.report.plots import to_png
+from helixfold.report.plots import draw_grid, new_figure, to_png
 from helixfold.results.training_log import TrainingHistory
 from helixfold.results.writing import write_file
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 # Okabe and Ito's colours, which can be distinguished with any kind of colour vision. In grey, line styles and markers
 # differ.
 _BLUE, _ORANGE, _GREEN, _PURPLE, _GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#777777"
-_DOTS_PER_INCH = 150
 # The window over which a curve is smoothed, as a fraction of all steps.
 _WINDOW_SHARE = 1 / 50
 # Held-out scores that are plotted, with their labels: scores of single chains, then scores of complexes.
@@ -34,11 +33,9 @@ def plot_curves(history: TrainingHistory, path: Path) -> None:
     The file depends only on the history.
     """
     # matplotlib is imported here, because it loads slowly and only a run's first process draws.
-    from matplotlib.figure import Figure  # noqa: PLC0415
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter  # noqa: PLC0415
 
-    figure = Figure(figsize=(10.0, 6.4), dpi=_DOTS_PER_INCH, facecolor="white")
-    figure.set_layout_engine("constrained", w_pad=0.08, h_pad=0.08)
+    figure = new_figure(10.0, 6.4)
     (losses, scores), (norms, rates) = figure.subplots(2, 2, sharex=True)
     _losses(losses, history)
     _scores(scores, history)
@@ -47,10 +44,8 @@ def plot_curves(history: TrainingHistory, path: Path) -> None:
     last = 1 + max([*(record.step for record in history.steps), *(record.step for record in history.evaluations), 0])
     for axes in (losses, scores, norms, rates):
         axes.set_xlim(0, last)
-        axes.grid(color="#E5E5E5", linewidth=0.6)
-        axes.set_axisbelow(True)
         axes.tick_params(labelsize=8, which="both")
-        axes.spines[["top", "right"]].set_visible(False)
+        draw_grid(axes)
         if axes.get_legend_handles_labels()[0]:
             axes.legend(frameon=False, fontsize=8.5, loc="best")
     for axes in (norms, rates):
