@@ -99,19 +99,10 @@ def alphas_of(path: Path, content: bytes) -> Float[np.ndarray, "n 3"]:
     The suffix of `path` determines the format; the file is not read. If a PDB file has a coordinate that is not finite,
     no positions are returned.
     """
-    return (_alphas_of_mmcif if path.suffix == MMCIF else _alphas_of_pdb)(path, content)
-
-
-def _alphas_of_mmcif(path: Path, content: bytes) -> Float[np.ndarray, "n 3"]:
-    """Return the C-alpha positions of all chains of an mmCIF file."""
-    alpha = ATOM_ORDER["CA"]
-    chains = parse_mmcif(content, path=path).chains
-    positions = [chain.atom_positions[chain.atom_mask[:, alpha] > 0, alpha] for chain in chains]
-    return np.concatenate(positions) if positions else np.empty((0, 3))
-
-
-def _alphas_of_pdb(path: Path, content: bytes) -> Float[np.ndarray, "n 3"]:
-    """Return C-alpha positions from the fixed columns of a PDB file; empty if a coordinate is not finite."""
+    if path.suffix == MMCIF:
+        alpha, chains = ATOM_ORDER["CA"], parse_mmcif(content, path=path).chains
+        positions = [chain.atom_positions[chain.atom_mask[:, alpha] > 0, alpha] for chain in chains]
+        return np.concatenate([np.empty((0, 3)), *positions])
     lines = [line for line in content.splitlines() if line.startswith(b"ATOM") and line[12:16] == b" CA "]
     try:
         positions = np.array([[float(line[start : start + 8]) for start in (30, 38, 46)] for line in lines])

@@ -88,6 +88,9 @@ def confidence_content(
 
 def _chains(prediction: Prediction) -> list[dict[str, object]]:
     protein, chains = prediction.protein, split_chains(prediction.protein, prediction.chain_ids)
+    ptms = [prediction.ptm] if len(chains) == 1 else [None] * len(chains)
+    if prediction.tm_by_chain is not None:
+        ptms = prediction.tm_by_chain.diagonal().tolist()
     return [
         {
             "chain": chain.name,
@@ -95,16 +98,10 @@ def _chains(prediction: Prediction) -> list[dict[str, object]]:
             "last": int(protein.residue_index[chain.stop - 1]),
             "residues": chain.stop - chain.start,
             "mean_plddt": _mean(prediction.plddt[chain.start : chain.stop]),
-            "ptm": _rounded(_chain_ptm(prediction, index, len(chains))),
+            "ptm": _rounded(ptm),
         }
-        for index, chain in enumerate(chains)
+        for chain, ptm in zip(chains, ptms, strict=True)
     ]
-
-
-def _chain_ptm(prediction: Prediction, index: int, chains: int) -> float | None:
-    if chains == 1:
-        return prediction.ptm
-    return None if prediction.tm_by_chain is None else float(prediction.tm_by_chain[index, index])
 
 
 def _pairs(prediction: Prediction) -> dict[str, object]:
@@ -117,16 +114,16 @@ def _pairs(prediction: Prediction) -> dict[str, object]:
     scores = complex_scores(prediction.protein, prediction.chain_ids, plddt=prediction.plddt, pae=prediction.pae, tm=tm)
     return {
         "chain_pair_iptm": None if matrix is None else np.around(matrix.astype(np.float64), 4).tolist(),
-        "interfaces": [_rounded_values(interface.to_dict()) for interface in scores.interfaces],
+        "interfaces": [_rounded(interface.to_dict()) for interface in scores.interfaces],
     }
 
 
-def _rounded_values(value: Any) -> Any:
+def _rounded(value: Any) -> Any:
     """Return JSON values with numbers rounded to four decimals."""
     if isinstance(value, dict):
-        return {key: _rounded_values(item) for key, item in value.items()}
+        return {key: _rounded(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_rounded_values(item) for item in value]
+        return [_rounded(item) for item in value]
     return round(value, 4) if isinstance(value, float) else value
 
 
@@ -156,10 +153,6 @@ def _error(aligned: Domain, scored: Domain, prediction: Prediction) -> float:
 
 def _mean(values: np.ndarray) -> float:
     return round(float(values.mean(dtype=np.float64)), 2)
-
-
-def _rounded(score: float | None) -> float | None:
-    return None if score is None else round(float(score), 4)
 
 
 def read_prediction(directory: Path, name: str) -> Prediction:

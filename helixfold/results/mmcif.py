@@ -397,7 +397,7 @@ def to_mmcif(
         numbers = protein.residue_index[chain.start : chain.stop].tolist()
         units.append(modelcif.AsymUnit(entity, id=chain.name, auth_seq_id_map=dict(enumerate(numbers, 1))))
 
-    system = modelcif.System(title=cif_text(name), id=entry_id(name), model_details=cif_text(*notes) if notes else None)
+    system = modelcif.System(title=cif_text(name), id=cif_word(name), model_details=cif_text(*notes) if notes else None)
     system.entities.extend(entities.values())
     system.asym_units.extend(units)
     predicted = _Model(cif_text(model), protein, chains, units, hydrogens, by_templates=bool(origin.templates))
@@ -405,25 +405,17 @@ def to_mmcif(
     system.model_groups.append(modelcif.model.ModelGroup([predicted], name="prediction"))
     add_steps(system, predicted, units, network=model, notes=notes, origin=origin, is_relaxed=hydrogens is not None)
     if scores.has_pae:
-        system.repositories.append(modelcif.associated.Repository(None, _error_files(model)))
+        pairs, matrix = PAE_PAIRS.name(prediction=model), PAE.name(prediction=model)
+        errors = [
+            _PairwiseFile(
+                pairs, "Predicted aligned errors in the category ma_qa_metric_local_pairwise, BinaryCIF"
+            ),
+            _JsonFile(matrix, "Predicted aligned errors in the format of AlphaFold DB"),
+        ]
+        system.repositories.append(modelcif.associated.Repository(None, errors))
     text = io.StringIO()
     modelcif.dumper.write(text, [system], dumpers=[_AssemblyDumper, partial(_RingBondDumper, protein, chains)])
     return text.getvalue()
-
-
-def entry_id(name: str) -> str:
-    """Return the identifier of a target's mmCIF entry, which is also the name of the data block."""
-    return cif_word(name)
-
-
-def _error_files(model: str) -> list[modelcif.associated.File]:
-    return [
-        _PairwiseFile(
-            PAE_PAIRS.name(prediction=model),
-            "Predicted aligned errors in the category ma_qa_metric_local_pairwise, BinaryCIF",
-        ),
-        _JsonFile(PAE.name(prediction=model), "Predicted aligned errors in the format of AlphaFold DB"),
-    ]
 
 
 # Text that CIF allows without quotes or in simple quotes, which excludes CIF's reserved words.

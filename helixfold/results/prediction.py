@@ -47,7 +47,7 @@ from helixfold.results.file_table import (
     is_slim,
 )
 from helixfold.results.json_object import AGAIN, JsonObject
-from helixfold.results.mmcif import ModelOrigin, entry_id, to_mmcif
+from helixfold.results.mmcif import ModelOrigin, cif_word, to_mmcif
 from helixfold.results.model_scores import PAE_METRIC, ModelScores
 from helixfold.results.pairwise_errors import pairwise_errors
 from helixfold.results.pdb import models_to_pdb, plain_text
@@ -93,7 +93,7 @@ def write_prediction(
         write_file(path(PAE), pae_json(prediction, prediction.pae))
         chains = split_chains(protein, prediction.chain_ids)
         pairs = pairwise_errors(
-            prediction.pae, protein, chains, entry=entry_id(name), metric=PAE_METRIC, notes=list(map(plain_text, notes))
+            prediction.pae, protein, chains, entry=cif_word(name), metric=PAE_METRIC, notes=list(map(plain_text, notes))
         )
         write_file(path(PAE_PAIRS), pairs)
     if prediction.distances is not None:
