@@ -47,8 +47,7 @@ from helixfold.results.file_table import (
     is_slim,
 )
 from helixfold.results.json_object import AGAIN, JsonObject
-from helixfold.results.mmcif import ModelOrigin, cif_word, to_mmcif
-from helixfold.results.model_scores import PAE_METRIC, ModelScores
+from helixfold.results.mmcif import PAE_METRIC, ModelOrigin, ModelScores, cif_word, to_mmcif
 from helixfold.results.pairwise_errors import pairwise_errors
 from helixfold.results.pdb import models_to_pdb, plain_text
 from helixfold.results.writing import to_json, write_file

@@ -17,8 +17,7 @@ from helixfold.relax.problem import RelaxationError
 from helixfold.relax.result import Relaxed
 from helixfold.results.file_table import MMCIF, PAE_PAIRS, PDB, RELAXATION, RELAXED, UNRELAXED
 from helixfold.results.json_object import JsonObject
-from helixfold.results.mmcif import ModelOrigin, to_mmcif
-from helixfold.results.model_scores import ModelScores
+from helixfold.results.mmcif import ModelOrigin, ModelScores, to_mmcif
 from helixfold.results.pdb import to_pdb
 from helixfold.results.writing import to_json, write_file
 

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from data_pipeline import residues
 from data_pipeline.protein import Protein
 from helixfold import __version__
-from helixfold.results.mmcif import to_mmcif
-from helixfold.results.model_scores import ModelScores
+from helixfold.results.mmcif import ModelScores, to_mmcif
 from helixfold.results.pdb import plain_text
 from tests.results.proteins import (
     assert_same_atoms,

@@ -23,8 +23,7 @@ from data_pipeline.search.database import SearchedDatabase
 from helixfold.folding.provenance import RecordedSearch
 from helixfold.folding.templates import AlignedTemplate, templates_in
 from helixfold.results.chains import split_chains
-from helixfold.results.mmcif import ModelOrigin, to_mmcif
-from helixfold.results.model_scores import PAE_METRIC, ModelScores
+from helixfold.results.mmcif import PAE_METRIC, ModelOrigin, ModelScores, to_mmcif
 from helixfold.results.pairwise_errors import CATEGORY, pairwise_errors
 from tests.conftest import SHARED
 from tests.data_pipeline.sampling.samples import random_features

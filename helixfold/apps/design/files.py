@@ -16,8 +16,7 @@ from helixfold.apps.design.task import DesignTask
 from helixfold.report.designs import CheckLine, DesignLine, write_designs
 from helixfold.results.file_table import DESIGN, DESIGN_CHECK, DESIGN_SCORES, MMCIF, PDB
 from helixfold.results.json_object import JsonObject
-from helixfold.results.mmcif import to_mmcif
-from helixfold.results.model_scores import ModelScores
+from helixfold.results.mmcif import ModelScores, to_mmcif
 from helixfold.results.pdb import to_pdb
 from helixfold.results.writing import to_json, write_file
 
