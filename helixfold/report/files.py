@@ -73,8 +73,18 @@ class TargetFiles:
 
     @property
     def protein(self) -> str:
-        """The protein's name, with its organism, from the description in its input file; "" if it has none."""
-        return protein_name(self.settings.get("description", str, ""))
+        """The protein's name, with its organism, from the description in its input file; "" if it has none.
+
+        UniProt writes `Hemoglobin subunit alpha OS=Homo sapiens OX=9606 ...`, the PDB
+        `A, C|HEMOGLOBIN|Homo sapiens (1)`.
+        """
+        description = self.settings.get("description", str, "")
+        name, _, rest = description.partition(" OS=")
+        organism = re.split(r" [A-Z]{2}=", rest, maxsplit=1)[0]
+        if not rest and description.count("|") == 2:
+            _, name, organism = description.split("|")
+            organism = re.sub(r" \([0-9]+\)$", "", organism)
+        return f"{name}, {organism}" if organism else name
 
     @property
     def summary(self) -> ConfidenceSummary:
@@ -113,19 +123,6 @@ def read_target(directory: Path, order: Sequence[str] | None = None) -> TargetFi
         timings=read_record(TIMINGS.path(directory)),
         settings=settings,
     )
-
-
-def protein_name(description: str) -> str:
-    """Return the names of a protein and its organism, as "name, organism", from the description in a FASTA header.
-
-    UniProt writes `Hemoglobin subunit alpha OS=Homo sapiens OX=9606 ...`, the PDB `A, C|HEMOGLOBIN|Homo sapiens (1)`.
-    """
-    name, _, rest = description.partition(" OS=")
-    organism = re.split(r" [A-Z]{2}=", rest, maxsplit=1)[0]
-    if not rest and description.count("|") == 2:
-        _, name, organism = description.split("|")
-        organism = re.sub(r" \([0-9]+\)$", "", organism)
-    return f"{name}, {organism}" if organism else name
 
 
 def read_order(directory: Path) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ again. For a damaged file, the table shows an error; the batch is not stopped.
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -181,14 +182,11 @@ def line_entry(directory: Path) -> dict[str, Any]:
 
 def _packed_line(packed: PackedResults, name: str) -> Line:
     """Return the line of a packed target."""
-    path = packed.archive_of(name)
-    assert path is not None
+    path, line = packed.line(name)
     archive = str(path.relative_to(packed.output))
-    try:
-        if (line := packed.line(name)) is not None:
+    with suppress(ValueError):  # If the entry is damaged, the target's files are read.
+        if line is not None:
             return _line_of(line, name, archive)
-    except ValueError:
-        pass  # The entry is damaged, so the target's files are read.
     with packed.directory(name) as directory:
         return replace(_read_line.__wrapped__(directory, None), has_report=False, archive=archive)
 

@@ -42,7 +42,7 @@ from helixfold.results.file_table import (
     UNRELAXED,
 )
 from helixfold.results.prediction import all_notes, read_pae
-from helixfold.results.works import bibtex
+from helixfold.results.works import WORKS
 from helixfold.results.writing import to_json, write_file
 
 # Our files, and the files under ColabFold's names that they are copied to.
@@ -119,7 +119,7 @@ def write_run(output: Path, config: Mapping[str, object], works: Sequence[str]) 
     `config` is the content of config.json, to which the version is added. `works` are keys of `WORKS` to cite.
     """
     write_file(COLABFOLD_CONFIG.path(output), to_json({**config, "version": f"helixfold {__version__}"}, indent=4))
-    write_file(COLABFOLD_WORKS.path(output), bibtex(works))
+    write_file(COLABFOLD_WORKS.path(output), "".join(WORKS[work].bibtex for work in works))
     write_log(output, f"Running helixfold {__version__}")
 
 

@@ -88,7 +88,7 @@ def confidence_content(
 
 def _chains(prediction: Prediction) -> list[dict[str, object]]:
     protein, chains = prediction.protein, split_chains(prediction.protein, prediction.chain_ids)
-    ptms = [prediction.ptm] if len(chains) == 1 else [None] * len(chains)
+    ptms: list[float | None] = [prediction.ptm] if len(chains) == 1 else [None] * len(chains)
     if prediction.tm_by_chain is not None:
         ptms = prediction.tm_by_chain.diagonal().tolist()
     return [

@@ -107,16 +107,16 @@ class PackedResults:
         """Return the last archive that has a target, even if it also has a directory; None if no archive has it."""
         return self._targets[name][0] if name in self._targets else None
 
-    def line(self, name: str) -> bytes | None:
-        """Return a packed target's line of JSON in the index; None if it has none.
+    def line(self, name: str) -> tuple[Path, bytes | None]:
+        """Return the last archive that has a target, and the target's line of JSON in its index; None if it has none.
 
         Raise `KeyError` if no archive has the target.
         """
-        return self._targets[name][1]
+        return self._targets[name]
 
     def entry(self, name: str) -> JsonObject | None:
         """Return a packed target's index entry, its parsed line; None if it is missing or damaged."""
-        path, line = self._targets[name]
+        path, line = self.line(name)
         try:
             return None if line is None else JsonObject(path, parse_json(line), name)
         except ValueError:

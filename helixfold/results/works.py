@@ -1,6 +1,5 @@
 """Publications to cite for a prediction, as plain references and as BibTeX."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -89,8 +88,3 @@ WORKS: Final = {
         "10.1038/nbt.3988",
     ),
 }
-
-
-def bibtex(names: Iterable[str]) -> str:
-    """Return the text of a BibTeX file with these works; `names` are keys of `WORKS`."""
-    return "".join(WORKS[name].bibtex for name in names)
