@@ -18,8 +18,7 @@ from helixfold.report.page import VIEWER, VIEWER_LICENCE, Blobs, asset, packed_a
 from helixfold.report.structures import Superposer
 from helixfold.report.tables import DEMONSTRATION, UNTRAINED, mark_of
 from helixfold.results.file_table import DESIGNS_PAGE, DESIGNS_SEQUENCES, DESIGNS_TABLE, TRAJECTORIES_TABLE
-from helixfold.results.text_tables import rounded, tab_separated
-from helixfold.results.writing import write_file
+from helixfold.results.writing import rounded, tab_separated, write_file
 
 # Columns of BindCraft's measurements of a design, in its order, except measurements that only PyRosetta computes.
 _MEASUREMENTS = (

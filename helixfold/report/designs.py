@@ -7,8 +7,7 @@ from pathlib import Path
 from helixfold.report.page import page
 from helixfold.report.tables import DEMONSTRATION, UNTRAINED, mark_of
 from helixfold.results.file_table import DESIGNS_PAGE, DESIGNS_SEQUENCES, DESIGNS_TABLE
-from helixfold.results.text_tables import rounded, tab_separated
-from helixfold.results.writing import write_file
+from helixfold.results.writing import rounded, tab_separated, write_file
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,8 +36,7 @@ from helixfold.report.tables import band_of, headed, mark_of, notes_of
 from helixfold.report.target_page import chains_in
 from helixfold.results.file_table import ENSEMBLE_PAGE, ENSEMBLE_TABLE, FLUCTUATIONS_TABLE, REPORT
 from helixfold.results.prediction import best_structure
-from helixfold.results.text_tables import rounded, tab_separated
-from helixfold.results.writing import write_file
+from helixfold.results.writing import rounded, tab_separated, write_file
 
 # All pairs of some samples are compared. These limits of samples and work keep that within some seconds.
 _MAX_COMPARED = 200

@@ -19,8 +19,7 @@ from helixfold.results.failures import failures_in
 from helixfold.results.file_table import CONFIDENCE, PULLDOWN, PULLDOWN_PAGE, PULLDOWN_TABLE, RANKING, REPORT
 from helixfold.results.json_object import JsonObject
 from helixfold.results.packed import PackedResults
-from helixfold.results.text_tables import rounded, tab_separated
-from helixfold.results.writing import to_json, write_file
+from helixfold.results.writing import rounded, tab_separated, to_json, write_file
 
 # Weights of ipTM and pTM in AlphaFold-Multimer's ranking (Evans et al. 2022, Sec. 2.5).
 _IPTM_WEIGHT, _PTM_WEIGHT = 0.8, 0.2

@@ -20,8 +20,7 @@ from helixfold.results.file_table import CONFIDENCE, INTERFACES_TABLE, PAE, PAE_
 from helixfold.results.json_object import JsonObject
 from helixfold.results.pdb import plain_text
 from helixfold.results.prediction import all_notes, pae_rows, read_pae
-from helixfold.results.text_tables import tab_separated
-from helixfold.results.writing import write_file
+from helixfold.results.writing import tab_separated, write_file
 
 # The twenty residue types in alphabetical order, as in HHblits.
 _MSA_LETTERS = "ACDEFGHIKLMNPQRSTVWY"

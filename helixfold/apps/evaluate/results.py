@@ -13,8 +13,7 @@ from helixfold.analysis.benchmark_groups import TargetSize
 from helixfold.analysis.complexes import ComplexComparison, InterfaceComparison
 from helixfold.analysis.evaluation import MEASURES, Evaluated, summary_of
 from helixfold.analysis.scores import Scores
-from helixfold.results.text_tables import aligned, rounded, tab_separated
-from helixfold.results.writing import to_json, write_file
+from helixfold.results.writing import aligned, rounded, tab_separated, to_json, write_file
 
 # Headings of the scores on the screen, by column of scores.tsv.
 HEADINGS = {"lddt": "lDDT", "lddt_ca": "lDDT-CA", "tm_score": "TM", "gdt_ts": "GDT-TS", "gdt_ha": "GDT-HA"}

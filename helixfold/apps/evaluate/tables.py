@@ -12,8 +12,7 @@ from helixfold.apps.evaluate.compare import BenchmarkResults
 from helixfold.apps.evaluate.results import HEADINGS, complex_table, screen_table, write_evaluation
 from helixfold.report.evaluation_plot import evaluation_plot
 from helixfold.report.page import counted
-from helixfold.results.text_tables import aligned, tab_separated
-from helixfold.results.writing import write_file
+from helixfold.results.writing import aligned, tab_separated, write_file
 
 GROUPS_FILE = "groups.tsv"
 _COMPLEX_HEADINGS = {"dockq": "DockQ", "interface_lddt": "interface lDDT", "tm_score": "TM of all chains"}

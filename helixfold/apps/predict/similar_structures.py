@@ -6,7 +6,7 @@ from data_pipeline.io.errors import InputError
 from data_pipeline.io.files import atomic_write
 from data_pipeline.search.process import find_program, run_program, working_directory
 from helixfold.results.file_table import PDB, RANKED, SIMILAR
-from helixfold.results.text_tables import tab_separated
+from helixfold.results.writing import tab_separated
 
 # Columns of the table, and their names in Foldseek.
 COLUMNS = {

@@ -32,8 +32,7 @@ from helixfold.apps.options import ConformationOptions
 from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.record import ClusterRecord
 from helixfold.results.file_table import CLUSTERS_TABLE, VARIANTS_TABLE
-from helixfold.results.text_tables import rounded, tab_separated
-from helixfold.results.writing import write_file
+from helixfold.results.writing import rounded, tab_separated, write_file
 
 Value = TypeVar("Value")
 _UNCLUSTERED_NAMES = {NO_CLUSTER: "none", LEFT_OUT: "left out"}

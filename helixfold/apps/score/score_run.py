@@ -44,8 +44,7 @@ from helixfold.report.tables import headed
 from helixfold.results.driver import Run, driven
 from helixfold.results.journal import Journal
 from helixfold.results.pdb import to_pdb
-from helixfold.results.text_tables import aligned, rounded, tab_separated
-from helixfold.results.writing import to_json, write_file
+from helixfold.results.writing import aligned, rounded, tab_separated, to_json, write_file
 from helixfold.runtime.standard_streams import optional_output, print_note, print_summary
 
 TABLE_FILE, JSON_FILE, PAGE_FILE = "scores.tsv", "scores.json", "scores.html"
