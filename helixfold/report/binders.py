@@ -133,7 +133,15 @@ def write_binders(
     order = ranked(lines, rank_by)
     accepted = [line for line in order if line.accepted]
     write_file(DESIGNS_TABLE.path(output), table(order))
-    write_file(TRAJECTORIES_TABLE.path(output), _trajectories(trajectories))
+    columns = ("Design", "Length", "Helicity", "Steps", "Ended", "Sequences", "Accepted")
+    rows = (
+        [
+            *(line.design, line.length, line.helicity, len(line.loss_by_step)),
+            *(line.ended or None, line.sequences, line.accepted),
+        ]
+        for line in trajectories
+    )
+    write_file(TRAJECTORIES_TABLE.path(output), tab_separated(columns, rows))
     records = (f">{line.design} rank={rank}\n{line.sequence}\n" for rank, line in enumerate(accepted, start=1))
     write_file(DESIGNS_SEQUENCES.path(output), "".join(records))
     reasons = Counter(reason for line in lines for reason in line.unmet)
@@ -243,20 +251,3 @@ def _text(value: Any) -> Any:
     if isinstance(value, Mapping):
         return ",".join(f"{letter}:{count:g}" for letter, count in value.items() if count) or None
     return value
-
-
-def _trajectories(lines: Sequence[TrajectoryLine]) -> str:
-    names = ("Design", "Length", "Helicity", "Steps", "Ended", "Sequences", "Accepted")
-    rows = [
-        [
-            line.design,
-            line.length,
-            line.helicity,
-            len(line.loss_by_step),
-            line.ended or None,
-            line.sequences,
-            line.accepted,
-        ]
-        for line in lines
-    ]
-    return tab_separated(names, rows)

@@ -72,7 +72,11 @@ def read_ensemble(target: TargetFiles, references: Sequence[Path] = ()) -> Ensem
     `references` are paths of structure files or directories to compare with. Raise `InputError` for damaged files.
     """
     structures = _structures(target)
-    has_alpha = _with_alphas(structures[0], len(target.best.plddt))
+    # Unknown residues have no C-alpha atom in any structure.
+    has_alpha = np.concatenate([chain.atom_mask[:, _CA] > 0 for chain in read_structure(structures[0]).chains])
+    if len(has_alpha) != len(target.best.plddt):
+        problem = f"it has {len(has_alpha)} residues; expected {len(target.best.plddt)}; fold the target again"
+        raise InputError.at(structures[0], problem)
     length = int(has_alpha.sum())
     points = np.empty((len(structures), length, 3), np.float32)
     for index, structure in enumerate(structures):
@@ -111,15 +115,6 @@ def read_ensemble(target: TargetFiles, references: Sequence[Path] = ()) -> Ensem
         representatives=representatives,
         rmsf=rmsf,
     )
-
-
-def _with_alphas(structure: Path, length: int) -> Bool[np.ndarray, " r"]:
-    """Return which of the target's residues have a C-alpha atom; unknown residues have none in any structure."""
-    chains = read_structure(structure).chains
-    has_alpha = np.concatenate([chain.atom_mask[:, _CA] > 0 for chain in chains])
-    if len(has_alpha) != length:
-        raise InputError.at(structure, f"it has {len(has_alpha)} residues; expected {length}; fold the target again")
-    return has_alpha
 
 
 def _structures(target: TargetFiles) -> list[Path]:

@@ -372,13 +372,10 @@ class _RingBondDumper(ihm.dumper.Dumper):  # type: ignore[misc]
             return
         with writer.category("_struct_conn_type") as category:
             category.write(id="covale")
-        items = ["label_asym_id", "label_comp_id", "label_seq_id", "label_atom_id", "auth_asym_id", "auth_seq_id"]
-        items.append("symmetry")
-        columns = [f"ptnr{partner}_{item}" for partner in (1, 2) for item in items]
-        with writer.loop("_struct_conn", ["id", "conn_type_id", *columns, "pdbx_dist_value"]) as loop:
-            for serial, bond in enumerate(self._bonds, 1):
-                ends = self._end(bond, 1, bond.last, "C") | self._end(bond, 2, bond.first, "N")
-                loop.write(id=f"covale{serial}", conn_type_id="covale", **ends, pdbx_dist_value=f"{bond.length:.3f}")
+        ends = [self._end(bond, 1, bond.last, "C") | self._end(bond, 2, bond.first, "N") for bond in self._bonds]
+        with writer.loop("_struct_conn", ["id", "conn_type_id", *ends[0], "pdbx_dist_value"]) as loop:
+            for serial, (bond, both) in enumerate(zip(self._bonds, ends, strict=True), 1):
+                loop.write(id=f"covale{serial}", conn_type_id="covale", **both, pdbx_dist_value=f"{bond.length:.3f}")
 
     def _end(self, bond: RingBond, partner: int, residue: int, atom: str) -> dict[str, object]:
         values = {
@@ -512,20 +509,16 @@ def add_scores(
         if value is not None:
             model.qa_metrics.append(kind(f"{value:.4f}"))
     if scores.tm_by_chain is not None and len(units) > 1:
-        model.qa_metrics += _chain_scores(units, scores.tm_by_chain)
+        tm, chains = scores.tm_by_chain, [modelcif.EntityInstanceFeature([unit]) for unit in units]
+        model.qa_metrics += [_ChainPTM(chain, f"{tm[index, index]:.4f}") for index, chain in enumerate(chains)]
+        model.qa_metrics += [
+            _PairIpTM(chains[first], chains[second], f"{max(tm[first, second], tm[second, first]):.4f}")
+            for first, second in combinations(range(len(chains)), 2)
+        ]
     model.not_modeled_residue_ranges += [
         modelcif.model.NotModeledResidueRange(residues[i].asym, residues[i].seq_id, residues[i].seq_id)
         for i in np.flatnonzero(~modelled).tolist()
     ]
-
-
-def _chain_scores(units: Sequence[modelcif.AsymUnit], tm: Float[np.ndarray, "k k"]) -> Iterator[Any]:
-    chains = [modelcif.EntityInstanceFeature([unit]) for unit in units]
-    for index, chain in enumerate(chains):
-        yield _ChainPTM(chain, f"{tm[index, index]:.4f}")
-    for first, second in combinations(range(len(chains)), 2):
-        value = max(tm[first, second], tm[second, first])
-        yield _PairIpTM(chains[first], chains[second], f"{value:.4f}")
 
 
 # Text that CIF allows without quotes or in simple quotes, which excludes CIF's reserved words.
