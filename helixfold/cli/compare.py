@@ -33,7 +33,7 @@ def compare(first: Path, second: Path, /, *, as_json: Annotated[bool, Parameter(
     as_json
         Print one JSON object with complete values.
     """
-    from helixfold.report.provenance_comparison import compare_provenance
+    from helixfold.report.provenance import compare_provenance
     from helixfold.results.packed import readable_target
 
     with readable_target(first) as one, readable_target(second) as other:

@@ -215,7 +215,7 @@ SETTINGS: Final = FileKind(
     purpose="how the results were made: checksums of inputs and parameters, options, seeds, programs, device, command",
     link="#what-made-a-result",
     writer="helixfold.apps.predict.record",
-    readers=("helixfold.apps.predict.resume", "helixfold.report.files", "helixfold.report.provenance_comparison"),
+    readers=("helixfold.apps.predict.resume", "helixfold.report.files", "helixfold.report.provenance"),
     is_slim=True,
     since="0.1",
 )

@@ -9,7 +9,7 @@ import pytest
 
 from data_pipeline.io.errors import InputError
 from helixfold.folding.provenance import Provenance, provenance_entries
-from helixfold.report.provenance_comparison import ProvenanceComparison, compare_provenance
+from helixfold.report.provenance import ProvenanceComparison, compare_provenance
 from tests.report.test_provenance import RECORD
 
 MODELS = ("model_1_ptm", "model_2_ptm")
