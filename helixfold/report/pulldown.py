@@ -12,7 +12,7 @@ from typing import Any
 
 from data_pipeline.io.errors import InputError
 from data_pipeline.io.files import FileState, file_state
-from helixfold.report.files import read_order
+from helixfold.report.files import read_order, read_record
 from helixfold.report.page import page
 from helixfold.report.tables import DEMONSTRATION, UNTRAINED, mark_of
 from helixfold.results.failures import failures_in
@@ -114,9 +114,6 @@ def write_entries(output: Path, entries: Iterable[PulldownEntry]) -> None:
 
 def read_entries(output: Path) -> list[PulldownEntry]:
     """Read the complexes in `pulldown.json`; empty if there is no such file. Raise `InputError` if it is damaged."""
-    path = PULLDOWN.path(output)
-    if not path.is_file():
-        return []
     return [
         PulldownEntry(
             name=record.get("name", str),
@@ -124,7 +121,7 @@ def read_entries(output: Path) -> list[PulldownEntry]:
             preys=record.list_of("preys", str),
             bait_chains=record.list_of("bait_chains", str),
         )
-        for record in JsonObject.read(path).children("complexes")
+        for record in read_record(PULLDOWN.path(output)).children("complexes")
     ]
 
 

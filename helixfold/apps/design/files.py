@@ -14,6 +14,7 @@ from helixfold.apps.design.check import CONTROLS, Agreement, Checked, strictest
 from helixfold.apps.design.designer import Design
 from helixfold.apps.design.task import DesignTask
 from helixfold.report.designs import CheckLine, DesignLine, write_designs
+from helixfold.report.files import read_record
 from helixfold.results.file_table import DESIGN, DESIGN_CHECK, DESIGN_SCORES, MMCIF, PDB
 from helixfold.results.json_object import JsonObject
 from helixfold.results.mmcif import ModelScores, to_mmcif
@@ -101,9 +102,6 @@ def write_check(directory: Path, number: int, checks: Sequence[Checked]) -> None
 
 def read_checks(directory: Path, number: int) -> list[Checked]:
     """Read the checks of the design `number`; empty without a file. Raise `InputError` for a damaged file."""
-    path = DESIGN_CHECK.path(directory, index=number)
-    if not path.is_file():
-        return []
     return [
         Checked(
             model=each.get("model", str),
@@ -115,7 +113,7 @@ def read_checks(directory: Path, number: int) -> list[Checked]:
             known_tm_score=each.optional_number("known_tm_score"),
             controls={kind: _agreement(each.child("controls").child(kind)) for kind in CONTROLS},
         )
-        for each in JsonObject.read(path).children("checks")
+        for each in read_record(DESIGN_CHECK.path(directory, index=number)).children("checks")
     ]
 
 
