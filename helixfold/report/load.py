@@ -97,10 +97,10 @@ def results_in(directory: Path) -> Mapping[str, partial[list[Prediction]]]:
 
 def _is_from_helixfold(directory: Path) -> bool:
     """Return whether helixfold wrote a target, which has files that AlphaFold 2 does not write."""
-    if SETTINGS.path(directory).is_file() or FEATURES.path(directory).is_file():
-        return True
-    confidences = [path for path, _ in CONFIDENCE.files(directory)]
-    return any(b'"ranking_confidence"' in read_file(path, MAX_JSON_BYTES) for path in confidences)
+    has_own_files = SETTINGS.path(directory).is_file() or FEATURES.path(directory).is_file()
+    return has_own_files or any(
+        b'"ranking_confidence"' in read_file(path, MAX_JSON_BYTES) for path, _ in CONFIDENCE.files(directory)
+    )
 
 
 def _of_helixfold(directory: Path) -> list[Prediction]:

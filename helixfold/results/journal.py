@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from data_pipeline.io.errors import InputError
@@ -50,9 +49,7 @@ class Journal:
         self._file = self._path.open("a")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def add(self, key: str, result: Mapping[str, Any]) -> None:
