@@ -170,7 +170,6 @@ def _references(
 MIN_SAMPLES: Final = 6
 _MAX_STRUCTURES = 12
 _MAX_LISTED_SAMPLES = 20
-_SCRIPTS = ("banner.js", "marks.js", "drawing.js", "structure.js", "ensemble.js", "ensemble_map.js")
 
 
 def write_ensemble(directory: Path, order: Sequence[str] | None = None, references: Sequence[Path] = ()) -> bool:
@@ -247,7 +246,7 @@ def _page(target: TargetFiles, ensemble: Ensemble) -> str:
     return page(
         "ensemble.html",
         styles=("page.css", "report.css", "ensemble.css"),
-        scripts=_SCRIPTS,
+        scripts=("banner.js", "marks.js", "drawing.js", "structure.js", "ensemble.js", "ensemble_map.js"),
         inserted=(VIEWER,),
         made_by=made_by(target),
         target=target,

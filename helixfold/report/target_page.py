@@ -1,6 +1,6 @@
 """Write `report.html`, a self-contained page with all results of a target, from the files in its directory."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -38,19 +38,6 @@ from helixfold.results.writing import write_file
 _MIN_SUPERPOSED = 3  # residues of a template
 # Further predictions are shown only in the page of the ensemble.
 _MAX_PREDICTIONS = 20
-_STYLES = ("page.css", "report.css")
-_SCRIPTS = (
-    "banner.js",
-    "marks.js",
-    "drawing.js",
-    "structure.js",
-    "heat_map.js",
-    "line_plot.js",
-    "alignment.js",
-    "sequence.js",
-    "report.js",
-)
-
 
 def write_report(directory: Path, order: Sequence[str] | None = None) -> None:
     """Write a target's report from its files; `order` names the predictions, the best first, by default its ranking.
@@ -83,8 +70,11 @@ def _page(target: TargetFiles, predictions: int) -> str:
     letters = [band_of(value).letter for value in best.plddt.tolist()]
     return page(
         "report.html",
-        styles=_STYLES,
-        scripts=_SCRIPTS,
+        styles=("page.css", "report.css"),
+        scripts=(
+            *("banner.js", "marks.js", "drawing.js", "structure.js", "heat_map.js", "line_plot.js"),
+            *("alignment.js", "sequence.js", "report.js"),
+        ),
         inserted=(VIEWER,),
         made_by=made_by(target),
         earlier_version=target.settings.get("helixfold", str, ""),
@@ -106,7 +96,15 @@ def _page(target: TargetFiles, predictions: int) -> str:
         stages=stages,
         total=sum(stage["seconds"] for stage in stages),
         peak=max((stage["peak_gib"] for stage in stages), default=0.0),
-        facts=[(caption, rows) for caption, rows in _facts(target) if rows],
+        facts=[
+            (caption, rows)
+            for caption, rows in (
+                ("Settings", facts_of(target.settings.child("options"))),
+                ("Inputs (files with their digests)", facts_of(target.settings.child("inputs"))),
+                ("Sizes and machine", facts_of(target.timings, without=("stages", "notes", "models"))),
+            )
+            if rows
+        ],
         tables=[
             ("How each prediction was computed", table_of(target.timings, "models", names)),
             ("Inputs of each prediction", table_of(target.settings, "predictions", names)),
@@ -116,12 +114,6 @@ def _page(target: TargetFiles, predictions: int) -> str:
         blobs=blobs.texts,
         licence=asset(VIEWER_LICENCE),
     )
-
-
-def _facts(target: TargetFiles) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    yield "Settings", facts_of(target.settings.child("options"))
-    yield "Inputs (files with their digests)", facts_of(target.settings.child("inputs"))
-    yield "Sizes and machine", facts_of(target.timings, without=("stages", "notes", "models"))
 
 
 def _models(target: TargetFiles, superposer: Superposer, blobs: Blobs) -> list[dict[str, Any]]:
