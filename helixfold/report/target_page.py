@@ -39,6 +39,7 @@ _MIN_SUPERPOSED = 3  # residues of a template
 # Further predictions are shown only in the page of the ensemble.
 _MAX_PREDICTIONS = 20
 
+
 def write_report(directory: Path, order: Sequence[str] | None = None) -> None:
     """Write a target's report from its files; `order` names the predictions, the best first, by default its ranking.
 

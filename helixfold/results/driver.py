@@ -79,9 +79,8 @@ class Run:
         now = time.monotonic()
         self.bar.update(steps)
         if self._is_json:
-            left = None
-            if self.done > self.skipped:
-                left = (self.total - self.done) * (now - self._began) / (self.done - self.skipped)
+            done = self.done - self.skipped
+            left = (self.total - self.done) * (now - self._began) / done if done else None
             print_progress(name, stage, done=self.done, total=self.total, seconds=now - self._last, seconds_left=left)
         self._last = now
 

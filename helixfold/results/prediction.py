@@ -341,8 +341,7 @@ def representation_arrays(prediction: Prediction) -> dict[str, np.ndarray]:
     Representations of the last recycling iteration have plain names, such as `single`. If all iterations were
     requested, pass_0_single is from the first iteration, and `passes` is the number of iterations before the last.
     """
-    arrays: dict[str, np.ndarray] = {}
-    arrays |= {str(name): value for name, value in (prediction.representations or {}).items()}
+    arrays: dict[str, np.ndarray] = {str(name): each for name, each in (prediction.representations or {}).items()}
     for index, earlier in enumerate(prediction.pass_representations):
         arrays |= {f"pass_{index}_{name}": value for name, value in earlier.items()}
     if prediction.recycling_iterations is not None:
