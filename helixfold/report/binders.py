@@ -49,12 +49,11 @@ _MAX_SHOWN_BINDERS = 100  # accepted binders on a page, with maps and structures
 class TrajectoryLine:
     """A line of the table of trajectories: the settings of a trajectory, its losses, and counts of its sequences.
 
-    `design` is its name, `directory` the name of the target's directory, and `number` its number, from 0. `length` is
+    `design` is its name, `directory` the name of its target's directory, and `number` its number, from 0. `length` is
     the binder's number of residues, and `helicity` the weight of the helix loss. `sequences` counts checked sequences.
     """
 
     design: str
-    target: str
     directory: str
     number: int
     length: int
@@ -69,20 +68,17 @@ class TrajectoryLine:
 class BinderLine:
     """A line of the table of binders: one sequence with its measurements.
 
-    `design` is its name, `directory` the name of its target's directory, and `length` its number of residues.
-    `protocol` is BindCraft's design algorithm, `seed` the trajectory's, and `hotspots` are words for the table.
-    `helicity` is the weight of the helix loss, `score` ProteinMPNN's (smaller is better), and `recovery` the identity
-    to the designed sequence. `values` has BindCraft's labels as keys, such as Average_i_pTM. `unmet` names the missed
-    thresholds. `pae` has the predicted aligned errors of the complex in whole Å. `loss_by_step` is the trajectory's.
+    `design` is its name. `protocol` is BindCraft's design algorithm, `seed` the trajectory's, and `hotspots` are words
+    for the table. `score` is ProteinMPNN's (smaller is better), and `recovery` the identity to the designed sequence.
+    `values` has BindCraft's labels as keys, such as Average_i_pTM. `unmet` names the missed thresholds. `pae` has the
+    predicted aligned errors of the complex in whole Å.
     """
 
     design: str
-    directory: str
+    trajectory: TrajectoryLine
     structure: str | None  # name of its file
     protocol: str
-    length: int
     seed: int
-    helicity: float
     hotspots: str
     sequence: str
     interface: Sequence[int]  # residue indices in the binder, from 0
@@ -92,7 +88,6 @@ class BinderLine:
     unmet: Sequence[str]
     values: Mapping[str, Any]
     pae: Sequence[Sequence[int]] | None
-    loss_by_step: Sequence[float]
 
     @property
     def pae_picture(self) -> str:
@@ -182,7 +177,7 @@ def _viewer_data(output: Path, lines: Sequence[BinderLine], blobs: Blobs) -> dic
     models, superposers, lengths = list[dict[str, Any]](), dict[str, Superposer](), dict[str, int]()
     sequences = []
     for line in lines:
-        path = None if line.structure is None else output / line.directory / line.structure
+        path = None if line.structure is None else output / line.trajectory.directory / line.structure
         if path is None or not path.is_file() or blobs.full:
             break
         structure_chains = read_structure(path).chains
@@ -190,12 +185,13 @@ def _viewer_data(output: Path, lines: Sequence[BinderLine], blobs: Blobs) -> dic
         binder_chain = next(name for name, letters in reversed(chains.items()) if letters == line.sequence)
         atoms = [int((chain.atom_mask[:, ATOM_ORDER["CA"]] > 0).sum()) for chain in structure_chains]
         is_target = np.repeat([name != binder_chain for name in chains], atoms)
-        superposer = superposers.setdefault(line.directory, Superposer(np.full(int(is_target.sum()), 100.0), blobs))
+        superposer = superposers.setdefault(line.trajectory.directory, Superposer(np.full(int(is_target.sum()), 100.0), blobs))
         if (structure := superposer.packed(path, is_target)) is None:
             break
         lengths |= {name: max(len(each), lengths.get(name, 0)) for name, each in chains.items()}
         sequences.append(chains)
         scores = ((title, line.values.get(name)) for name, title in _VIEWER_SCORES)
+        losses = line.trajectory.loss_by_step
         models.append(
             {
                 "name": line.design,
@@ -203,7 +199,7 @@ def _viewer_data(output: Path, lines: Sequence[BinderLine], blobs: Blobs) -> dic
                 "structures": {"relaxed": structure},
                 "domains": [],
                 "scores": [(title, f"{value:.2f}") for title, value in scores if value is not None],
-                "losses": [*(f"{line.loss_by_step[step]:.2f}" for step in (0, -1)), len(line.loss_by_step)],
+                "losses": [f"{losses[0]:.2f}", f"{losses[-1]:.2f}", len(losses)],
             }
         )
     if not models:
@@ -212,7 +208,7 @@ def _viewer_data(output: Path, lines: Sequence[BinderLine], blobs: Blobs) -> dic
         model["sequence"] = "".join(chains.get(name, "").ljust(length, "-") for name, length in lengths.items())
     return {
         "name": output.resolve().name,
-        "file": f"{lines[0].directory}/{lines[0].structure}",
+        "file": f"{lines[0].trajectory.directory}/{lines[0].structure}",
         "chains": list(lengths.items()),
         "numbers": [number for length in lengths.values() for number in range(1, length + 1)],
         "sequence": models[0]["sequence"],
@@ -236,8 +232,8 @@ def table(order: Sequence[BinderLine]) -> str:
     )
     rows = [
         [
-            *(rank if line.accepted else None, line.design, line.protocol, line.length, line.seed, line.helicity),
-            *(line.hotspots or None, line.sequence, ",".join(str(index + 1) for index in line.interface) or None),
+            *(rank if line.accepted else None, line.design, line.protocol, line.trajectory.length, line.seed),
+            *(line.trajectory.helicity, line.hotspots or None, line.sequence, ",".join(str(index + 1) for index in line.interface) or None),
             *(line.score, line.recovery, *(_text(line.values.get(name)) for name in values)),
             ",".join(line.unmet) or None,
         ]

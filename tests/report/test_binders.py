@@ -16,14 +16,23 @@ from helixfold.results.pdb import to_pdb
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "structures"
 
+TRAJECTORY = TrajectoryLine(
+    design="x_l9_s2",
+    directory="x",
+    number=2,
+    length=9,
+    helicity=0.5,
+    ended="Trajectory_Clashes",
+    sequences=0,
+    accepted=0,
+    loss_by_step=[3.0, 2.0, 2.5],
+)
 LINE = BinderLine(
     design="x_l9_s0_mpnn1",
-    directory="x",
+    trajectory=replace(TRAJECTORY, design="x_l9_s0", number=0, helicity=-0.3, loss_by_step=[3.0, 1.0]),
     structure="candidate_0_0_tiny.pdb",
     protocol="4stage",
-    length=9,
     seed=0,
-    helicity=-0.3,
     hotspots="A3",
     sequence="ACDEFGHIK",
     interface=[0, 4],
@@ -40,22 +49,9 @@ LINE = BinderLine(
         "1_ShapeComplementarity": None,
     },
     pae=[[0, 31], [31, 0]],
-    loss_by_step=[3.0, 1.0],
 )
 BETTER = replace(LINE, design="x_l9_s1_mpnn1", values={**LINE.values, "Average_i_pTM": 0.9, "Average_ipSAE": 0.05})
 REJECTED = replace(LINE, design="x_l9_s1_mpnn2", accepted=False, unmet=("Average_pLDDT", "1_dSASA"), sequence="WWW")
-TRAJECTORY = TrajectoryLine(
-    design="x_l9_s2",
-    target="x",
-    directory="x",
-    number=2,
-    length=9,
-    helicity=0.5,
-    ended="Trajectory_Clashes",
-    sequences=0,
-    accepted=0,
-    loss_by_step=[3.0, 2.0, 2.5],
-)
 
 
 def test_accepted_binders_are_ranked_and_rejected_ones_follow() -> None:

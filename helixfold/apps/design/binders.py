@@ -658,7 +658,6 @@ def _write_tables(output: Path, campaigns: Sequence[Campaign], failures: Mapping
             trajectories.append(
                 TrajectoryLine(
                     design=title,
-                    target=campaign.source.name,
                     directory=campaign.directory.name,
                     number=number,
                     length=trajectory.get("length", int),
@@ -681,12 +680,10 @@ def _line(campaign: Campaign, trajectory: TrajectoryLine, index: int) -> BinderL
     first = CANDIDATE_STRUCTURE.name(index=trajectory.number, number=index, model=campaign.checks[0].preset.name)
     return BinderLine(
         design=f"{trajectory.design}_mpnn{index + 1}",
-        directory=campaign.directory.name,
+        trajectory=trajectory,
         structure=first if (campaign.directory / first).is_file() else None,
         protocol=campaign.advanced["design_algorithm"],
-        length=trajectory.length,
         seed=campaign.options.seed + trajectory.number,
-        helicity=trajectory.helicity,
         hotspots=campaign.source.hotspots,
         sequence=candidate.get("sequence", str),
         interface=candidate.list_of("interface", int),
@@ -696,5 +693,4 @@ def _line(campaign: Campaign, trajectory: TrajectoryLine, index: int) -> BinderL
         unmet=candidate.list_of("unmet", str),
         values=values,
         pae=candidate.content.get("pae"),
-        loss_by_step=trajectory.loss_by_step,
     )
