@@ -55,11 +55,6 @@ class FileKind:
             if (fields := self.match(path.name)) is not None:
                 yield path, fields
 
-    @property
-    def fields(self) -> set[str]:
-        """The names of the pattern's fields."""
-        return {field for _, field, _, _ in Formatter().parse(self.pattern) if field is not None}
-
     @cached_property
     def _expression(self) -> re.Pattern[str]:
         parts = [

@@ -4,6 +4,7 @@ import ast
 import importlib.util
 import re
 from pathlib import Path
+from string import Formatter
 from typing import get_args
 
 import numpy as np
@@ -32,8 +33,15 @@ VALUES = {
     "number": 5,
     "model": "tiny_multimer",
 }
+
+
+def fields_of(kind: FileKind) -> set[str]:
+    """The names of the fields of a pattern."""
+    return {field for _, field, _, _ in Formatter().parse(kind.pattern) if field is not None}
+
+
 NAMES = [
-    (kind, kind.name(suffix, **{field: VALUES[field] for field in kind.fields}))
+    (kind, kind.name(suffix, **{field: VALUES[field] for field in fields_of(kind)}))
     for kind in FILES
     for suffix in kind.suffixes
 ]
@@ -46,7 +54,7 @@ def test_names_of_a_kind_are_recognized_with_their_fields(kind: FileKind, name: 
     assert fields is not None
     assert name.endswith(fields.pop("suffix"))
     assert {field: int(text) if text.isdecimal() else text for field, text in fields.items()} == {
-        field: VALUES[field] for field in kind.fields
+        field: VALUES[field] for field in fields_of(kind)
     }
     assert kind_of(name, kind.place) is kind
 
@@ -102,7 +110,7 @@ def test_facts_of_a_kind(kind: FileKind) -> None:
     assert kind.purpose
     assert not kind.purpose.endswith(".")
     assert not kind.option or kind.option in FoldingOptions.__dataclass_fields__
-    assert (kind.is_required or bool(kind.option)) <= ("prediction" in kind.fields)
+    assert (kind.is_required or bool(kind.option)) <= ("prediction" in fields_of(kind))
 
 
 def test_directories_have_the_names_that_the_data_pipeline_gives_them() -> None:
@@ -176,7 +184,7 @@ def test_all_files_of_a_prediction_are_written_and_known(tmp_path: Path) -> None
     for form in get_args(RepresentationFormat):
         write_prediction(tmp_path, one, representations_format=form)
     assert {kind_of(path.name) for path in tmp_path.iterdir()} == {
-        kind for kind in FILES if "prediction" in kind.fields and kind.writer == "helixfold.results.prediction"
+        kind for kind in FILES if "prediction" in fields_of(kind) and kind.writer == "helixfold.results.prediction"
     }
 
 
