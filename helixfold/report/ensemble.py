@@ -142,7 +142,7 @@ def _alignment_of(sample: Prediction) -> str:
 def _references(
     best: Path, points: Float[np.ndarray, "n a 3"], has_alpha: Bool[np.ndarray, " r"], paths: Sequence[Path]
 ) -> tuple[list[tuple[str, PairScores]], list[tuple[str, str]]]:
-    """Return the scores against each reference by its name, and the names of references of other proteins, with the reasons."""
+    """Return the scores against each reference by its name, and why references of other proteins are refused."""
     if not paths:
         return [], []
     # These modules are imported here, because they load slowly.
