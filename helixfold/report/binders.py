@@ -185,7 +185,8 @@ def _viewer_data(output: Path, lines: Sequence[BinderLine], blobs: Blobs) -> dic
         binder_chain = next(name for name, letters in reversed(chains.items()) if letters == line.sequence)
         atoms = [int((chain.atom_mask[:, ATOM_ORDER["CA"]] > 0).sum()) for chain in structure_chains]
         is_target = np.repeat([name != binder_chain for name in chains], atoms)
-        superposer = superposers.setdefault(line.trajectory.directory, Superposer(np.full(int(is_target.sum()), 100.0), blobs))
+        weights = np.full(int(is_target.sum()), 100.0)
+        superposer = superposers.setdefault(line.trajectory.directory, Superposer(weights, blobs))
         if (structure := superposer.packed(path, is_target)) is None:
             break
         lengths |= {name: max(len(each), lengths.get(name, 0)) for name, each in chains.items()}
@@ -233,7 +234,8 @@ def table(order: Sequence[BinderLine]) -> str:
     rows = [
         [
             *(rank if line.accepted else None, line.design, line.protocol, line.trajectory.length, line.seed),
-            *(line.trajectory.helicity, line.hotspots or None, line.sequence, ",".join(str(index + 1) for index in line.interface) or None),
+            *(line.trajectory.helicity, line.hotspots or None, line.sequence),
+            ",".join(str(index + 1) for index in line.interface) or None,
             *(line.score, line.recovery, *(_text(line.values.get(name)) for name in values)),
             ",".join(line.unmet) or None,
         ]

@@ -34,8 +34,8 @@ def page(
 ) -> str:
     """Return the HTML of a template filled with `content`, including the named styles and scripts of this package.
 
-    All names are names of files in `pages/`. Templates also read the `version` of helixfold. `inserted` names scripts that the page's own script unpacks and runs; the
-    policy allows them, too.
+    All names are names of files in `pages/`. Templates also read the `version` of helixfold. `inserted` names scripts
+    that the page's own script unpacks and runs; the policy allows them, too.
     """
     style = "".join(asset(name) for name in styles)
     script = "(() => {\n'use strict';\n" + "".join(asset(name) for name in scripts) + "})();\n"

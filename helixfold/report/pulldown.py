@@ -172,7 +172,8 @@ def table(lines: Sequence[PulldownLine]) -> str:
     )
     rows = [
         [
-            *(None if line.prediction is None else rank, line.entry.name, line.entry.bait, line.entry.prey, line.status),
+            None if line.prediction is None else rank,
+            *(line.entry.name, line.entry.bait, line.entry.prey, line.status),
             *(line.score, line.iptm, line.ptm, line.mean_plddt, line.residues, line.prediction, line.interface),
             *(line.scores.get(name) for name in _SCORES),
             *(line.contacts, line.problem),

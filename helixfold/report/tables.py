@@ -169,8 +169,8 @@ def templates_of(target: TargetFiles) -> dict[str, Any] | None:
 def stages_of(target: TargetFiles) -> list[dict[str, Any]]:
     """Return the time and peak memory of each stage, in the order in which the stages began.
 
-    `share` is the percentage of the longest stage's `seconds`, and `peak_gib` the peak memory. If there are more than 150 stages, the same stages of all predictions are combined: their times are added, and the
-    largest peak counts.
+    `share` is the percentage of the longest stage's `seconds`, and `peak_gib` the peak memory. If there are more than
+    150 stages, the same stages of all predictions are combined: their times are added, and the largest peak counts.
     """
     rows = stage_records(target.timings)
     stages: dict[str, tuple[float, float]] = {}
