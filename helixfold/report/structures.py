@@ -101,8 +101,8 @@ def alphas_of(path: Path, content: bytes) -> Float[np.ndarray, "n 3"]:
     """
     if path.suffix == MMCIF:
         alpha, chains = ATOM_ORDER["CA"], parse_mmcif(content, path=path).chains
-        positions = [chain.atom_positions[chain.atom_mask[:, alpha] > 0, alpha] for chain in chains]
-        return np.concatenate([np.empty((0, 3)), *positions])
+        atoms = [chain.atom_positions[chain.atom_mask[:, alpha] > 0, alpha] for chain in chains]
+        return np.concatenate([np.empty((0, 3)), *atoms])
     lines = [line for line in content.splitlines() if line.startswith(b"ATOM") and line[12:16] == b" CA "]
     try:
         positions = np.array([[float(line[start : start + 8]) for start in (30, 38, 46)] for line in lines])

@@ -432,9 +432,7 @@ def to_mmcif(
     if scores.has_pae:
         pairs, matrix = PAE_PAIRS.name(prediction=model), PAE.name(prediction=model)
         errors = [
-            _PairwiseFile(
-                pairs, "Predicted aligned errors in the category ma_qa_metric_local_pairwise, BinaryCIF"
-            ),
+            _PairwiseFile(pairs, "Predicted aligned errors in the category ma_qa_metric_local_pairwise, BinaryCIF"),
             _JsonFile(matrix, "Predicted aligned errors in the format of AlphaFold DB"),
         ]
         system.repositories.append(modelcif.associated.Repository(None, errors))

@@ -172,8 +172,7 @@ class PackedResults:
         try:
             members = self._members_of(name)
             return members.keys() == files.keys() and all(
-                member.file_size == files[path].stat().st_size
-                and _has_content(files[path], self._pieces(name, member))
+                member.file_size == files[path].stat().st_size and _has_content(files[path], self._pieces(name, member))
                 for path, member in members.items()
             )
         except InputError:
