@@ -25,9 +25,9 @@ from data_pipeline.sampling.sample import SamplingConfig
 from helixfold.apps.predict import memory_plan
 from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.packing import restore
-from helixfold.apps.predict.postprocess import PredictedTarget, postprocess
+from helixfold.apps.predict.postprocess import TargetOutput, postprocess
 from helixfold.apps.predict.record import model_origin
-from helixfold.apps.predict.resume import resume_target
+from helixfold.apps.predict.resume import request_predictions, resume_target
 from helixfold.apps.predict.settings import PredictionRequest, RunSettings
 from helixfold.apps.predict.variants import find_variants
 from helixfold.apps.search_plan import recorded_searches
@@ -47,7 +47,7 @@ from helixfold.planning.memory import FeatureRows
 from helixfold.report.plot_files import write_alignment, write_coverage
 from helixfold.report.plots import import_matplotlib
 from helixfold.results.file_table import FEATURES
-from helixfold.results.prediction import write_prediction, write_timings
+from helixfold.results.prediction import write_prediction
 
 # Default maximum number of targets in a lot on a GPU.
 MAX_LOT = 64
@@ -131,21 +131,19 @@ def fold_lot(targets: Sequence[tuple[Job, Stages]], settings: RunSettings) -> li
     return [target.outcome for target in lot]
 
 
-class TargetRun:
+class TargetRun(TargetOutput):
     """The run of one target in its directory; `missing` has the predictions to fold, the next one first.
 
     `outcome` is empty until the target is finished or fails. `spill` is the directory for spilled streams.
     """
 
     def __init__(self, job: Job, settings: RunSettings, stages: Stages) -> None:
-        self.job, self.settings, self.stages = job, settings, stages
-        self.directory = directory = settings.options.output / job.name
-        self.spill = settings.memory.spill_directory or directory
+        super().__init__(job, settings, stages)
+        self.spill = settings.memory.spill_directory or self.directory
         self.missing: deque[tuple[PredictionRequest, PredictionEstimate]] = deque()
         self.outcome: Outcome = []
-        self._predictions_of_any_seed: dict[
-            tuple[str, str], Prediction
-        ] = {}  # by model and alignment, if they do not depend on the seed
+        # By model and alignment, if they do not depend on the seed.
+        self._predictions_of_any_seed: dict[tuple[str, str], Prediction] = {}
         self._next_timings_write = 0.0
 
     @contextmanager
@@ -168,23 +166,26 @@ class TargetRun:
         """
         job, directory, settings, stages = self.job, self.directory, self.settings, self.stages
         restore(directory)
-        self._resumed = resumed = resume_target(job, directory, settings)
+        record, models, earlier_stages = resume_target(job, directory, settings)
         with stages.stage("features"):
-            self.features = features = job.prepare(directory, settings, resumed.templates_read)
+            labels = {label for provenance in record.provenance.values() for label in provenance.templates}
+            self.features = features = job.prepare(directory, settings, labels)
             self._alignment_depth = write_alignment(directory, alignment_of(features))
             variants = find_variants(settings.variants, job, features, directory)
-        resumed.request(directory, settings, variants)
-        stages.finished[:0] = resumed.stages
-        self._model_entries = resumed.models
-        self._facts = {**_facts(job, features, settings), "models": resumed.models}
+        self._record, missing = request_predictions(record, job, directory, settings, variants)
+        self._write_record()
+        # The timings of predictions that are made again are dropped.
+        names = {requested.name for requested in missing}
+        stages.finished[:0] = [stage for stage in earlier_stages if stage.name.partition(": ")[0] not in names]
+        self.facts = {**_facts(job, features, settings), "models": models}
         self._digest = features_digest(features)
         settings.workers.group.send({"target": job.name})
         with settings.workers.group.together():
             self._guessed_positions = job.guessed_positions(features)
-        plans = _plans(resumed.missing, features, directory, settings)
-        for requested, plan in zip(resumed.missing, plans, strict=True):
+        plans = _plans(missing, features, directory, settings)
+        for requested, plan in zip(missing, plans, strict=True):
             settings.memory.check(plan, requested.name)
-        self.missing += zip(resumed.missing, plans, strict=True)
+        self.missing += zip(missing, plans, strict=True)
         self._seconds_between_writes = 0 if len(plans) <= _FEW_PREDICTIONS else _SECONDS_BETWEEN_WRITES
         if job.residues > _LONG_RESIDUES:  # a prediction may take hours
             self._draw_coverage()
@@ -228,16 +229,17 @@ class TargetRun:
 
         Print a note if it spills streams or does not fit into the memory.
         """
-        (requested, plan), settings = self.missing[0], self.settings
+        requested, plan = self.missing[0]
         if (remark := memory_plan.remark(plan, requested.name, self.spill)) is not None:
-            settings.say(f"{self.job.name}: {remark}")
-        settings.workers.group.send({"prediction": requested.key, "name": requested.name})
-        with settings.workers.group.together():
+            self.say(remark)
+        group = self.settings.workers.group
+        group.send({"prediction": requested.key, "name": requested.name})
+        with group.together():
             return self.folding_target
 
     def say_of_next(self, line: str) -> None:
         """Print a line about the next prediction."""
-        self.settings.say(f"{self.job.name}: {self.missing[0][0].name}: {line}")
+        self.say(f"{self.missing[0][0].name}: {line}")
 
     def write(self, prediction: Prediction) -> None:
         """Write `prediction`, which is the next one, to files, and remove it from `missing`.
@@ -245,37 +247,36 @@ class TargetRun:
         Its record is written before its files, because a prediction whose files exist is not folded again. If it has
         the score of --stop-at-score, all missing predictions are removed. Print a line if it has no PDB file.
         """
-        (requested, _), settings, resumed = self.missing.popleft(), self.settings, self._resumed
+        (requested, _), settings = self.missing.popleft(), self.settings
         preset, alignment = requested.model.preset, requested.alignment
+        features = alignment.of(self.features)
         if (preset.name, alignment.name) not in self._predictions_of_any_seed:
-            rows = _rows_read(preset, alignment.of(self.features))
-            self._model_entries[requested.name] = {**prediction.measurements, "msa_rows_read": rows}
-            dropout = settings.folding.dropout
-            if settings.num_seeds > 1 and not depends_on_seed(alignment.of(self.features), preset, dropout=dropout):
+            rows = _rows_read(preset, features)
+            self.facts["models"][requested.name] = {**prediction.measurements, "msa_rows_read": rows}
+            if settings.num_seeds > 1 and not depends_on_seed(features, preset, dropout=settings.folding.dropout):
                 self._predictions_of_any_seed[preset.name, alignment.name] = prediction
+        provenance = self._provenance(prediction, preset)
         prediction = replace(
-            prediction,
-            name=requested.name,
-            identity=requested.identity,
-            provenance=self._provenance(prediction, preset),
+            prediction, name=requested.name, identity=requested.identity, provenance=provenance
         )
         with self.stages.stage(f"{requested.name}: writing"):
-            resumed.add(self.directory, prediction)
-            self._write_timings(prediction)
+            self._record = replace(self._record, provenance={**self._record.provenance, requested.name: provenance})
+            self._write_record()
+            self._write_timings_if_due(prediction)
             depth = self._alignment_depth
             if alignment.rows is not None:
-                depth = alignment_depth(alignment_of(alignment.of(self.features)).msa)
+                depth = alignment_depth(alignment_of(features).msa)
             no_pdb_file = write_prediction(
                 self.directory,
                 prediction,
                 depth,
                 name=self.job.title,
-                origin=model_origin(resumed.record, requested.name, self.features),
+                origin=model_origin(self._record, requested.name, self.features),
                 representations_format=settings.options.representations_format,
             )
             if no_pdb_file is not None:
-                settings.say(f"{self.job.name}: {requested.name}: no PDB file: {no_pdb_file}")
-            self._write_timings(prediction)
+                self.say(f"{requested.name}: no PDB file: {no_pdb_file}")
+            self._write_timings_if_due(prediction)
         stop_score = settings.folding.stop_at_score
         if stop_score is not None and prediction.plddt.mean() >= stop_score:
             self.missing.clear()
@@ -284,29 +285,22 @@ class TargetRun:
         """Relax, rank, plot and report on all predictions of the target, and return them, best first."""
         if self.job.residues <= _LONG_RESIDUES:
             self._draw_coverage()
-        return postprocess(
-            PredictedTarget(
-                directory=self.directory,
-                title=self.job.title,
-                names=tuple(self._resumed.record.finished(self.directory, self.job.residues)),
-                settings=self.settings,
-                facts=self._facts,
-                stages=self.stages,
-                say=lambda line: self.settings.say(f"{self.job.name}: {line}"),
-            )
-        )
+        return postprocess(self, [*self._record.finished(self.directory, self.job.residues).values()])
 
     def _draw_coverage(self) -> None:
         """Write the plot of the alignment's depth, unless the output is slim."""
         if not self.settings.options.slim:
             write_coverage(self.directory, alignment_of(self.features), self._alignment_depth)
 
-    def _write_timings(self, prediction: Prediction) -> None:
+    def _write_record(self) -> None:
+        """Write settings.json, with notes for all readers of the results."""
+        self._record.write(self.directory, self.job.notes(self.settings.models))
+
+    def _write_timings_if_due(self, prediction: Prediction) -> None:
         """Write timings.json; with many predictions, only every few seconds."""
         # The file has entries for all predictions, so it is not rewritten for each of thousands.
         if time.monotonic() >= self._next_timings_write:
-            timings = {**self._facts, "stages": self.stages.table(running=True)}
-            write_timings(self.directory, timings, notes=prediction.notes)
+            self.write_timings(prediction.notes, running=True)
             self._next_timings_write = time.monotonic() + self._seconds_between_writes
 
     def _provenance(self, prediction: Prediction, preset: Preset) -> Provenance:
@@ -332,11 +326,10 @@ def _alike(lot: Sequence[TargetRun]) -> list[TargetRun]:
     These need the same model and seed, and have similar numbers of residues and rows. All of them fit into memory.
     """
     unfinished = [target for target in lot if target.missing]
-    batch, plans = unfinished[:1], [target.missing[0][1] for target in unfinished[:1]]
+    batch = unfinished[:1]
     for target in unfinished[1:]:
         if target.batch_key == batch[0].batch_key:
-            plans.append(target.missing[0][1])
-            if not fit_together(plans):
+            if not fit_together([each.missing[0][1] for each in (*batch, target)]):
                 break
             batch.append(target)
     return batch

@@ -3,9 +3,9 @@
 Every step reads and writes files, so that a run can repeat missing steps of an interrupted target.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from data_pipeline.features.complexes.feature_file import load_features
 from helixfold.apps.predict import relaxation
@@ -21,50 +21,46 @@ from helixfold.report.target_page import write_report
 from helixfold.results.colabfold import done_file, model_type, write_colabfold
 from helixfold.results.file_table import FEATURES, RANKED, slim_down
 from helixfold.results.mmcif import ModelOrigin
-from helixfold.results.prediction import (
-    all_notes,
-    ranked,
-    read_finished,
-    write_ranked,
-    write_ranking,
-    write_timings,
-)
+from helixfold.results.prediction import all_notes, ranked, write_ranked, write_ranking, write_timings
 from helixfold.results.tables import write_tables
 
 
-@dataclass(frozen=True, kw_only=True)
-class PredictedTarget:
-    """A target whose predictions are written, as input of the steps; `say` prints a line about it."""
+class TargetOutput:
+    """The output of a target: its directory, lines about it on the screen, and its times.
 
-    directory: Path
-    title: str  # name of the target in its file
-    names: tuple[str, ...]  # of the predictions, as in file names
-    settings: RunSettings
-    facts: Mapping[str, object]  # for timings.json
-    stages: Stages
-    say: Callable[[str], None]
+    `stages` and `facts` are the content of timings.json.
+    """
+
+    def __init__(self, job: Job, settings: RunSettings, stages: Stages) -> None:
+        self.job, self.settings, self.stages = job, settings, stages
+        self.directory = settings.options.output / job.name
+        self.facts: dict[str, Any] = {}
+
+    def say(self, line: str) -> None:
+        """Print a line about the target."""
+        self.settings.say(f"{self.job.name}: {line}")
+
+    def write_timings(self, notes: Sequence[str], *, running: bool = False) -> None:
+        """Write timings.json; `running` means that more stages follow."""
+        timings = {**self.facts, "stages": self.stages.table(running=running)}
+        write_timings(self.directory, timings, notes=notes)
 
 
-def _write_times(target: PredictedTarget, order: Sequence[Prediction], *, running: bool = False) -> None:
-    """Write timings.json; `running` means that more stages follow."""
-    timings = {**target.facts, "stages": target.stages.table(running=running)}
-    write_timings(target.directory, timings, notes=all_notes(order))
-
-
-def _relax(target: PredictedTarget, order: list[Prediction]) -> None:
+def _relax(target: TargetOutput, order: list[Prediction]) -> None:
     """Relax the selected predictions, and then write timings.json."""
-    to_relax = target.settings.to_relax
+    settings = target.settings
     relaxation.relax_predictions(
         target.directory,
         order,
-        to_relax,
-        target.settings.device,
+        settings.to_relax,
+        settings.device,
         target.say,
-        name=target.title,
+        name=target.job.title,
         origin_of=lambda name: _origin(target.directory, name),
     )
-    if to_relax != "none" and not target.settings.options.slim:
-        _write_times(target, order, running=True)  # a resumed run does not repeat the relaxation, which takes long
+    if settings.to_relax != "none" and not settings.options.slim:
+        # A resumed run does not repeat the relaxation, which takes long.
+        target.write_timings(all_notes(order), running=True)
 
 
 def _origin(directory: Path, name: str) -> ModelOrigin | None:
@@ -73,14 +69,14 @@ def _origin(directory: Path, name: str) -> ModelOrigin | None:
     return None if record is None else model_origin(record, name, load_features(FEATURES.path(directory)))
 
 
-def _write_ensemble(target: PredictedTarget, order: list[Prediction]) -> None:
+def _write_ensemble(target: TargetOutput, order: list[Prediction]) -> None:
     """Write the ensemble page, or remove an earlier one if there are too few predictions."""
     names = [prediction.name for prediction in order]
     if not write_ensemble(target.directory, names, target.settings.options.reference):
         remove_ensemble(target.directory)
 
 
-def _search_similar_structures(target: PredictedTarget, order: list[Prediction]) -> None:
+def _search_similar_structures(target: TargetOutput, order: list[Prediction]) -> None:
     """Search with Foldseek if the options ask for it and it has not been done."""
     options = target.settings.options
     if options.foldseek is None or is_searched(target.directory, options.foldseek):
@@ -91,7 +87,7 @@ def _search_similar_structures(target: PredictedTarget, order: list[Prediction])
         target.say("not searched with Foldseek, because it has no PDB file")
 
 
-def _write_colabfold(target: PredictedTarget, order: list[Prediction]) -> None:
+def _write_colabfold(target: TargetOutput, order: list[Prediction]) -> None:
     """Write files with ColabFold's names if the output format is ColabFold's."""
     record = read_record(target.directory)
     if target.settings.options.output_format == "colabfold" and record is not None:
@@ -101,13 +97,13 @@ def _write_colabfold(target: PredictedTarget, order: list[Prediction]) -> None:
 
 # Steps in order; each is called with the predictions, best first. Steps before "timings" have a line in timings.json.
 # Steps that change structures must come before "ranking", and the mark must be last.
-STEPS: tuple[tuple[str, Callable[[PredictedTarget, list[Prediction]], None]], ...] = (
+STEPS: tuple[tuple[str, Callable[[TargetOutput, list[Prediction]], None]], ...] = (
     ("relaxation", _relax),
     ("ranking", lambda target, order: write_ranked(target.directory, order)),
     ("similar structures", _search_similar_structures),
     ("plots", lambda target, order: write_plots(target.directory, order)),
     ("tables", lambda target, order: write_tables(target.directory, order)),
-    ("timings", _write_times),
+    ("timings", lambda target, order: target.write_timings(all_notes(order))),
     ("ensemble", _write_ensemble),
     ("report", lambda target, order: write_report(target.directory, [each.name for each in order])),
     ("ColabFold's files", _write_colabfold),
@@ -136,19 +132,18 @@ def is_postprocessed(directory: Path, predictions: Sequence[Prediction], setting
     return is_ranked and has_format and has_hits and relaxation.is_done(directory, predictions, settings.to_relax)
 
 
-def postprocess(target: PredictedTarget) -> list[Prediction]:
-    """Run all steps on a target's finished predictions, read from its files, and return them, best first.
+def postprocess(target: TargetOutput, predictions: Sequence[Prediction]) -> list[Prediction]:
+    """Run all steps on a target's finished predictions, and return them, best first.
 
     With --slim, steps for plots, tables and reports are left out, and other files are removed.
     """
-    predictions = (read_finished(target.directory, name) for name in target.names)
-    order = ranked([prediction for prediction in predictions if prediction is not None])
+    order = ranked(predictions)
+    is_slim = target.settings.options.slim
     for name, step in STEPS:
-        if target.settings.options.slim and name in _STEPS_NOT_IN_SLIM:
-            continue
-        with target.stages.stage(name):
-            step(target, order)
-    if target.settings.options.slim:
+        if not (is_slim and name in _STEPS_NOT_IN_SLIM):
+            with target.stages.stage(name):
+                step(target, order)
+    if is_slim:
         slim_down(target.directory)
     return order
 

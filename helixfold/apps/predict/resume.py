@@ -36,66 +36,6 @@ class ResumeStatus:
     remark: str | None = None  # text for the user about earlier results
 
 
-@dataclass(kw_only=True)
-class ResumedTarget:
-    """A target whose directory is ready for more predictions, with the timings of earlier runs.
-
-    `record` grows as predictions are made, and `notes` are for all readers of the results. `request` fills `missing`,
-    which depends on the target's features.
-    """
-
-    job: Job
-    record: TargetRecord
-    notes: tuple[str, ...]
-    models: dict[str, Any]  # entries of timings.json by prediction
-    stages: tuple[Stage, ...]
-    missing: tuple[PredictionRequest, ...] = ()
-
-    def request(self, directory: Path, settings: RunSettings, variants: TargetVariants) -> None:
-        """Add the predictions from all variants of the alignment to the record, set `missing`, and write the record.
-
-        The provenance and the timings of missing predictions are dropped. Raise `InputError` if the alignment has other
-        clusters than in an earlier run.
-        """
-        earlier_clusters = self.record.clusters
-        if (
-            earlier_clusters is not None
-            and earlier_clusters.count is not None
-            and variants.clusters not in (None, earlier_clusters)
-        ):
-            raise InputError.at(
-                SETTINGS.path(directory),
-                f"an earlier run found {earlier_clusters.count} clusters, and now there are {variants.clusters.count}: "
-                "the alignment has changed; pass --overwrite to start again",
-            )
-        requested = settings.predictions(variants.variants)
-        self.record = self.record.extended(record_for(self.job, settings, requested, variants.clusters))
-        finished_predictions = self.record.finished(directory, self.job.residues)
-        self.missing = tuple(_missing(self.record, finished_predictions, directory, settings, requested))
-        names = {prediction.name for prediction in self.missing}
-        provenance = {
-            name: each
-            for name, each in self.record.provenance.items()
-            if name in finished_predictions and name not in names
-        }
-        self.record = replace(self.record, provenance=provenance)
-        self.record.write(directory, self.notes)
-        # Drop the timings of predictions that are made again.
-        self.stages = tuple(stage for stage in self.stages if stage.name.partition(": ")[0] not in names)
-
-    @property
-    def templates_read(self) -> set[str]:
-        """Return the labels of the templates that the finished predictions used."""
-        return {label for provenance in self.record.provenance.values() for label in provenance.templates}
-
-    def add(self, directory: Path, prediction: Prediction) -> None:
-        """Add the provenance of a prediction to settings.json, before its files are written."""
-        assert prediction.provenance is not None
-        provenance = {**self.record.provenance, prediction.name: prediction.provenance}
-        self.record = replace(self.record, provenance=provenance)
-        self.record.write(directory, self.notes)
-
-
 def resume_status(
     job: Job, directory: Path, settings: RunSettings, packed: PackedResults | None = None
 ) -> ResumeStatus:
@@ -111,12 +51,10 @@ def resume_status(
         return _unpacked_status(job, settings, packed)
     earlier = read_record(directory) if entry is None else record_of(entry.content.get("settings"))
     overwrite = settings.options.overwrite
-    expected = _expected(job, settings, None if overwrite else earlier)
-    predictions = settings.predictions(expected.variants)
-    requested = record_for(job, settings, predictions, expected.clusters)
+    predictions, requested = _requested(job, settings, None if overwrite else earlier)
     # If the number of clusters is unknown, at least one is assumed.
     unknown_count = (
-        0 if expected.clusters is None or expected.clusters.count is not None else len(settings.predictions())
+        0 if requested.clusters is None or requested.clusters.count is not None else len(settings.predictions())
     )
     is_marked = entry is not None or RANKING.path(directory).is_file()
     if overwrite or (earlier is None and not is_marked):
@@ -148,8 +86,8 @@ def _unpacked_status(job: Job, settings: RunSettings, packed: PackedResults) -> 
         with packed.directory(job.name) as directory:
             return resume_status(job, directory, settings)
     except InputError as error:
-        missing = len(settings.predictions(_expected(job, settings, None).variants))
-        return ResumeStatus(name=job.name, finished=False, missing=missing, remark=f"{error}; starts again")
+        predictions, _ = _requested(job, settings, None)
+        return ResumeStatus(name=job.name, finished=False, missing=len(predictions), remark=f"{error}; starts again")
 
 
 def _is_whole(
@@ -188,7 +126,8 @@ def begun_dtype(jobs: Sequence[Job], settings: RunSettings, packed: PackedResult
         earlier = read_record(directory) if entry is None else record_of(entry.content.get("settings"))
         if earlier is None:
             continue
-        dtype, requested = earlier.options.get("dtype"), _requested(job, settings, earlier)
+        dtype = earlier.options.get("dtype")
+        _, requested = _requested(job, settings, earlier)
         same_dtype = replace(requested, options={**requested.options, "dtype": dtype})
         if dtype in DTYPES and not earlier.is_superseded_by(requested) and not earlier.differences(same_dtype):
             return str(dtype)
@@ -209,36 +148,61 @@ def _mismatch(earlier: TargetRecord | None, requested: TargetRecord, *, is_marke
     return f"started before with other settings ({differences}) and not finished; starts again"
 
 
-def resume_target(job: Job, directory: Path, settings: RunSettings) -> ResumedTarget:
+def resume_target(
+    job: Job, directory: Path, settings: RunSettings
+) -> tuple[TargetRecord, dict[str, Any], list[Stage]]:
     """Keep the results of an earlier run with the same settings, remove all others, and write the new record.
 
-    In both cases, the target is no longer marked as finished.
+    Return the record, and the models and stages in the timings of the earlier run. In both cases, the target is no
+    longer marked as finished.
     """
     earlier = None if settings.options.overwrite else read_record(directory)
-    requested = _requested(job, settings, earlier)
+    _, requested = _requested(job, settings, earlier)
     done_file(directory.resolve()).unlink(missing_ok=True)
-    models, stages = dict[str, Any](), list[Stage]()
+    models: dict[str, Any] = {}
+    stages: list[Stage] = []
     if earlier is None or earlier.is_superseded_by(requested) or earlier.differences(requested):
         remove_results(directory)
-        record = _requested(job, settings, None)
+        _, record = _requested(job, settings, None)
     else:
         RANKING.path(directory).unlink(missing_ok=True)
         record = earlier.extended(requested)
         models, stages = _earlier_timings(directory)
-    notes = job.notes(settings.models)
-    record.write(directory, notes)
-    return ResumedTarget(job=job, record=record, notes=notes, models=models, stages=tuple(stages))
+    record.write(directory, job.notes(settings.models))
+    return record, models, stages
 
 
-def _expected(job: Job, settings: RunSettings, earlier: TargetRecord | None) -> TargetVariants:
-    """Return the variants of a target that are known before its alignment, from the clusters of an earlier run."""
-    return expected_variants(settings.variants, job, None if earlier is None else earlier.clusters)
+def request_predictions(
+    record: TargetRecord, job: Job, directory: Path, settings: RunSettings, variants: TargetVariants
+) -> tuple[TargetRecord, list[PredictionRequest]]:
+    """Add the predictions from all variants of the alignment to a target's record; return it with what is missing.
+
+    The provenance of missing predictions is dropped. Raise `InputError` if the alignment has other clusters than in an
+    earlier run.
+    """
+    earlier = record.clusters
+    if earlier is not None and earlier.count is not None and variants.clusters not in (None, earlier):
+        raise InputError.at(
+            SETTINGS.path(directory),
+            f"an earlier run found {earlier.count} clusters, and now there are {variants.clusters.count}: the "
+            "alignment has changed; pass --overwrite to start again",
+        )
+    requested = settings.predictions(variants.variants)
+    record = record.extended(record_for(job, settings, requested, variants.clusters))
+    finished = record.finished(directory, job.residues)
+    missing = _missing(record, finished, directory, settings, requested)
+    complete_names = finished.keys() - {prediction.name for prediction in missing}
+    provenance = {name: each for name, each in record.provenance.items() if name in complete_names}
+    return replace(record, provenance=provenance), missing
 
 
-def _requested(job: Job, settings: RunSettings, earlier: TargetRecord | None) -> TargetRecord:
-    """Return the record of all requested predictions, with the clusters of an earlier run."""
-    expected = _expected(job, settings, earlier)
-    return record_for(job, settings, settings.predictions(expected.variants), expected.clusters)
+def _requested(
+    job: Job, settings: RunSettings, earlier: TargetRecord | None
+) -> tuple[list[PredictionRequest], TargetRecord]:
+    """Return the predictions that are known before the alignment, with the clusters of an earlier run, and a record."""
+    expected = expected_variants(settings.variants, job, None if earlier is None else earlier.clusters)
+    predictions = settings.predictions(expected.variants)
+    return predictions, record_for(job, settings, predictions, expected.clusters)
 
 
 def _has_score(done: dict[str, Prediction], settings: RunSettings) -> bool:
