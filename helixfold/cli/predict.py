@@ -71,7 +71,7 @@ def predict_on_devices(options: PredictOptions, given_targets: "Sequence[AnyTarg
     with collecting_no_garbage():
         from helixfold.apps.predict.devices import processes
         from helixfold.apps.predict.run import run
-        from helixfold.apps.predict.runner import close
+        from helixfold.apps.predict.runner import close_batch
         from helixfold.parallel.launch import launch
         from helixfold.results.lock import LOCK_FILE
         from helixfold.runtime.screen import logged_screen
@@ -92,4 +92,4 @@ def predict_on_devices(options: PredictOptions, given_targets: "Sequence[AnyTarg
     if ending.unclosed is None or not (options.output / LOCK_FILE).exists():
         return ending.code
     with logged_screen(options.log_file), optional_output():
-        return close(ending.unclosed, options.output)
+        return close_batch(ending.unclosed.failures(), len(ending.unclosed), options.output)

@@ -128,7 +128,7 @@ def test_an_output_directory_that_is_moved_ends_the_run_and_is_not_made_anew(
     if moment == "before a prediction is written":
         monkeypatch.setattr(lot, "write_prediction", moving(lot.write_prediction, first=True))
     elif moment == "at the end":
-        monkeypatch.setattr(run, "close", moving(run.close, first=True))
+        monkeypatch.setattr(run, "close_batch", moving(run.close_batch, first=True))
     else:
         monkeypatch.setattr(runner, "fold_lot", moving(runner.fold_lot, first=False))
     found = met(["predict", "x.fasta", *TINY], folder)

@@ -18,7 +18,7 @@ from data_pipeline.io.claims import Claims
 from data_pipeline.io.errors import InputError, input_problems, printable
 from data_pipeline.io.files import remove_partial_files
 from data_pipeline.search.plan import SearchPlan
-from helixfold.apps.options import MemoryLimits, Order, PredictOptions
+from helixfold.apps.options import MemoryLimits, PredictOptions
 from helixfold.apps.predict import relaxation
 from helixfold.apps.predict.dry_run import print_dry_run
 from helixfold.apps.predict.jobs import Batch, Job, read_jobs
@@ -26,7 +26,7 @@ from helixfold.apps.predict.lot import serve_folds, sizes_of_lots
 from helixfold.apps.predict.packing import Packer, restore
 from helixfold.apps.predict.postprocess import colabfold_run
 from helixfold.apps.predict.resume import ResumeStatus, begun_dtype, resume_status
-from helixfold.apps.predict.runner import BatchRunner, archive_finished, close, close_part
+from helixfold.apps.predict.runner import BatchRunner, archive_finished, close_batch
 from helixfold.apps.predict.settings import Part, RunSettings, folding_of
 from helixfold.apps.predict.similar_structures import require_foldseek
 from helixfold.apps.predict.variants import variant_settings
@@ -50,7 +50,7 @@ from helixfold.planning.memory import MemoryOptions
 from helixfold.report.page import counted
 from helixfold.report.pulldown import write_entries
 from helixfold.results.colabfold import write_log, write_run
-from helixfold.results.failures import SOME_FAILED, exit_code_for
+from helixfold.results.failures import SOME_FAILED, exit_code_for, write_failures
 from helixfold.results.file_table import slim_down
 from helixfold.results.lock import locked_directory
 from helixfold.results.packed import PackedResults, remove_partial
@@ -102,8 +102,12 @@ def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = Non
             own_dtype = settled_dtype(settings.folding.dtype, properties_of(settings.device))
             dtype = common_dtype(workers.world.all_gather(own_dtype))
             if options.dry_run:
-                code = _dry_run(jobs, settings, dtype) if is_first else 0
-                return SOME_FAILED if is_first and batch.invalid else code
+                if not is_first:
+                    return 0
+                check_earlier(options.output, {job.name: job.sequence for job in jobs})
+                settings, statuses = _resumed(jobs, settings, dtype)
+                code = print_dry_run(jobs, statuses, settings)
+                return SOME_FAILED if batch.invalid else code
             with loading.stage("searches for all targets"):
                 if is_first:
                     with workers.world.leading():
@@ -158,10 +162,7 @@ def settings_for(
     models: tuple[ReadyModel, ...] = loaded[key]
     for model in models:
         model.network.to(device)
-    _check_ranking(jobs, [model.preset for model in models])
-    _check_restraints(jobs, [model.preset for model in models])
-    for model in models if any(job.has_cross_chain_templates for job in jobs) else ():
-        require_multimer(model.preset)
+    _check_models(jobs, [model.preset for model in models])
     trained = all(model.provenance == "trained" for model in models)
     to_relax, remark = relaxation.predictions_to_relax(options.models_to_relax, trained=trained)
     if remark is not None and workers.mesh.is_first:
@@ -181,12 +182,20 @@ def settings_for(
     return replace(settings, iteration_runner=loaded.setdefault("iteration_runner", runner))
 
 
-def _check_restraints(jobs: Sequence[Job], presets: Sequence[Preset]) -> None:
-    """Raise `InputError` for each target with restraints that a model does not read."""
+def _check_models(jobs: Sequence[Job], presets: Sequence[Preset]) -> None:
+    """Raise `InputError` if the models cannot fold one of the targets, or predictions of it cannot be ranked."""
+    models_without_errors = [preset.name for preset in presets if not preset.model.heads.aligned_error]
+    if 0 < len(models_without_errors) < len(presets) and any(job.chains > 1 for job in jobs):
+        raise InputError(
+            f"{', '.join(models_without_errors)} cannot be ranked with the other models, because a model without "
+            "predicted errors has no ipTM; choose models with _ptm or _multimer in their names, or only models without"
+        )
     with input_problems() as problems:
         for job, preset in itertools.product(jobs, presets):
             if (problem := restraints_problem(preset, job.distance_restraints, job.chains)) is not None:
                 problems.add(InputError(f"'{printable(job.title)}': {problem}"))
+    for preset in presets if any(job.has_cross_chain_templates for job in jobs) else ():
+        require_multimer(preset)
 
 
 def _entered(stack: ExitStack, settings: RunSettings) -> Claims | None:
@@ -209,17 +218,13 @@ def _begin(batch: Batch, settings: RunSettings, dtype: str) -> dict[str, Any]:
     and the problem of each of the `servers` of the searches, or None.
     """
     jobs, options, output, workers = batch.jobs, settings.options, settings.options.output, settings.workers
-    with PackedResults(output) as packed:
-        dtype = _resumed_dtype(jobs, settings, dtype, packed)
-        settings = settings.computing_in(dtype)
-        _print_notes(jobs, settings)
-        statuses = _statuses(jobs, settings, packed)
-        if not options.is_shared:
-            remove_partial(output)
-            # Without searches, targets are unpacked when they are folded, so that not all have directories at once.
-            for status in statuses if settings.searches.alignments else ():
-                if not status.finished:
-                    restore(output / status.name)
+    settings, statuses = _resumed(jobs, settings, dtype)
+    if not options.is_shared:
+        remove_partial(output)
+        # Without searches, targets are unpacked when they are folded, so that not all have directories at once.
+        for status in statuses if settings.searches.alignments else ():
+            if not status.finished:
+                restore(output / status.name)
     remaining = [(index, status.missing) for index, status in enumerate(statuses) if not status.finished]
     to_fold = [jobs[index] for index, _ in remaining]
     lots = sizes_of_lots([None if job.is_complex else job.residues for job in to_fold], settings)
@@ -244,8 +249,13 @@ def _begin(batch: Batch, settings: RunSettings, dtype: str) -> dict[str, Any]:
     for index, problem in enumerate(batch.invalid.values(), start=len(to_fold)):
         workers.queue.report(index, problem)
     servers = [contact.problem for contact in contacts_of(settings.searches)]
-    directories = [path.name for path in finished]
-    return {"dtype": dtype, "remaining": remaining, "lots": lots, "directories": directories, "servers": servers}
+    return {
+        "dtype": settings.folding.dtype,
+        "remaining": remaining,
+        "lots": lots,
+        "directories": [path.name for path in finished],
+        "servers": servers,
+    }
 
 
 def _packer(finished: Sequence[str], settings: RunSettings, claims: Claims | None) -> Packer | None:
@@ -261,33 +271,32 @@ def _packer(finished: Sequence[str], settings: RunSettings, claims: Claims | Non
 def _end(settings: RunSettings) -> int:
     """Write the files about all targets after all processes have ended, and return the exit code."""
     options, queue = settings.options, settings.workers.queue
-    if settings.part is not None:
-        return exit_code_for(queue.failures())
+    failures = queue.failures()
     if options.failures_file is not None:
-        return close_part(queue, options.failures_file)
-    if options.output_format == "colabfold":
-        write_log(options.output, "Done")
-    return close(queue, options.output)
+        write_failures(options.failures_file.parent, failures, options.failures_file.name)
+    elif settings.part is None:
+        if options.output_format == "colabfold":
+            write_log(options.output, "Done")
+        return close_batch(failures, len(queue), options.output)
+    return exit_code_for(failures)
 
 
-def _check_ranking(jobs: Sequence[Job], presets: Sequence[Preset]) -> None:
-    """Raise `InputError` if predictions of a complex by these models cannot be ranked together."""
-    models_without_errors = [preset.name for preset in presets if not preset.model.heads.aligned_error]
-    if models_without_errors and len(models_without_errors) < len(presets) and any(job.chains > 1 for job in jobs):
-        raise InputError(
-            f"{', '.join(models_without_errors)} cannot be ranked with the other models, because a model without "
-            "predicted errors has no ipTM; choose models with _ptm or _multimer in their names, or only models without"
-        )
 
+def _resumed(jobs: Sequence[Job], settings: RunSettings, dtype: str) -> tuple[RunSettings, list[ResumeStatus]]:
+    """Return the settings with the dtype of the trunk, and the work to be done for each target; print notes.
 
-def _resumed_dtype(jobs: Sequence[Job], settings: RunSettings, dtype: str, packed: PackedResults) -> str:
-    """Return the dtype of the targets that this run resumes, unless the user chose one; else `dtype`."""
-    if settings.folding.dtype != AUTO or settings.options.overwrite:
-        return dtype
-    begun = begun_dtype(jobs, settings, packed)
-    if begun not in (None, dtype):
-        print_note(f"computing in {begun}, like earlier targets of this run")
-    return begun or dtype
+    The dtype is `dtype`, unless the user chose one or this run resumes targets, which keep theirs.
+    """
+    options = settings.options
+    with PackedResults(options.output) as packed:
+        if settings.folding.dtype == AUTO and not options.overwrite:
+            begun = begun_dtype(jobs, settings, packed)
+            if begun not in (None, dtype):
+                print_note(f"computing in {begun}, like earlier targets of this run")
+            dtype = begun or dtype
+        settings = settings.computing_in(dtype)
+        _print_notes(jobs, settings)
+        return settings, _statuses(jobs, settings, packed)
 
 
 def _print_notes(jobs: Sequence[Job], settings: RunSettings) -> None:
@@ -305,10 +314,9 @@ def _print_notes(jobs: Sequence[Job], settings: RunSettings) -> None:
 
 def _sorted(jobs: Sequence[Job], options: PredictOptions, *, several: bool) -> list[Job]:
     """Sort targets: short ones first for early results, or long ones first for several groups, to end together."""
-    order: Order = options.sort_queries_by
-    if order == "none":
+    if options.sort_queries_by == "none":
         return list(jobs)
-    if order == "random":
+    if options.sort_queries_by == "random":
         return [jobs[index] for index in np.random.default_rng(options.seed).permutation(len(jobs))]
     return sorted(jobs, key=lambda job: job.residues, reverse=several)
 
@@ -343,12 +351,3 @@ def _statuses(jobs: Sequence[Job], settings: RunSettings, packed: PackedResults)
             remark = status.remark or "finished before"
             print_summary(f"{status.name}: {remark}, {skipped_words} (--overwrite folds it again)")
     return statuses
-
-
-def _dry_run(jobs: Sequence[Job], settings: RunSettings, dtype: str) -> int:
-    """Print the estimates of a dry run; return 1 if a target does not fit into memory or cannot be read."""
-    check_earlier(settings.options.output, {job.name: job.sequence for job in jobs})
-    with PackedResults(settings.options.output) as packed:
-        settings = settings.computing_in(_resumed_dtype(jobs, settings, dtype, packed))
-        _print_notes(jobs, settings)
-        return print_dry_run(jobs, _statuses(jobs, settings, packed), settings)

@@ -12,7 +12,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from data_pipeline.io.claims import Claims, LostClaimError
-from data_pipeline.io.errors import InputError
+from data_pipeline.io.errors import InputError, error_reason
 from data_pipeline.io.files import remove_partial_files, require_unmoved
 from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.lot import Outcome, fold_lot
@@ -23,7 +23,7 @@ from helixfold.apps.search import written_directories
 from helixfold.execution.stages import Stage, Stages
 from helixfold.folding.prediction import Prediction
 from helixfold.parallel.shared_tasks import SharedTasks
-from helixfold.parallel.task_queue import TaskQueue
+
 from helixfold.parallel.worker_group import OtherRankError
 from helixfold.report.index import write_index
 from helixfold.report.page import counted
@@ -76,12 +76,17 @@ class BatchRunner:
         this run is a part of a larger batch, that writes failures.json and the index.
         """
         queue, count = self._workers.queue, len(self._remaining)
+        device = self._workers.mesh.device
         try:
             with tqdm(total=count, desc="targets", bar_format=_BAR_FORMAT, disable=self._settings.no_bars) as bar:
                 for indices in self._next_lots():
                     bar.set_postfix_str(self._postfix(indices))
                     start = time.perf_counter()
-                    outcomes = fold_lot([self._target(index, shared_stages) for index in indices], self._settings)
+                    lot = [
+                        (self._remaining[index][0], Stages(device, shared_stages, partial(self._end_stage, index)))
+                        for index in indices
+                    ]
+                    outcomes = fold_lot(lot, self._settings)
                     seconds = (time.perf_counter() - start) / len(indices)
                     for index, outcome in zip(indices, outcomes, strict=True):
                         failure = self._finish(index, outcome, seconds)
@@ -117,10 +122,6 @@ class BatchRunner:
             self._packer.add(job.name)
         return False
 
-    def _target(self, index: int, shared_stages: Sequence[Stage]) -> tuple[Job, Stages]:
-        """Return a target's job, and the stages in which its times are recorded."""
-        end_stage = partial(self._end_stage, index)
-        return self._remaining[index][0], Stages(self._workers.mesh.device, shared_stages, end_stage)
 
     def _write_pages(self, failure: str | None) -> None:
         """Write failures.json if the last target failed, and the index if it was not written for some time."""
@@ -159,12 +160,11 @@ class BatchRunner:
                 self._times_of_finished.append((job.residues, max(seconds, 1e-3) / missing))
             if outcome:
                 self._settings.say(f"{_summary(directory, outcome)} [{self._progress(index, seconds)}]")
-        end_name = "finished" if failure is None else "failed"
         if self._shared_tasks is not None:
             self._shared_tasks.end(index, failure)
         if failure is None and outcome and self._packer is not None:
             self._packer.add(job.name)
-        self._report(index, Stage(name=end_name, seconds=seconds, peak_memory=0))
+        self._report(index, Stage(name="finished" if failure is None else "failed", seconds=seconds, peak_memory=0))
         return failure
 
     def _end_stage(self, index: int, stage: Stage) -> None:
@@ -180,8 +180,7 @@ class BatchRunner:
         words = [name, f"{lengths[0]} residues"]
         if len(indices) > 1:
             words = [f"{name} and {len(indices) - 1} more", f"{min(lengths)} to {max(lengths)} residues"]
-        time_left = self._time_left(indices[0])
-        return ", ".join([time_left, *words] if time_left else words)
+        return ", ".join([*self._time_left(indices[0]), *words])
 
     def _report(self, index: int, stage: Stage) -> None:
         """Print progress as JSON if the options ask for it; a finished or failed target counts as done."""
@@ -199,14 +198,13 @@ class BatchRunner:
 
     def _progress(self, index: int, seconds: float) -> str:
         """Return how many targets are done, the time of the last one, and the remaining time, as text."""
-        time_left = self._time_left(index + 1)
-        words = [f"{index + 1} of {len(self._remaining)}", format_duration(seconds)]
-        return ", ".join([*words, time_left] if time_left else words)
+        number = f"{index + 1} of {len(self._remaining)}"
+        return ", ".join([number, format_duration(seconds), *self._time_left(index + 1)])
 
-    def _time_left(self, first: int) -> str | None:
-        """Return text with the remaining time, from the target with index `first` on; None if it is unknown or over."""
+    def _time_left(self, first: int) -> list[str]:
+        """Return text with the remaining time, from the target with index `first` on; [] if it is unknown or over."""
         seconds = self._seconds_left(first)
-        return f"about {format_duration(seconds)} left" if seconds else None
+        return [f"about {format_duration(seconds)} left"] if seconds else []
 
     def _seconds_left(self, first: int) -> float | None:
         """Return the estimated seconds of all targets from an index on; None if unknown."""
@@ -222,28 +220,15 @@ def archive_finished(directories: Sequence[Path]) -> None:
         try:
             write_archive(directory)
         except OSError as error:
-            tqdm.write(f"{directory.name}: not packed: {error.strerror or error}", file=sys.stderr)
+            tqdm.write(f"{directory.name}: not packed: {error_reason(error)}", file=sys.stderr)
 
-
-def close(queue: TaskQueue, output: Path) -> int:
-    """Write failures.json and the pages of a batch from the failures in its queue, and return its exit code.
-
-    Call this in one process, after all others have ended.
-    """
-    return close_batch(queue.failures(), len(queue), output)
-
-
-def close_part(queue: TaskQueue, failures_file: Path) -> int:
-    """Write the failures of a part of a batch to a file, or delete it if there are none; return the exit code."""
-    failures = queue.failures()
-    write_failures(failures_file.parent, failures, failures_file.name)
-    return exit_code_for(failures)
 
 
 def close_batch(failures: Mapping[str, str], count: int, output: Path) -> int:
     """Write failures.json, the index and the pulldown page of a batch of `count` targets, and return its exit code.
 
-    `failures` are the reasons by target. Print where the pages are, and how many targets failed.
+    `failures` are the reasons by target. Print where the pages are, and how many targets failed. Call this in one
+    process, after all others have ended.
     """
     require_unmoved(output)
     try:
@@ -268,8 +253,7 @@ def write_pages(output: Path, failures: Mapping[str, str], names: Iterable[str] 
         write_index(output, names, failures)
         write_pulldown(output, failures)
     except (OSError, InputError) as error:
-        problem = error.strerror if isinstance(error, OSError) else error
-        tqdm.write(f"helixfold: {INDEX.path(output)}: not written: {problem}", file=sys.stderr)
+        tqdm.write(f"helixfold: {INDEX.path(output)}: not written: {error_reason(error)}", file=sys.stderr)
         return False
     return True
 

@@ -176,14 +176,14 @@ def test_a_complex_too_large_for_memory_fails_alone(fasta: Path, runs: Runs) -> 
 
 def test_models_that_cannot_be_ranked_together_are_refused(fasta: Path, tmp_path: Path) -> None:
     from helixfold.apps.predict.jobs import Job  # noqa: PLC0415
-    from helixfold.apps.predict.run import _check_ranking  # noqa: PLC0415 (only here)
+    from helixfold.apps.predict.run import _check_models  # noqa: PLC0415 (only here)
     from helixfold.model.presets import preset  # noqa: PLC0415
 
     jobs = [Job(target=target) for target in read_targets([fasta])]
-    _check_ranking(jobs, [preset("model_1"), preset("model_2")])
-    _check_ranking(jobs[2:], [preset("model_1"), preset("model_1_ptm")])
+    _check_models(jobs, [preset("model_1"), preset("model_2")])
+    _check_models(jobs[2:], [preset("model_1"), preset("model_1_ptm")])
     with pytest.raises(InputError, match="model_1 cannot be ranked with the other models"):
-        _check_ranking(jobs, [preset("model_1"), preset("model_1_ptm")])
+        _check_models(jobs, [preset("model_1"), preset("model_1_ptm")])
 
 
 INPUTS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
