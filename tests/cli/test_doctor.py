@@ -246,7 +246,7 @@ def test_each_model_is_shown_with_its_memory_and_the_longest_chain(
     (tmp_path / "params_model_2.npz").touch()
     asked: list[str] = []
     monkeypatch.setattr(
-        "helixfold.apps.predict.memory_plan.machine_facts",
+        "helixfold.apps.predict.doctor._memory",
         lambda presets, *_: asked.extend(each.name for each in presets) or {"problem": "not asked for"},
     )
     doctor(capsys, "--length", 16, "--device", "cpu")

@@ -1,8 +1,9 @@
 """Report of `helixfold doctor`: installed programs, memory of models, configuration, databases and targets."""
 
+import itertools
 import os
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +29,17 @@ from data_pipeline.search.mmseqs_program import INSTALL as INSTALL_MMSEQS
 from data_pipeline.search.mmseqs_program import OLDEST_FOR_CLUSTERS, OLDEST_RELEASE, find_mmseqs, mmseqs_release
 from data_pipeline.search.process import PACKAGES, find_program, program_version
 from data_pipeline.search.profile_search import PYHMMER_VERSION
-from helixfold.apps.predict import memory_plan
 from helixfold.apps.predict.relaxation import INSTALL
 from helixfold.execution.available import available_memory, memory_limits
 from helixfold.execution.device import AUTO, pick_device, settled_dtype, untested_warning
 from helixfold.execution.iteration_runner import graphs_unsupported_reason
-from helixfold.model.presets import PRESETS
+from helixfold.model.presets import PRESETS, Preset
 from helixfold.ops.cpu import loops
 from helixfold.ops.device_properties import DEVICE_MODELS, properties_of
-from helixfold.planning.estimate import Device
+from helixfold.planning.estimate import Device, Prediction, estimate, max_residues
+from helixfold.planning.executors import EXECUTORS
+from helixfold.planning.memory import FeatureRows
+from helixfold.planning.size import dtype_name, gib
 from helixfold.relax.problem import installed
 from helixfold.relax.relaxation import where
 from helixfold.report.page import counted
@@ -112,31 +115,26 @@ def report(content: Facts) -> Iterator[str]:
     if machine["warning"] is not None:
         yield _row("", machine["warning"])
     yield _row("precision", f"{machine['dtype']} by default (--dtype)")
-    graphs_problem = machine["cuda_graphs"]
-    yield _row(
-        "CUDA graphs",
-        f"none: {graphs_problem}" if graphs_problem else "for short targets whose size repeats (--cuda-graphs)",
-    )
+    problem = machine["cuda_graphs"]
+    yield _row("CUDA graphs", f"none: {problem}" if problem else "for short targets whose size repeats (--cuda-graphs)")
     problem = machine["compiled_loops"]
     yield _row("CPU loops", f"none: {problem}" if problem else "compiled by Numba, for streams of two million elements")
     yield from _host_lines({**content["host"], "all_memory": machine["memory"]})
-    files = machine["parameters"]
-    if not machine["has_downloaded_parameters"]:
+    is_downloaded = machine["has_downloaded_parameters"]
+    if not is_downloaded:
         directory = parameters_directory()
         problem = NO_CACHE if directory is None else "`helixfold weights download` fetches them"
         yield _row("parameters", f"none{'' if directory is None else f' in {directory}'}; {problem}")
-    for file in files:
-        name = f"{Path(file['path']).name}  {_size(file['size'])}  {Path(file['path']).parent}"
-        is_downloaded = machine["has_downloaded_parameters"]
-        yield _row(
-            "parameters" if is_downloaded else "", name if is_downloaded else f"so the demonstration model: {name}"
-        )
-    if not machine["has_downloaded_parameters"] and not machine["allows_demonstration_model"]:
+    for file in machine["parameters"]:
+        path = Path(file["path"])
+        text = f"{path.name}  {_size(file['size'])}  {path.parent}"
+        yield _row("parameters", text) if is_downloaded else _row("", f"so the demonstration model: {text}")
+    if not is_downloaded and not machine["allows_demonstration_model"]:
         yield _row("", "which a configuration file forbids (allow_demonstration_model)")
     platform_name = machine["relaxation"]
     yield _row("relaxation", f"not installed: {INSTALL}" if platform_name is None else f"by OpenMM on {platform_name}")
     yield ""
-    yield from memory_plan.machine_table(content["models"])
+    yield from _memory_lines(content["models"])
     yield ""
     yield from _configuration_lines(content["configuration"])
     yield ""
@@ -275,7 +273,57 @@ def _models(device_name: str, length: int) -> Facts:
             return {"problem": str(error)}
     names = [file.stem.removeprefix("params_") for file in _parameter_files(parameters_directory())]
     models = [name for name in names if name in PRESETS] or [DEFAULTS["monomer"], demonstration.NAME]
-    return memory_plan.machine_facts([PRESETS[name]() for name in models], length, target)
+    return _memory([PRESETS[name]() for name in models], length, target)
+
+
+def _memory(presets: Iterable[Preset], residues: int, device: Device) -> Facts:
+    """Return the facts about the memory of each model, in float32 and in bfloat16.
+
+    They are the peak in bytes of each executor for a target of `residues`, and the length of the longest chain that
+    fits with slabs and with spilled streams.
+    """
+    models = []
+    for preset, dtype in itertools.product(presets, (torch.float32, torch.bfloat16)):
+        size = FeatureRows.at_most(residues, preset.sampling).size(preset, dtype)
+        workload = Prediction(model=preset.model, size=size)
+        plan = estimate(workload, device)
+        models.append(
+            {
+                "model": preset.name,
+                "dtype": dtype_name(dtype),
+                "executor": plan.executor if plan.fits else None,
+                "peak": {name: plan.of(name).memory.peak for name in EXECUTORS},
+                # Not for "whole", which is used for short chains only.
+                "longest": {name: max_residues(workload, device, [name]) for name in EXECUTORS[1:]},
+            }
+        )
+    return {
+        "device": device.properties.name,
+        "free": device.memory,
+        "spill": device.spill,
+        "residues": residues,
+        "models": models,
+    }
+
+
+def _memory_lines(models: Facts) -> Iterator[str]:
+    """Yield the table of the memory of models, or one line with the key "problem" if `models` has it."""
+    if "problem" in models:
+        yield f"memory: {models['problem']}"
+        return
+    yield (
+        f"memory of {models['device']}, {gib(models['free'])} free and {gib(models['spill'])} here to spill to, for "
+        f"{models['residues']:,} residues and all rows that a model reads: GiB at the peak (residues of the longest "
+        "chain)"
+    )
+    yield f"  {'':24}{''.join(f'{name:>18}' for name in EXECUTORS)}   chosen"
+    for model in models["models"]:
+        cells = ""
+        for name, peak in model["peak"].items():
+            longest = f" ({model['longest'][name]:,})" if name in model["longest"] else ""
+            gibibytes = f"{peak / 2**30:,.1f}"
+            cells += f"{gibibytes + longest:>18}"
+        yield f"  {model['model']:13}{model['dtype']:11}{cells}   {model['executor'] or 'none'}"
 
 
 def _parameter_files(directory: Path | None) -> list[Path]:
@@ -307,12 +355,13 @@ def _templates(database: TemplateDatabase | None) -> Facts | None:
     """Return the facts of the database that is searched for templates."""
     if database is None:
         return None
+    entries = database.structures.rglob("*")
     return {
         "tool": _tool(database),
         "latest_release": None if database.latest_release is None else str(database.latest_release),
         **_files(database),
         "structures": str(database.structures),
-        "structure_files": _count(database.structures),
+        "structure_files": sum(entry.is_file() for entry in itertools.islice(entries, _MAX_COUNTED_FILES)),
     }
 
 
@@ -392,10 +441,6 @@ def _files_text(database: Facts) -> str:
     """Return the sizes and paths of a database's files as text."""
     return f"{_size(database['size'])} in {counted(database['files'], 'file')}: {', '.join(database['paths'])}"
 
-
-def _count(directory: Path) -> int:
-    """Return the number of files in a directory, up to a maximum."""
-    return sum(1 for _, entry in zip(range(_MAX_COUNTED_FILES), directory.rglob("*"), strict=False) if entry.is_file())
 
 
 def _size(size: int) -> str:

@@ -65,7 +65,7 @@ def print_dry_run(jobs: Sequence[Job], statuses: Sequence[ResumeStatus], setting
     for line in (*(_summary if is_summary else _table)(estimates, settings), *_problems(estimates, settings)):
         print(line)
     predictions = sum(status.missing for _, status in remaining)
-    seeds_text = "" if settings.num_seeds == 1 else f" with {settings.num_seeds} seeds each"
+    seeds_text = "" if settings.options.num_seeds == 1 else f" with {settings.options.num_seeds} seeds each"
     print(
         f"{len(remaining):,} of {counted(len(jobs), 'target')} to fold: {counted(predictions, 'prediction')} by "
         f"{', '.join(model.preset.name for model in settings.models)}{seeds_text}"

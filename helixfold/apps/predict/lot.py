@@ -22,7 +22,6 @@ from data_pipeline.features.assembly import ComplexFeatures
 from data_pipeline.features.complexes.feature_file import features_digest, load_features
 from data_pipeline.features.complexes.feature_set import TargetFeatures, alignment_of
 from data_pipeline.sampling.sample import SamplingConfig
-from helixfold.apps.predict import memory_plan
 from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.packing import restore
 from helixfold.apps.predict.postprocess import TargetOutput, postprocess
@@ -44,6 +43,7 @@ from helixfold.model.presets import Preset
 from helixfold.ops.device_properties import properties_of
 from helixfold.planning.estimate import PredictionEstimate, fit_together
 from helixfold.planning.memory import FeatureRows
+from helixfold.planning.size import gib
 from helixfold.report.plot_files import write_alignment, write_coverage
 from helixfold.report.plots import import_matplotlib
 from helixfold.results.file_table import FEATURES
@@ -230,10 +230,10 @@ class TargetRun(TargetOutput):
         Print a note if it spills streams or does not fit into the memory.
         """
         requested, plan = self.missing[0]
-        if (remark := memory_plan.remark(plan, requested.name, self.spill)) is not None:
-            self.say(remark)
+        if (remark := _memory_remark(plan, self.spill)) is not None:
+            self.say(f"{requested.name} {remark}")
         group = self.settings.workers.group
-        group.send({"prediction": requested.key, "name": requested.name})
+        group.send({"prediction": requested.identity.key, "name": requested.name})
         with group.together():
             return self.folding_target
 
@@ -253,7 +253,7 @@ class TargetRun(TargetOutput):
         if (preset.name, alignment.name) not in self._predictions_of_any_seed:
             rows = _rows_read(preset, features)
             self.facts["models"][requested.name] = {**prediction.measurements, "msa_rows_read": rows}
-            if settings.num_seeds > 1 and not depends_on_seed(features, preset, dropout=settings.folding.dropout):
+            if settings.options.num_seeds > 1 and not depends_on_seed(features, preset, dropout=settings.folding.dropout):
                 self._predictions_of_any_seed[preset.name, alignment.name] = prediction
         provenance = self._provenance(prediction, preset)
         prediction = replace(
@@ -365,12 +365,12 @@ def serve_folds(jobs: Sequence[Job], settings: RunSettings) -> None:
                     features = load_features(FEATURES.path(directory))
                     guess = job.guessed_positions(features)
                     variants = find_variants(settings.variants, job, features, None).variants
-                    predictions = {each.key: each for each in settings.predictions(variants)}
+                    predictions = {each.identity.key: each for each in settings.predictions(variants)}
                 plans = _plans([*predictions.values()], features, directory, settings)
                 continue
             with group.together():
                 requested = predictions[tuple(message["prediction"])]
-                plan = plans[list(predictions).index(requested.key)]
+                plan = plans[list(predictions).index(requested.identity.key)]
                 variant_features = requested.alignment.of(features)
                 target = job.folding_target(variant_features, message["name"], guess)
             fold_planned(
@@ -402,6 +402,20 @@ def _plans(
             rows = FeatureRows.of(model_input(features, preset).features)
             plans[preset.name, preset.sampling] = settings.plan(each.model, rows, available)
     return [plans[each.model.preset.name, each.model.preset.sampling] for each in requested]
+
+
+def _memory_remark(plan: PredictionEstimate, directory: Path) -> str | None:
+    """Return a note about a plan that spills streams, or that does not fit and is tried; None for other plans.
+
+    `directory` is the place of streams that a CPU spills.
+    """
+    peak, available = gib(plan.memory.peak), gib(plan.device.memory)
+    if not plan.fits:
+        return f"needs an estimated {peak} of the available {available}; tried because of --executor {plan.executor}"
+    if plan.executor != "spilled":
+        return None
+    spill_place = str(directory) if plan.device.properties.kind == "cpu" else "the host's memory"
+    return f"spills {gib(plan.memory.spilled)} to {spill_place} and needs {peak} of the available {available}"
 
 
 def _facts(job: Job, features: TargetFeatures, settings: RunSettings) -> dict[str, object]:

@@ -164,7 +164,7 @@ def colabfold_run(jobs: Sequence[Job], settings: RunSettings) -> tuple[dict[str,
     config: dict[str, object] = {
         "num_queries": len(jobs),
         "use_templates": has_templates,
-        "num_relax": {"none": 0, "best": 1, "all": settings.num_seeds * len(settings.models)}[settings.to_relax],
+        "num_relax": {"none": 0, "best": 1, "all": settings.options.num_seeds * len(settings.models)}[settings.to_relax],
         "msa_mode": "custom" if has_alignments else "single_sequence",
         "model_type": model_type(names[0]),
         "num_models": len(models),
@@ -177,7 +177,7 @@ def colabfold_run(jobs: Sequence[Job], settings: RunSettings) -> tuple[dict[str,
         "max_extra_seq": sampling.max_extra_msa,
         "stop_at_score": 100 if options.stop_at_score is None else options.stop_at_score,
         "random_seed": options.seed,
-        "num_seeds": settings.num_seeds,
+        "num_seeds": settings.options.num_seeds,
     }
     uses_colabfold = any(
         "server" in identity or "colabfold" in identity.lower() for identity in settings.search_identities

@@ -140,7 +140,7 @@ class TargetRecord:
 
     def name_of(self, prediction: PredictionRequest) -> str:
         """Return the name of a requested prediction in the record, or the requested name if it is not there."""
-        return self._names.get(prediction.key, prediction.name)
+        return self._names.get(prediction.identity.key, prediction.name)
 
     @cached_property
     def _names(self) -> dict[tuple[str, int, str], str]:

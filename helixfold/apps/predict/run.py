@@ -305,7 +305,7 @@ def _print_notes(jobs: Sequence[Job], settings: RunSettings) -> None:
     # An adapter fits only the model that the user trained it on.
     is_chosen = folding_of(settings.options)[0] or settings.options.weights is not None or settings.options.adapter
     if is_demonstration and not is_chosen:
-        print_warning(_NO_WEIGHTS_WARNING.format(targets=counted(len(jobs), "target")), is_json=settings.prints_json)
+        print_warning(_NO_WEIGHTS_WARNING.format(targets=counted(len(jobs), "target")), is_json=settings.options.progress == "json")
     if (warning := untested_warning(properties_of(settings.device))) is not None:
         print_note(warning)
     for note in dict.fromkeys(note for job in jobs for note in job.notes(settings.models)):

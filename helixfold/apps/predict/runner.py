@@ -184,7 +184,7 @@ class BatchRunner:
 
     def _report(self, index: int, stage: Stage) -> None:
         """Print progress as JSON if the options ask for it; a finished or failed target counts as done."""
-        if self._settings.prints_json:
+        if self._options.progress == "json":
             queue, has_ended = self._workers.queue, stage.name in ("finished", "failed")
             done = queue.number_finished() + len(queue.failures_so_far()) + has_ended
             print_progress(

@@ -1,6 +1,6 @@
 """Settings of a prediction run: its options, resolved to models, memory, searches and devices on this machine."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, TextIO
@@ -47,10 +47,6 @@ class PredictionRequest:
             alignment=self.alignment.description,
         )
 
-    @property
-    def key(self) -> tuple[str, int, str]:
-        """Return a key that is unique among the predictions of the target."""
-        return self.identity.key
 
 
 @dataclass(kw_only=True)
@@ -83,30 +79,26 @@ class RunSettings:
     iteration_runner: IterationRunner = EAGER
     part: Part | None = None
 
-    @property
-    def num_seeds(self) -> int:
-        """Return the number of seeds of each model."""
-        return self.options.num_seeds
 
     @cached_property
     def search_identities(self) -> tuple[str, ...]:
         """Return a line for each search with everything that determines its result."""
         return search_identities(self.searches)
 
-    def predictions(self, variants: Iterable[AlignmentVariant] = (WHOLE_ALIGNMENT,)) -> list[PredictionRequest]:
+    def predictions(self, variants: Sequence[AlignmentVariant] = (WHOLE_ALIGNMENT,)) -> list[PredictionRequest]:
         """Return the predictions of a target from variants of its alignment, in the order of folding.
 
         All variants and models with one seed come before the next seed.
         """
-        variants, num_seeds = list(variants), self.num_seeds
+        has_seeds = self.options.num_seeds > 1
         return [
             PredictionRequest(
-                name="_".join(filter(None, (model.preset.name, variant.name, f"seed_{seed}" if num_seeds > 1 else ""))),
+                name="_".join(filter(None, (model.preset.name, variant.name, f"seed_{seed}" if has_seeds else ""))),
                 model=_limited_model(model, variant),
                 seed=seed,
                 alignment=variant,
             )
-            for seed in range(self.folding.seed, self.folding.seed + num_seeds)
+            for seed in range(self.folding.seed, self.folding.seed + self.options.num_seeds)
             for variant in variants
             for model in self.models
         ]
@@ -126,16 +118,12 @@ class RunSettings:
         """Return the device of this process."""
         return self.workers.mesh.device
 
-    @property
-    def prints_json(self) -> bool:
-        """Return whether progress is printed as JSON instead of bars."""
-        return self.options.progress == "json"
 
     @property
     def no_bars(self) -> bool | None:
         """Return the `disable` argument of `tqdm`: True for JSON and for several processes, whose bars would mix."""
         # With None, tqdm shows a bar only on a terminal.
-        return True if self.workers.mesh.size > 1 or self.prints_json else None
+        return True if self.workers.mesh.size > 1 or self.options.progress == "json" else None
 
     @property
     def hides_iterations(self) -> bool | None:
@@ -161,7 +149,7 @@ class RunSettings:
         """
         dtype, ensemble = DTYPES[self.folding.dtype], self.folding.num_ensemble
         size = rows.size(model.preset, dtype, ensemble, self.workers.group.size)
-        iterations = self.num_seeds * (self.folding.recycles(model.preset) + 1)
+        iterations = self.options.num_seeds * (self.folding.recycles(model.preset) + 1)
         return self.memory.plan(model.preset, size, available, iterations)
 
     def computing_in(self, dtype: str) -> "RunSettings":
