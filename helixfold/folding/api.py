@@ -1,5 +1,6 @@
 """The Python API: load models and fold one target with them, within planned memory."""
 
+import itertools
 import os
 import re
 import tempfile
@@ -28,16 +29,16 @@ from helixfold.execution.device import AUTO, cast_trunk, dtype_on, pick_device
 from helixfold.execution.iteration_runner import runner_for
 from helixfold.execution.stages import Stages
 from helixfold.folding.initial_guess import guessed_positions
-from helixfold.folding.model_input import depends_on_seed, model_input
+from helixfold.folding.model_input import depends_on_seed
 from helixfold.folding.options import FoldingOptions
-from helixfold.folding.planned import fold_planned
+from helixfold.folding.planned import fold_planned, plan_prediction
 from helixfold.folding.prediction import Prediction
 from helixfold.folding.recycling import FoldingTarget
 from helixfold.folding.templates import templates_in, templates_read
 from helixfold.model.config import Method
 from helixfold.model.presets import PRESETS, Preset
 from helixfold.ops.device_properties import properties_of
-from helixfold.planning.memory import FeatureRows, MemoryOptions
+from helixfold.planning.memory import MemoryOptions
 from helixfold.planning.size import dtype_name
 from helixfold.runtime.options import CudaGraphs, RepresentationName
 from helixfold.runtime.screen import hides_bars
@@ -178,17 +179,14 @@ def predict(
         )
     ready = [memory.limited(model) for model in loaded]
     model_device = next(ready[0].network.parameters()).device
-    stages, dtype_of_trunk = Stages(model_device), dtype_on(options.dtype, properties_of(model_device))
+    stages = Stages(model_device)
     for model in ready:
-        _cast(model, dtype_of_trunk)
+        _cast(model, dtype_on(options.dtype, properties_of(model_device)))
     spill = memory.spill_directory or Path(tempfile.gettempdir())
     available = memory.available(model_device, spill)
-    plans = []
-    for model in ready:
-        feature_rows = FeatureRows.of(model_input(features, model.preset).features)
-        size = feature_rows.size(model.preset, dtype_of_trunk, options.num_ensemble)
-        plans.append(memory.plan(model.preset, size, available))
-        memory.check(plans[-1], model.preset.name)
+    plans = [
+        plan_prediction(model, features, options, memory, available, name=model.preset.name) for model in ready
+    ]
     predictions: list[Prediction] = []
     runner = runner_for(model_device, cuda_graphs)
     guess = None if initial_guess is None else guessed_positions(Path(initial_guess), features)
@@ -196,39 +194,31 @@ def predict(
     folding_target = FoldingTarget(
         features=features, initial_guess=guess, offsets=offsets, restraints=distance_restraints
     )
-    for each in options_by_seed:
-        for model, plan in zip(ready, plans, strict=True):
-            equal_prediction = next((other for other in predictions if other.identity.weights == model.digest), None)
-            if equal_prediction is not None and not depends_on_seed(features, model.preset, dropout=each.dropout):
-                note = f"'{model.preset.name}' gives the same prediction with every seed, because nothing is drawn"
-                prediction = replace(equal_prediction, notes=tuple(dict.fromkeys((*equal_prediction.notes, note))))
-            else:
-                prediction = fold_planned(
-                    model,
-                    folding_target,
-                    plan,
-                    each,
-                    stages=stages,
-                    spill=spill,
-                    runner=runner,
-                    hides_bar=hides_bars(progress),
-                )
-                all_notes = (*prediction.notes, *notes, *_unused_template_notes(features, model.preset))
-                prediction = replace(prediction, notes=all_notes, features=features)
-            name = f"{model.preset.name}_seed_{each.seed}" if len(options_by_seed) > 1 else prediction.name
-            predictions.append(replace(prediction, name=name, identity=replace(prediction.identity, seed=each.seed)))
-            if options.stop_at_score is not None and prediction.plddt.mean() >= options.stop_at_score:
-                return _ranked(predictions, notes)
-    return _ranked(predictions, notes)
-
-
-def _ranked(predictions: list[Prediction], old_notes: Sequence[str]) -> list[Prediction]:
-    """Return predictions, best first, and issue their notes as Python warnings.
-
-    The `old_notes` have been issued before and are left out.
-    """
-    for note in dict.fromkeys(note for prediction in predictions for note in prediction.notes if note not in old_notes):
-        warnings.warn(note, stacklevel=3)
+    for each, (model, plan) in itertools.product(options_by_seed, zip(ready, plans, strict=True)):
+        equal_prediction = next((other for other in predictions if other.identity.weights == model.digest), None)
+        if equal_prediction is not None and not depends_on_seed(features, model.preset, dropout=each.dropout):
+            note = f"'{model.preset.name}' gives the same prediction with every seed, because nothing is drawn"
+            prediction = replace(equal_prediction, notes=tuple(dict.fromkeys((*equal_prediction.notes, note))))
+        else:
+            prediction = fold_planned(
+                model,
+                folding_target,
+                plan,
+                each,
+                stages=stages,
+                spill=spill,
+                runner=runner,
+                hides_bar=hides_bars(progress),
+            )
+            all_notes = (*prediction.notes, *notes, *_unused_template_notes(features, model.preset))
+            prediction = replace(prediction, notes=all_notes, features=features)
+        name = f"{model.preset.name}_seed_{each.seed}" if len(options_by_seed) > 1 else prediction.name
+        predictions.append(replace(prediction, name=name, identity=replace(prediction.identity, seed=each.seed)))
+        if options.stop_at_score is not None and prediction.plddt.mean() >= options.stop_at_score:
+            break
+    # Notes about the features have been issued before.
+    for note in dict.fromkeys(note for prediction in predictions for note in prediction.notes if note not in notes):
+        warnings.warn(note, stacklevel=2)
     return sorted(predictions, key=lambda prediction: -prediction.ranking_confidence)
 
 

@@ -9,10 +9,12 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
+from data_pipeline.features.complexes.feature_set import TargetFeatures
 from helixfold.execution.available import is_out_of_memory
 from helixfold.execution.device import dtype_on, in_threads, threads_for
 from helixfold.execution.iteration_runner import EAGER, IterationRunner
 from helixfold.execution.stages import Stage, Stages, peak_memory, reset_peak_memory
+from helixfold.folding.model_input import model_input
 from helixfold.folding.options import FoldingOptions
 from helixfold.folding.prediction import Prediction, PredictionIdentity
 from helixfold.folding.provenance import Provenance
@@ -20,12 +22,33 @@ from helixfold.folding.recycling import STAGES, FoldingTarget, can_share_batch, 
 from helixfold.ops.device_properties import properties_of
 from helixfold.ops.dispatch import recorded_backends, sorted_backends
 from helixfold.parallel.worker_group import WorkerGroup
-from helixfold.planning.estimate import NotEnoughMemoryError, PredictionEstimate, fit_together
+from helixfold.planning.estimate import Device, NotEnoughMemoryError, PredictionEstimate, fit_together
 from helixfold.planning.executors import bounded_memory, executor, memory_kept, release
+from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.weights.find import ReadyModel
 
 _BAR_AFTER = 2.0  # seconds until the bar is shown
 _BAR_FORMAT = "{desc}: {percentage:3.0f}%|{bar}| {n:.2f}/{total} [{elapsed}<{remaining}]"
+
+
+def plan_prediction(
+    model: ReadyModel,
+    features: TargetFeatures,
+    options: FoldingOptions,
+    memory: MemoryOptions,
+    device: Device,
+    *,
+    name: str,
+) -> PredictionEstimate:
+    """Return the plan of a target's prediction by a model within the memory of a device.
+
+    Raise `NotEnoughMemoryError`, which begins with `name`, if the prediction does not fit.
+    """
+    rows = FeatureRows.of(model_input(features, model.preset).features)
+    size = rows.size(model.preset, dtype_on(options.dtype, device.properties), options.num_ensemble)
+    plan = memory.plan(model.preset, size, device)
+    memory.check(plan, name)
+    return plan
 
 
 def fold_planned(
@@ -52,13 +75,16 @@ def fold_planned(
     out of memory, too.
     """
     workers, device = workers or WorkerGroup.alone(stages.device), stages.device
+    config = model.preset.model
     if not plan.has_room_for_graphs:
         runner.clear()
         runner = EAGER
     plans = deque([plan, *plan.fallbacks])
     while plans:
         current_plan = plans.popleft()
-        size, threads = current_plan.size, _threads(current_plan, model, device)
+        size = current_plan.size
+        largest_row = max(size.residues * config.c_z, size.msa_rows * config.evoformer.c_m)
+        threads = threads_for(size.residues * largest_row, device)
         release(device, peak=current_plan.memory.peak)
         reset_peak_memory(device)
         memory_in_use, num_stages_before, replays = peak_memory(device), len(stages.finished), runner.replays
@@ -108,11 +134,6 @@ def fold_planned(
     problem = replace(plan, device=smaller_device).problem
     raise NotEnoughMemoryError(f"out of memory with the executor '{current_plan.executor}'; {problem}")
 
-
-def _threads(plan: PredictionEstimate, model: ReadyModel, device: torch.device) -> int:
-    """Return the number of CPU threads for a network of this size."""
-    size, config = plan.size, model.preset.model
-    return threads_for(size.residues * max(size.residues * config.c_z, size.msa_rows * config.evoformer.c_m), device)
 
 
 def fold_together(
@@ -167,6 +188,27 @@ def fold_together(
     release(shared_stages.device)
     say(f"{len(targets)} targets together failed ({problem}); starting again with one at a time")
     return None
+
+
+def fold_all(
+    model: ReadyModel,
+    targets: Sequence[FoldingTarget],
+    plans: Sequence[PredictionEstimate],
+    options: FoldingOptions,
+    *,
+    stages: Sequence[Stages],
+    spill: Path,
+    say: Callable[[str], object] = lambda _: None,
+    runner: IterationRunner = EAGER,
+) -> list[Prediction]:
+    """Predict several targets, as one batch if that is possible (`fold_together`), else each alone (`fold_planned`)."""
+    predictions = fold_together(model, targets, plans, options, stages=stages, spill=spill, say=say, runner=runner)
+    if predictions is not None:
+        return predictions
+    return [
+        fold_planned(model, target, plan, options, stages=own_stages, spill=spill, say=say, runner=runner)
+        for target, plan, own_stages in zip(targets, plans, stages, strict=True)
+    ]
 
 
 def _identity(model: ReadyModel, options: FoldingOptions) -> PredictionIdentity:

@@ -16,17 +16,16 @@ from helixfold.folding.prediction import Distances, Prediction, PredictionIdenti
 from helixfold.model import confidence
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Folded, PredictedStructure
+from helixfold.model.presets import Preset
 from helixfold.model.stream import Stream
 from helixfold.model.update import Executor, as_tensor
 from helixfold.runtime.options import RepresentationName
 
 
-def sample_of(folded: Folded, index: int, residues: int, rows: int) -> Folded:
-    """Return the outputs of the sample at `index` as a batch of one, without padding.
-
-    `residues` and `rows` are the sample's numbers of residues and MSA rows.
-    """
-    own, real = slice(index, index + 1), slice(residues)
+def sample_of(folded: Folded, index: int, inputs: ModelInput, preset: Preset) -> Folded:
+    """Return the outputs of the sample at `index`, which was drawn from `inputs`, as a batch of one without padding."""
+    own, real = slice(index, index + 1), slice(len(inputs.features.aatype))
+    rows = min(len(inputs.features.msa), preset.sampling.max_msa_clusters)
     representations, structure = folded.representations, folded.structure
     # Dimension 0 of these outputs is the iteration of the structure module.
     by_iteration = ("frames", "rigid_groups", "atom14", "torsions", "unnormalized_torsions")

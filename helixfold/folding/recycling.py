@@ -1,6 +1,6 @@
 """Fold one or several targets with one model: draw samples, run the network with recycling, collect predictions."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -84,14 +84,18 @@ def fold(
         )
         for target in targets
     ]
-    draws = _Draws(inputs, preset, options, device, is_captured=_is_captured(inputs, run, passes))
+    residues = max(len(each.features.aatype) for each in inputs)
+    is_captured = len(inputs) > 1 and passes.captures(run, len(inputs), bucket_size(residues))
+    if is_captured:
+        residues = bucket_size(residues)
+    draws = _Draws(inputs, preset, options, device, residues=residues, round_rows=bucket_size if is_captured else int)
     names = [target.name or preset.name for target in targets]
     prefix = f"{names[0]}: " if len(targets) == 1 else ""
     recycles, tolerance = options.recycles(preset), options.tolerance(preset)
     predictions: dict[int, Prediction] = {}
     earlier: list[tuple[Protein, dict[RepresentationName, np.ndarray]]] = []
     remaining = list(range(len(targets)))
-    previous = _recycled_guesses(run, model, targets, draws.residues, dtype)
+    previous = _recycled_guesses(run, model, targets, residues, dtype)
     with dropping_out(model, inputs[0].name, preset, options):
         for cycle in range(recycles + 1):
             with stages.stage(f"{prefix}sampling"):
@@ -112,7 +116,7 @@ def fold(
                     predictions[index] = prediction_of(
                         model,
                         run,
-                        folded if len(targets) == 1 else draws.sample_of(folded, row, index),
+                        folded if len(targets) == 1 else sample_of(folded, row, inputs[index], preset),
                         inputs[index],
                         options,
                         name=names[index],
@@ -153,16 +157,12 @@ def can_share_batch(targets: Sequence[FoldingTarget], options: FoldingOptions, d
     return not (dtype == torch.float16 or options.dropout or options.save_passes or has_pairs)
 
 
-def _is_captured(inputs: Sequence[ModelInput], run: Executor, runner: IterationRunner) -> bool:
-    """Return whether the iterations of several targets are captured as CUDA graphs; False for one target."""
-    longest = max(len(each.features.aatype) for each in inputs)
-    return len(inputs) > 1 and runner.captures(run, len(inputs), bucket_size(longest))
-
 
 class _Draws:
     """Batches of randomly drawn samples of some targets, by recycling iteration.
 
-    `residues` is the length to which batches are padded. Targets are named by their indices in `inputs`.
+    Batches are padded to `residues`, and their numbers of rows are rounded by `round_rows`. Targets are named by their
+    indices in `inputs`.
     """
 
     def __init__(
@@ -172,13 +172,11 @@ class _Draws:
         options: FoldingOptions,
         device: torch.device,
         *,
-        is_captured: bool,
+        residues: int,
+        round_rows: Callable[[int], int],
     ) -> None:
         self._inputs, self._preset, self._options, self._device = inputs, preset, options, device
-        self._is_captured = is_captured
-        self._lengths = [len(each.features.aatype) for each in inputs]
-        longest = max(self._lengths)
-        self.residues = bucket_size(longest) if is_captured else longest
+        self._residues, self._round_rows = residues, round_rows
         self._samples: dict[tuple[int, int], list[Sample]] = {}  # by target and iteration
 
     def draw(self, targets: Sequence[int], cycle: int) -> None:
@@ -201,17 +199,13 @@ class _Draws:
                 self._device,
                 self._inputs[0].offsets,
                 self._inputs[0].restraints,
-                residues=self.residues,
-                round_rows=bucket_size if self._is_captured else int,
+                residues=self._residues,
+                round_rows=self._round_rows,
                 merge_slots=True,
             )
             for member in range(self._options.num_ensemble)
         ]
 
-    def sample_of(self, folded: Folded, row: int, target: int) -> Folded:
-        """Return the outputs for one target, which is at index `row` of the batch, without padding."""
-        msa_rows = min(len(self._inputs[target].features.msa), self._preset.sampling.max_msa_clusters)
-        return sample_of(folded, row, self._lengths[target], msa_rows)
 
 
 def _converged(before: Recycled | None, folded: Folded, mask: Float[Tensor, "b r"], tolerance: float) -> list[bool]:

@@ -12,22 +12,20 @@ import numpy as np
 from tqdm import tqdm
 
 from data_pipeline.features.complexes.complex_input import AnyTarget, ComplexInput
-from data_pipeline.features.complexes.feature_set import TargetFeatures
+
 from data_pipeline.features.complexes.pipeline import target_features
 from data_pipeline.pipeline import Target
 from helixfold.execution.device import cast_trunk, dtype_on, pick_device
 from helixfold.execution.stages import Stages
-from helixfold.folding.model_input import model_input
+
 from helixfold.folding.options import FoldingOptions
-from helixfold.folding.planned import fold_planned, fold_together
-from helixfold.folding.prediction import Prediction
+from helixfold.folding.planned import fold_all, plan_prediction
 from helixfold.folding.recycling import FoldingTarget
 from helixfold.ops.device_properties import properties_of
-from helixfold.planning.estimate import PredictionEstimate
-from helixfold.planning.memory import FeatureRows, MemoryOptions
+from helixfold.planning.memory import MemoryOptions
 from helixfold.runtime.options import RepresentationName
 from helixfold.runtime.screen import hides_bars
-from helixfold.weights.find import ReadyModel, find_models
+from helixfold.weights.find import find_models
 
 
 def representations(
@@ -53,45 +51,22 @@ def representations(
     options = replace(options or FoldingOptions(), representations=(names,) if isinstance(names, str) else tuple(names))
     memory, network_device = memory or MemoryOptions(), pick_device(device)
     ready = memory.limited(find_models(() if model is None else (model,), weights, seed=options.seed)[0])
-    dtype = dtype_on(options.dtype, properties_of(network_device))
-    cast_trunk(ready.network.to(network_device), dtype)
+    cast_trunk(ready.network.to(network_device), dtype_on(options.dtype, properties_of(network_device)))
+    spill = memory.spill_directory or Path(tempfile.gettempdir())
     results: dict[int, dict[RepresentationName, np.ndarray]] = {}
     order = sorted(range(len(targets)), key=lambda index: len(targets[index].sequence))
-    at_once = max(1, targets_at_once)
+    # A multimer model averages over template slots, so padding would count as an empty template.
+    at_once = 1 if ready.preset.model.method == "multimer" else max(1, targets_at_once)
     batches = [order[start : start + at_once] for start in range(0, len(order), at_once)]
     for batch in tqdm(batches, desc="targets", leave=False, delay=2.0, disable=hides_bars(None)):
-        features = [target_features(targets[index]) for index in batch]
-        for index, prediction in zip(
-            batch, _predict(features, ready, options, memory, Stages(network_device)), strict=True
-        ):
+        inputs = [FoldingTarget(features=target_features(targets[index])) for index in batch]
+        available = memory.available(network_device, spill)
+        plans = [
+            plan_prediction(ready, each.features, options, memory, available, name=each.features.domain_name)
+            for each in inputs
+        ]
+        stages = [Stages(network_device)] * len(batch)
+        predictions = fold_all(ready, inputs, plans, options, stages=stages, spill=spill)
+        for index, prediction in zip(batch, predictions, strict=True):
             results[index] = dict(prediction.representations or {})
     return [results[index] for index in range(len(targets))]
-
-
-def _predict(
-    targets: Sequence[TargetFeatures],
-    ready: ReadyModel,
-    options: FoldingOptions,
-    memory: MemoryOptions,
-    stages: Stages,
-) -> list[Prediction]:
-    """Return the predictions of several targets, computed as one batch if possible."""
-    spill = memory.spill_directory or Path(tempfile.gettempdir())
-    available = memory.available(stages.device, spill)
-    plans: list[PredictionEstimate] = []
-    for features in targets:
-        rows = FeatureRows.of(model_input(features, ready.preset).features)
-        size = rows.size(ready.preset, dtype_on(options.dtype, properties_of(stages.device)), options.num_ensemble)
-        plans.append(memory.plan(ready.preset, size, available))
-        memory.check(plans[-1], features.domain_name)
-    inputs = [FoldingTarget(features=features) for features in targets]
-    # A multimer model averages over template slots, so padding would count as an empty template.
-    predictions = None
-    if ready.preset.model.method != "multimer":
-        predictions = fold_together(ready, inputs, plans, options, stages=[stages] * len(inputs), spill=spill)
-    if predictions is not None:
-        return predictions
-    return [
-        fold_planned(ready, target, plan, options, stages=stages, spill=spill)
-        for target, plan in zip(inputs, plans, strict=True)
-    ]

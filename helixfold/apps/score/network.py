@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from data_pipeline.io.errors import InputError
 from helixfold.apps.score.options import NetworkOptions
 from helixfold.execution.device import (
-    AUTO,
     DTYPES,
     cast_trunk,
     limit_threads,
@@ -18,16 +16,15 @@ from helixfold.execution.device import (
 )
 from helixfold.execution.iteration_runner import LAUNCH_BOUND_RESIDUES, runner_for
 from helixfold.execution.stages import Stages
-from helixfold.folding.model_input import model_input
+
 from helixfold.folding.options import FoldingOptions
-from helixfold.folding.planned import fold_planned, fold_together
+from helixfold.folding.planned import fold_all, plan_prediction
 from helixfold.folding.prediction import Prediction
 from helixfold.folding.recycling import FoldingTarget
 from helixfold.model.config import Method
 from helixfold.model.presets import PRESETS, Preset
 from helixfold.ops.device_properties import properties_of
-from helixfold.planning.estimate import PredictionEstimate
-from helixfold.planning.memory import FeatureRows, MemoryOptions
+from helixfold.planning.memory import MemoryOptions
 from helixfold.runtime.standard_streams import print_note
 from helixfold.weights.find import ReadyModel, find_models, find_parameters
 
@@ -72,7 +69,7 @@ class Network:
         self.device = pick_device(options.device)
         if (warning := untested_warning(properties_of(self.device))) is not None:
             print_note(warning)
-        dtype = settled_dtype(folding.dtype, properties_of(self.device)) if folding.dtype == AUTO else folding.dtype
+        dtype = settled_dtype(folding.dtype, properties_of(self.device))
         self.folding = replace(folding, dtype=dtype)
         self.memory = MemoryOptions(
             executor=options.executor, memory=options.memory, spill_directory=options.spill_directory
@@ -104,17 +101,22 @@ class Network:
         The predictions are named after the model. Raise `NotEnoughMemoryError` if a single target does not fit into
         memory.
         """
-        plans = [self._plan(targets[0])] * len(targets)
-        batch = [replace(target, name=self.model.preset.name) for target in targets]
-        stages = [Stages(self.device) for _ in batch]
-        arguments: dict[str, Any] = {"spill": self._spill_directory, "say": print_note, "runner": self._runner}
-        predictions = fold_together(self.model, batch, plans, self.folding, stages=stages, **arguments)
-        if predictions is not None:
-            return predictions
-        return [
-            fold_planned(self.model, target, plan, self.folding, stages=stage, **arguments)
-            for target, plan, stage in zip(batch, plans, stages, strict=True)
-        ]
+        available = self.memory.available(self.device, self._spill_directory)
+        name = self.model.preset.name
+        first = targets[0]
+        plan = plan_prediction(
+            self.model, first.features, self.folding, self.memory, available, name=first.name or name
+        )
+        return fold_all(
+            self.model,
+            [replace(target, name=name) for target in targets],
+            [plan] * len(targets),
+            self.folding,
+            stages=[Stages(self.device) for _ in targets],
+            spill=self._spill_directory,
+            say=print_note,
+            runner=self._runner,
+        )
 
     def outcomes(self, targets: Sequence[FoldingTarget]) -> list[Prediction | Exception]:
         """Return the prediction of each target, or the error of each target that fails alone."""
@@ -124,15 +126,6 @@ class Network:
             if len(targets) == 1:
                 return [error]
         return [outcome for target in targets for outcome in self.outcomes([target])]
-
-    def _plan(self, target: FoldingTarget) -> PredictionEstimate:
-        """Return the plan of a target within the available memory. Raise `NotEnoughMemoryError` if it does not fit."""
-        rows = FeatureRows.of(model_input(target.features, self.model.preset).features)
-        size = rows.size(self.model.preset, DTYPES[self.folding.dtype], self.folding.num_ensemble)
-        available = self.memory.available(self.device, self._spill_directory)
-        plan = self.memory.plan(self.model.preset, size, available)
-        self.memory.check(plan, target.name or self.model.preset.name)
-        return plan
 
 
 def _load(options: NetworkOptions, preset: Preset) -> ReadyModel:
