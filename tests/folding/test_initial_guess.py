@@ -22,7 +22,7 @@ from helixfold.folding.model_input import draw, model_input
 from helixfold.folding.options import FoldingOptions
 from helixfold.folding.prediction import Prediction
 from helixfold.folding.recycling import FoldingTarget, fold
-from helixfold.folding.target_files import STRUCTURE_SUFFIXES, file_of_target
+from helixfold.apps.predict.jobs import STRUCTURE_SUFFIXES, file_of_target
 from helixfold.model.batch import Batch
 from helixfold.model.outputs import Recycled
 from helixfold.model.presets import tiny

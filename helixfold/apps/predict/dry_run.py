@@ -62,8 +62,9 @@ def print_dry_run(jobs: Sequence[Job], statuses: Sequence[ResumeStatus], setting
         estimates += rows
         # Finished predictions of the target take no time.
         seconds += TARGET_SECONDS + sum(each.seconds for each in rows) * status.missing / len(settings.predictions())
-    for line in (*(_summary if is_summary else _table)(estimates, settings), *_problems(estimates, settings)):
-        print(line)
+    if estimates:
+        lines = _summary(estimates, settings) if is_summary else _table(estimates)
+        print(*lines, *_problems(estimates, settings), sep="\n")
     predictions = sum(status.missing for _, status in remaining)
     seeds_text = "" if settings.options.num_seeds == 1 else f" with {settings.options.num_seeds} seeds each"
     print(
@@ -116,8 +117,6 @@ def _rounded(rows: FeatureRows, preset: Preset) -> FeatureRows:
 
 def _summary(estimates: Sequence[TargetEstimate], settings: RunSettings) -> Iterator[str]:
     """Yield the summary of a batch: lengths, searches, executors, the longest and the slowest target."""
-    if not estimates:
-        return
     lengths = sorted(each.rows.residues for each in estimates)
     longest = max(estimates, key=lambda each: each.rows.residues)
     median = lengths[len(lengths) // 2]
@@ -137,10 +136,8 @@ def _summary(estimates: Sequence[TargetEstimate], settings: RunSettings) -> Iter
     yield "(--verbose lists all targets)"
 
 
-def _table(estimates: Sequence[TargetEstimate], _: RunSettings) -> Iterator[str]:
+def _table(estimates: Sequence[TargetEstimate]) -> Iterator[str]:
     """Yield the lines of a table with a row for each target and model."""
-    if not estimates:
-        return
     if (ranks := estimates[0].plan.size.ranks) > 1:
         yield f"of each of the {ranks} processes that fold a target together:"
     width = max([6, *(len(each.target) for each in estimates)])

@@ -15,7 +15,7 @@ from data_pipeline.features.complexes.feature_file import save_features
 from data_pipeline.features.complexes.feature_set import ComplexFeatureSet, TargetFeatures
 from data_pipeline.features.complexes.target_files import TargetNames, directory_in
 from data_pipeline.io.errors import InputError, InputProblems, did_you_mean, input_problems, printable
-from data_pipeline.parse.fasta import directory_name
+from data_pipeline.parse.fasta import directory_name, file_names
 from data_pipeline.parse.restraints import DistanceRestraints, read_restraints
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.search.plan import SearchPlan
@@ -33,7 +33,7 @@ from helixfold.apps.targets import failures_of_skipped, requested_targets, skipp
 from helixfold.folding.initial_guess import guessed_positions
 from helixfold.folding.model_input import input_notes
 from helixfold.folding.recycling import FoldingTarget
-from helixfold.folding.target_files import RESTRAINT_SUFFIXES, STRUCTURE_SUFFIXES, file_of_target
+
 from helixfold.folding.templates import templates_read as templates_read_by
 from helixfold.report.page import counted
 from helixfold.report.pulldown import PulldownEntry
@@ -42,6 +42,10 @@ from helixfold.results.file_table import FEATURES
 from helixfold.runtime.options import changed_options, part_of
 from helixfold.runtime.standard_streams import print_note
 from helixfold.weights.find import ReadyModel
+
+# Suffixes of the files of targets.
+STRUCTURE_SUFFIXES = (".cif", ".mmcif", ".pdb", ".cif.gz", ".pdb.gz")
+_RESTRAINT_SUFFIXES = (".csv", ".tsv", ".txt")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,15 +188,14 @@ def read_jobs(options: PredictOptions, given_targets: Sequence[AnyTarget] | None
     with input_problems(skippable_problems(options.skip_invalid)) as problems:
         targets, pulldown = requested_targets(options, given_targets, announce=announce, problems=problems)
         loaded_features = read_features(options.features, problems)
-        jobs = [
-            *(Job(target=target) for target in targets),
-            *(Job(features=features) for _, features in loaded_features),
+        sources = [
+            *((Job(target=target), Path("the input files, besides --features,")) for target in targets),
+            *((Job(features=features), path) for path, features in loaded_features),
         ]
-        if not jobs and not problems:
+        if not sources and not problems:
             raise InputError("no input; pass a FASTA file, an alignment, or --features")
         _check_references(options.reference)
-        files = [Path("the input files, besides --features,")] * len(targets) + [path for path, _ in loaded_features]
-        jobs = _checked(jobs, files, options, problems)
+        jobs = _checked(sources, options, problems)
         chains = {chain for job in jobs for chain in job.chain_ids}
         for name in options.cyclic or ():
             if name not in chains and not problems:  # a skipped target may have the chain
@@ -204,7 +207,6 @@ def read_jobs(options: PredictOptions, given_targets: Sequence[AnyTarget] | None
     if announce and (unfinished := unfinished_features(options.features)):
         text = f"skipped because {FEATURES.name()} is missing: {', '.join(map(str, unfinished))}"
         print_note(f"{printable(text, 1000)}; run helixfold features to make it")
-    jobs = [replace(job, directory=directory_in(options.output, job.title).name) for job in jobs]
     invalid = failures_of_skipped(problems, {job.name for job in jobs}, announce=announce)
     pulldown += pulldown_of_features(
         options.features, {directory_name(each.domain_name) for _, each in loaded_features}
@@ -216,24 +218,48 @@ def read_jobs(options: PredictOptions, given_targets: Sequence[AnyTarget] | None
     return Batch(jobs=jobs, searches=searches, pulldown=pulldown, invalid=invalid)
 
 
-def _checked(jobs: Sequence[Job], files: Sequence[Path], options: PredictOptions, problems: InputProblems) -> list[Job]:
-    """Return the valid jobs, with their initial guesses; add an error for each that has no unique name or no guess.
+def _checked(sources: Sequence[tuple[Job, Path]], options: PredictOptions, problems: InputProblems) -> list[Job]:
+    """Return the valid jobs, with their files; add an error for each that has no unique name or lacks a file.
 
-    `files` are the files that the jobs come from.
+    `sources` has each job with the file that it comes from.
     """
     names, valid = TargetNames(), list[Job]()
-    is_only = len(jobs) + len(problems) == 1
-    for job, file in zip(jobs, files, strict=True):
+    is_only = len(sources) + len(problems) == 1
+    for job, file in sources:
         with problems.collected(job.title):
             names.add(job.title, file)
-            guess = restraints = None
-            if options.initial_guess is not None:
-                guess = file_of_target(options.initial_guess, job.title, STRUCTURE_SUFFIXES, only=is_only)
-            if options.restraints is not None:
-                restraints = file_of_target(options.restraints, job.title, RESTRAINT_SUFFIXES, only=is_only)
-            valid.append(replace(job, initial_guess=guess, restraints=restraints))
-            _ = valid[-1].distance_restraints  # so that errors in the files of all targets are listed together
+            complete_job = replace(
+                job,
+                directory=directory_in(options.output, job.title).name,
+                initial_guess=file_of_target(options.initial_guess, job.title, STRUCTURE_SUFFIXES, only=is_only),
+                restraints=file_of_target(options.restraints, job.title, _RESTRAINT_SUFFIXES, only=is_only),
+            )
+            _ = complete_job.distance_restraints  # so that errors in the files of all targets are listed together
+            valid.append(complete_job)
     return valid
+
+
+def file_of_target(path: Path | None, target: str, suffixes: tuple[str, ...], *, only: bool) -> Path | None:
+    """Return the file of the target with the name `target`: `path` itself, or a file in the directory `path`.
+
+    A `path` that is a file must be for the `only` target. In a directory, the file has the target's name and one of the
+    `suffixes`. A `path` of None has no file. Raise `InputError` if no such file exists, or if one file is passed for
+    several targets.
+    """
+    if path is None:
+        return None
+    example = f"{printable(target)}{suffixes[0]}"
+    if path.is_file():
+        if only:
+            return path
+        raise InputError.at(path, f"is one file for several targets; pass a directory with {example} and so on")
+    if not path.is_dir():
+        raise InputError.at(path, "no such file or directory")
+    files = (path / f"{name}{suffix}" for name in file_names(target) for suffix in suffixes)
+    target_file = next((file for file in files if file.is_file()), None)
+    if target_file is None:
+        raise InputError.at(path, f"has no file of this target, such as {example}", record=target)
+    return target_file
 
 
 def _check_references(paths: Sequence[Path]) -> None:
