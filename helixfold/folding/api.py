@@ -214,7 +214,7 @@ def predict(
             prediction = replace(prediction, notes=all_notes, features=features)
         name = f"{model.preset.name}_seed_{each.seed}" if len(options_by_seed) > 1 else prediction.name
         predictions.append(replace(prediction, name=name, identity=replace(prediction.identity, seed=each.seed)))
-        if options.stop_at_score is not None and prediction.plddt.mean() >= options.stop_at_score:
+        if options.stops_at(prediction.plddt.mean()):
             break
     # Notes about the features have been issued before.
     for note in dict.fromkeys(note for prediction in predictions for note in prediction.notes if note not in notes):

@@ -38,7 +38,8 @@ def guessed_positions(path: Path, features: TargetFeatures) -> Float[np.ndarray,
     for name, sequence in chains:
         chain, alignment = _counterpart(path, name, sequence, unused_chains)
         unused_chains.remove(chain)
-        positions.append(_atoms(chain, alignment))
+        atoms = recycled_atoms(chain.atom_positions, chain.atom_mask)[alignment.partner]
+        positions.append(np.where((alignment.partner >= 0)[:, None, None], atoms, np.float32(0)))
     return np.concatenate(positions)
 
 
@@ -75,8 +76,3 @@ def recycled_atoms(
     atoms[without_beta, beta] = atoms[without_beta, alpha]
     return atoms.astype(np.float32)
 
-
-def _atoms(chain: Chain, alignment: PairAlignment) -> Float[np.ndarray, "r 37 3"]:
-    """Return the atom positions of the residues to which a target's residues are aligned; zeros for unaligned ones."""
-    atoms, partner = recycled_atoms(chain.atom_positions, chain.atom_mask), alignment.partner
-    return np.where((partner >= 0)[:, None, None], atoms[partner], 0.0).astype(np.float32)

@@ -25,6 +25,8 @@ from helixfold.model.presets import preset
 from helixfold.ops.dispatch import Op, forced, intercepted
 from helixfold.weights.find import ReadyModel
 
+# Modules that compute attention weights.
+_ATTENTION = (SelfAttention, MSAGlobalColumnAttention, PointAttention)
 # Operators whose reference implementations call the operators `attention` and `invariant_point_attention`.
 _CALLERS_OF_ATTENTION = ("self_attention", "global_attention", "point_attention")
 
@@ -61,7 +63,7 @@ def record_attention(
     matches.
     """
     network = model.network if isinstance(model, ReadyModel) else model
-    names = {_attention_name(path): path for path, module in network.named_modules() if _has_weights(module)}
+    names = {_attention_name(path): path for path, module in network.named_modules() if isinstance(module, _ATTENTION)}
     matches = {name: path for name, path in names.items() if fnmatchcase(name, pattern)}
     if not matches:
         raise InputError(f"no attention is named {pattern!r}; the names are {', '.join(names)}")
@@ -105,10 +107,6 @@ def record_attention(
         # The weights of a query sum to 1 in each row; the division by their total gives the mean.
         maps[name] = total / total.sum(-1, keepdims=True) if average_rows else joined
 
-
-def _has_weights(module: nn.Module) -> bool:
-    """Return whether a module computes attention weights."""
-    return isinstance(module, SelfAttention | MSAGlobalColumnAttention | PointAttention)
 
 
 def _attention_name(path: str) -> str:

@@ -67,6 +67,10 @@ class FoldingOptions:
         """Return the number of recycling iterations after the first: the option, or the preset's number."""
         return preset.num_recycles if self.num_recycles is None else self.num_recycles
 
+    def stops_at(self, mean_plddt: float) -> bool:
+        """Return whether no more predictions are made after one with this mean pLDDT (`stop_at_score`)."""
+        return self.stop_at_score is not None and mean_plddt >= self.stop_at_score
+
     def tolerance(self, preset: Preset) -> float:
         """Return the root mean square change of distances (Å) below which recycling stops.
 

@@ -21,20 +21,17 @@ from helixfold.runtime.standard_streams import print_note
 
 _FALSE_VALUES = ("false", "0", "f", "no")
 # Function that changes helixfold's options (attributes of the namespace) by the value of another program's option, and
-# returns a note for the user or None. Switches have the values true and false.
+# returns a note for the user or None. Switches have the values true and false. The text of a `ValueError` is advice.
 Conversion = Callable[[SimpleNamespace, str], str | None]
 # By the other program's option: helixfold's option for the help, and the conversion, or the advice of an error.
 Table = dict[str, tuple[str, Conversion | str]]
 
 
-class UnsupportedError(Exception):
-    """Error for an option of another program that is not supported; the text is advice what to do instead."""
-
 
 def put(options: SimpleNamespace, ours: str, value: Any) -> None:
-    """Set the option `ours` of helixfold. Raise `UnsupportedError` if the user has set it to another value."""
+    """Set the option `ours` of helixfold. Raise `ValueError` if the user has set it to another value."""
     if getattr(options, ours) not in (getattr(options.defaults, ours), value):
-        raise UnsupportedError(f"is the same as --{ours.replace('_', '-')}, which has another value")
+        raise ValueError(f"is the same as --{ours.replace('_', '-')}, which has another value")
     setattr(options, ours, value)
 
 
@@ -72,15 +69,15 @@ def rows(options: SimpleNamespace, value: str) -> None:
     """Set --max-msa-rows and --max-extra-rows to the two numbers of ColabFold's --max-msa."""
     match = re.fullmatch(r"([1-9][0-9]{0,8}):([1-9][0-9]{0,8})", value)
     if match is None:
-        raise UnsupportedError(f"must be max-seq:max-extra-seq, such as 512:1024, got '{printable(value)}'")
+        raise ValueError(f"must be max-seq:max-extra-seq, such as 512:1024, got '{printable(value)}'")
     put(options, "max_msa_rows", int(match[1]))
     put(options, "max_extra_rows", int(match[2]))
 
 
 def rank(_: SimpleNamespace, value: str) -> None:
-    """Accept ranking by pLDDT, or by ipTM and pTM for complexes. Raise `UnsupportedError` for any other ranking."""
+    """Accept ranking by pLDDT, or by ipTM and pTM for complexes. Raise `ValueError` for any other ranking."""
     if value not in ("auto", "plddt", "multimer"):
-        raise UnsupportedError(
+        raise ValueError(
             "predictions are ranked by mean pLDDT, and predictions of complexes by ipTM and pTM; "
             "confidence_<model>.json has the pTM of each"
         )
@@ -95,11 +92,11 @@ def amber(options: SimpleNamespace, _: str) -> None:
 def num_relax(options: SimpleNamespace, value: str) -> None:
     """Convert ColabFold's --num-relax: set --models-to-relax to best for 1, or to none for 0 without --amber.
 
-    With --amber, 0 changes nothing. Raise `UnsupportedError` for larger numbers.
+    With --amber, 0 changes nothing. Raise `ValueError` for larger numbers.
     """
     count = integer(value)
     if count > 1:
-        raise UnsupportedError("only the best prediction or all can be relaxed; pass --models-to-relax best or all")
+        raise ValueError("only the best prediction or all can be relaxed; pass --models-to-relax best or all")
     if count == 1:
         put(options, "models_to_relax", "best")
     elif "--amber" not in options.others:
@@ -107,11 +104,11 @@ def num_relax(options: SimpleNamespace, value: str) -> None:
 
 
 def gpu_relax(_: SimpleNamespace, value: str) -> None:
-    """Accept relaxation on the GPU. Raise `UnsupportedError` if it is switched off on a machine with a GPU."""
+    """Accept relaxation on the GPU. Raise `ValueError` if it is switched off on a machine with a GPU."""
     from torch.cuda import is_available  # noqa: PLC0415 (torch takes long to import, and this option is rare)
 
     if value == "false" and is_available():
-        raise UnsupportedError("structures are relaxed on the GPU if there is one; hide it with CUDA_VISIBLE_DEVICES=")
+        raise ValueError("structures are relaxed on the GPU if there is one; hide it with CUDA_VISIBLE_DEVICES=")
 
 
 def representation(name: RepresentationName) -> Conversion:
@@ -331,9 +328,9 @@ def resolve(options: PredictOptions, others: CompatibilityOptions) -> PredictOpt
             if isinstance(convert, str):
                 if option in _FALSE_VALUES:
                     continue
-                raise UnsupportedError(convert)
+                raise ValueError(convert)
             remark = convert(ours, option)
-        except (UnsupportedError, ValueError) as error:
+        except ValueError as error:
             raise InputError(f"{option.name}: {error}") from None
         if remark is not None:
             print_note(f"{option.name}: {remark}")

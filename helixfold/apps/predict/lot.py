@@ -46,6 +46,7 @@ from helixfold.planning.memory import FeatureRows
 from helixfold.planning.size import gib
 from helixfold.report.plot_files import write_alignment, write_coverage
 from helixfold.report.plots import import_matplotlib
+from helixfold.results.archive import write_archive
 from helixfold.results.file_table import FEATURES
 from helixfold.results.prediction import write_prediction
 
@@ -251,7 +252,8 @@ class TargetRun(TargetOutput):
         preset, alignment = requested.model.preset, requested.alignment
         features = alignment.of(self.features)
         if (preset.name, alignment.name) not in self._predictions_of_any_seed:
-            rows = _rows_read(preset, features)
+            max_rows = preset.sampling.max_msa_clusters + preset.sampling.max_extra_msa
+            rows = min(len(model_input(features, preset).features.msa), max_rows)
             self.facts["models"][requested.name] = {**prediction.measurements, "msa_rows_read": rows}
             if settings.options.num_seeds > 1 and not depends_on_seed(features, preset, dropout=settings.folding.dropout):
                 self._predictions_of_any_seed[preset.name, alignment.name] = prediction
@@ -277,15 +279,17 @@ class TargetRun(TargetOutput):
             if no_pdb_file is not None:
                 self.say(f"{requested.name}: no PDB file: {no_pdb_file}")
             self._write_timings_if_due(prediction)
-        stop_score = settings.folding.stop_at_score
-        if stop_score is not None and prediction.plddt.mean() >= stop_score:
+        if settings.folding.stops_at(prediction.plddt.mean()):
             self.missing.clear()
 
     def finish(self) -> list[Prediction]:
-        """Relax, rank, plot and report on all predictions of the target, and return them, best first."""
+        """Relax, rank, plot, report on and archive all predictions of the target, and return them, best first."""
         if self.job.residues <= _LONG_RESIDUES:
             self._draw_coverage()
-        return postprocess(self, [*self._record.finished(self.directory, self.job.residues).values()])
+        order = postprocess(self, [*self._record.finished(self.directory, self.job.residues).values()])
+        if self.settings.options.zip:
+            write_archive(self.directory)
+        return order
 
     def _draw_coverage(self) -> None:
         """Write the plot of the alignment's depth, unless the output is slim."""
@@ -442,8 +446,3 @@ def _template_count(features: TargetFeatures, preset: Preset) -> int:
     masks = model_input(features, preset).features.template_all_atom_masks[: preset.sampling.max_templates]
     return int(masks.any((1, 2)).sum())
 
-
-def _rows_read(model: Preset, features: TargetFeatures) -> int:
-    """Return the number of MSA rows that a model reads in each recycling iteration."""
-    maximum = model.sampling.max_msa_clusters + model.sampling.max_extra_msa
-    return min(len(model_input(features, model).features.msa), maximum)

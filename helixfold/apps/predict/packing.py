@@ -29,7 +29,7 @@ class Packer:
     `waiting` are the names of finished targets that killed runs left unpacked.
     """
 
-    def __init__(self, output: Path, waiting: Iterable[str] = ()) -> None:
+    def __init__(self, output: Path, waiting: Iterable[str]) -> None:
         self._output, self._waiting = output, list(waiting)
 
     def add(self, name: str) -> None:

@@ -88,24 +88,26 @@ class TargetRecord:
 
         Parameters of `other` that are less trustworthy count as a difference.
         """
-        run_record = RunRecord(inputs=self.inputs, options=self.options)
-        differences = run_record.differences(RunRecord(inputs=other.inputs, options=other.options))
+        differences = self.run_record.differences(other.run_record)
         mine, theirs = self.clusters, other.clusters
         if mine is not None and theirs is not None and mine.settings != theirs.settings:
             differences.append(f"clusters by {mine.settings}, now by {theirs.settings}")
-        weights_by_model = {origin.model: origin.weights for origin in self.predictions.values()}
         for name, origin in other.predictions.items():
-            earlier = self.predictions.get(name)
-            if weights_by_model.get(origin.model, origin.weights) != origin.weights:
-                differences.append(f"other weights of {origin.model}")
-            elif earlier is not None and earlier.seed != origin.seed:
+            earlier = self.predictions.get(name, origin)
+            if earlier.seed != origin.seed:
                 differences.append(f"seed {earlier.seed} of {name}, now {origin.seed}")
-            elif earlier is not None and earlier.alignment != origin.alignment:
+            elif earlier.alignment != origin.alignment:
                 before, now = (each.alignment or "all rows" for each in (earlier, origin))
                 differences.append(f"alignment of {name}: {before}, now {now}")
         if other.is_superseded_by(self):
             differences.append(other.made_with)
-        return list(dict.fromkeys(differences))
+        return differences
+
+    @property
+    def run_record(self) -> RunRecord:
+        """Return the inputs, the options and the digests of the models' parameters."""
+        weights = {origin.model: origin.weights for origin in self.predictions.values()}
+        return RunRecord(inputs=self.inputs, options=self.options, weights=weights)
 
     @property
     def weights_provenance(self) -> WeightsProvenance:

@@ -70,7 +70,8 @@ def resume_status(
             return ResumeStatus(name=job.name, finished=True, missing=0)
         return _unpacked_status(job, settings, packed)
     finished_predictions = record.finished(directory, job.residues)
-    missing = 0 if _has_score(finished_predictions, settings) else unknown_count
+    has_score = any(settings.folding.stops_at(each.plddt.mean()) for each in finished_predictions.values())
+    missing = 0 if has_score else unknown_count
     missing += len(_missing(record, finished_predictions, directory, settings, predictions))
     finished = not missing and is_marked and is_postprocessed(directory, list(finished_predictions.values()), settings)
     if finished_predictions and not finished:
@@ -109,8 +110,7 @@ def _is_whole(
     except InputError:
         return False
     to_relax = {"none": (), "best": order[:1], "all": order}[settings.to_relax]
-    score = folding.stop_at_score
-    has_score = score is not None and any(mean_plddt >= score for mean_plddt in mean_plddts.values())
+    has_score = any(map(folding.stops_at, mean_plddts.values()))
     has_all = has_score or all(record.name_of(prediction) in mean_plddts for prediction in requested)
     return has_all and bool(order) and {*to_relax} <= {*relaxed}
 
@@ -205,11 +205,6 @@ def _requested(
     return predictions, record_for(job, settings, predictions, expected.clusters)
 
 
-def _has_score(done: dict[str, Prediction], settings: RunSettings) -> bool:
-    """Return whether a finished prediction has the score at which the run stops."""
-    score = settings.folding.stop_at_score
-    return score is not None and any(prediction.plddt.mean() >= score for prediction in done.values())
-
 
 def _missing(
     record: TargetRecord,
@@ -219,7 +214,7 @@ def _missing(
     requested: Sequence[PredictionRequest],
 ) -> list[PredictionRequest]:
     """Return the requested predictions that are missing; none if a finished one has the score that ends a run."""
-    if _has_score(done, settings):
+    if any(settings.folding.stops_at(prediction.plddt.mean()) for prediction in done.values()):
         return []
     representations_format = settings.options.representations_format
     complete_names = [

@@ -23,7 +23,7 @@ from helixfold.apps.predict import relaxation
 from helixfold.apps.predict.dry_run import print_dry_run
 from helixfold.apps.predict.jobs import Batch, Job, read_jobs
 from helixfold.apps.predict.lot import serve_folds, sizes_of_lots
-from helixfold.apps.predict.packing import Packer, restore
+from helixfold.apps.predict.packing import restore
 from helixfold.apps.predict.postprocess import colabfold_run
 from helixfold.apps.predict.resume import ResumeStatus, begun_dtype, resume_status
 from helixfold.apps.predict.runner import BatchRunner, archive_finished, close_batch
@@ -127,8 +127,8 @@ def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = Non
                 workers.leave()
                 return 0
             remaining = [(jobs[index], missing) for index, missing in work["remaining"]]
-            packer = _packer(work["directories"] if is_first else (), settings, claims)
-            BatchRunner(remaining, work["lots"], settings, claims, packer).run(loading.finished)
+            unpacked = work["directories"] if is_first else ()
+            BatchRunner(remaining, work["lots"], settings, claims, unpacked).run(loading.finished)
             workers.group.send(None)
             workers.leave()
             return _end(settings) if is_first else 0
@@ -257,15 +257,6 @@ def _begin(batch: Batch, settings: RunSettings, dtype: str) -> dict[str, Any]:
         "servers": servers,
     }
 
-
-def _packer(finished: Sequence[str], settings: RunSettings, claims: Claims | None) -> Packer | None:
-    """Return the packer of a run with packed output, else None; it starts with finished targets that are not packed."""
-    options = settings.options
-    if options.output_format != "packed":
-        return None
-    # Targets that another run still holds are left to it.
-    unclaimed = (name for name in finished if claims is None or claims.work_on(name) != "held")
-    return Packer(options.output, unclaimed)
 
 
 def _end(settings: RunSettings) -> int:

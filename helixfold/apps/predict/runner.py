@@ -3,7 +3,7 @@
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import accumulate
@@ -46,7 +46,7 @@ class BatchRunner:
 
     `remaining` has each target with the number of its missing predictions, and `lots` the sizes of the lots of
     consecutive targets that are folded together. With `claims`, each target is claimed first, so that several runs can
-    share the batch. A `packer` packs finished targets.
+    share the batch. With packed output, finished targets are packed, also `unpacked` ones of earlier runs.
     """
 
     def __init__(
@@ -55,12 +55,17 @@ class BatchRunner:
         lots: Sequence[int],
         settings: RunSettings,
         claims: Claims | None,
-        packer: Packer | None = None,
+        unpacked: Sequence[str],
     ) -> None:
         self._remaining, self._settings, self._workers = remaining, settings, settings.workers
         self._options, self._output = settings.options, settings.options.output
         self._lots = [range(end - size, end) for size, end in zip(lots, accumulate(lots), strict=True)]
-        self._packer, self._packed = packer, PackedResults(self._output)
+        self._packed = PackedResults(self._output)
+        self._packer: Packer | None = None
+        if self._options.output_format == "packed":
+            # Targets that another run still holds are left to it.
+            names = [name for name in unpacked if claims is None or claims.work_on(name) != "held"]
+            self._packer = Packer(self._output, names)
         self._shared_tasks: SharedTasks | None = None
         if claims is not None:
             names = [job.name for job, _ in remaining]
@@ -77,9 +82,12 @@ class BatchRunner:
         """
         queue, count = self._workers.queue, len(self._remaining)
         device = self._workers.mesh.device
+        own_lots = (self._lots[lot] for lot in self._workers.take_tasks(len(self._lots)))
+        # Lots of this run's queue, then targets of other runs that died.
+        lots = own_lots if self._shared_tasks is None else self._shared_tasks.claimed(own_lots)
         try:
             with tqdm(total=count, desc="targets", bar_format=_BAR_FORMAT, disable=self._settings.no_bars) as bar:
-                for indices in self._next_lots():
+                for indices in lots:
                     bar.set_postfix_str(self._postfix(indices))
                     start = time.perf_counter()
                     lot = [
@@ -102,13 +110,6 @@ class BatchRunner:
             print_note(f"{queue.number_finished()} of {counted(count, 'target')} done")
             raise
 
-    def _next_lots(self) -> Iterator[Sequence[int]]:
-        """Yield the indices of the targets in each lot: from this run's queue, then from other runs that died.
-
-        Targets that other runs have finished or failed count as finished or failed here.
-        """
-        lots = (self._lots[lot] for lot in self._workers.take_tasks(len(self._lots)))
-        yield from lots if self._shared_tasks is None else self._shared_tasks.claimed(lots)
 
     def _is_needed(self, index: int) -> bool:
         """Return whether a claimed target is not finished, and remove partial files of a killed run."""
@@ -131,38 +132,32 @@ class BatchRunner:
         failures = self._workers.queue.failures_so_far()
         if failure is not None:
             # Written after each failure, because the run may be killed before its end.
-            with suppress(OSError):  # such as a full disk; `close` tries again and reports it
+            with suppress(OSError):  # such as a full disk; `close_batch` tries again and reports it
                 write_failures(self._output, failures)
         if is_due:
             write_pages(self._output, failures, [job.name for job, _ in self._remaining])
             self._next_index_write = time.monotonic() + _SECONDS_BETWEEN_INDEXES
 
     def _finish(self, index: int, outcome: Outcome, seconds: float) -> str | None:
-        """Print the outcome of a target and archive its results if requested; return the failure, or None."""
+        """Print the outcome of a target, and pack it if the output is packed; return the failure, or None."""
         job, missing = self._remaining[index]
-        directory = self._output / job.name
         failure = None
         if isinstance(outcome, LostClaimError):
             self._settings.say(f"{job.name}: {outcome}", file=sys.stderr)
             return None
-        try:
-            if isinstance(outcome, Exception):
-                raise outcome
-            if outcome and self._options.zip:
-                write_archive(directory)
-        except Exception as error:
+        if isinstance(outcome, Exception):
             require_unmoved(self._output)  # a moved directory stops the whole run
-            failure = str(error) if isinstance(error, OtherRankError) else failure_text(error)
+            failure = str(outcome) if isinstance(outcome, OtherRankError) else failure_text(outcome)
             self._settings.say(f"{job.name}: failed: {failure} [{self._progress(index, seconds)}]", file=sys.stderr)
-            print_detail("".join(traceback.format_exception(error)).rstrip())
+            print_detail("".join(traceback.format_exception(outcome)).rstrip())
         else:
             if missing:
                 self._times_of_finished.append((job.residues, max(seconds, 1e-3) / missing))
-            if outcome:
-                self._settings.say(f"{_summary(directory, outcome)} [{self._progress(index, seconds)}]")
+            summary = _summary(self._output / job.name, outcome)
+            self._settings.say(f"{summary} [{self._progress(index, seconds)}]")
         if self._shared_tasks is not None:
             self._shared_tasks.end(index, failure)
-        if failure is None and outcome and self._packer is not None:
+        if failure is None and self._packer is not None:
             self._packer.add(job.name)
         self._report(index, Stage(name="finished" if failure is None else "failed", seconds=seconds, peak_memory=0))
         return failure
