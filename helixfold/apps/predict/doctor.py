@@ -88,11 +88,14 @@ def configuration_facts() -> Facts:
     """
     files = [{"path": str(path), "is_read": os.path.exists(path)} for path in configuration_files()]
     try:
-        site, cache = site_configuration(), user_cache()
-        values: Facts = {key: getattr(site, key) for key in KEYS}
-        values |= {"cache_directory": cache, "weights_directory": parameters_directory()}
-        values |= {f"{method}_models": list(default_models(method)) for method in DEFAULTS}
-        values["search_cache"] = search_cache()
+        site = site_configuration()
+        values: Facts = {
+            **{key: getattr(site, key) for key in KEYS},
+            "cache_directory": user_cache(),
+            "weights_directory": parameters_directory(),
+            **{f"{method}_models": list(default_models(method)) for method in DEFAULTS},
+            "search_cache": search_cache(),
+        }
     except InputError as error:
         return {"files": files, "error": str(error), "settings": {}}
     values |= {key: without_password(values[key]) for key in ADDRESSES if values[key] is not None}

@@ -109,12 +109,11 @@ class Job:
 
         Each note is returned once.
         """
-        restrained = self.restraints is not None
-        notes_of_input = (input_notes(model.preset, self.chains, restrained=restrained) for model in models)
-        all_notes = (
-            note for model, notes in zip(models, notes_of_input, strict=True) for note in (*model.notes, *notes)
-        )
-        return tuple(dict.fromkeys(all_notes))
+        notes: list[str] = []
+        for model in models:
+            notes += model.notes
+            notes += input_notes(model.preset, self.chains, restrained=self.restraints is not None)
+        return tuple(dict.fromkeys(notes))
 
     def prepare(self, directory: Path, settings: RunSettings, templates_read: Collection[str] = ()) -> TargetFeatures:
         """Compute the features, after the searches, or take the finished ones; write them into the directory.
@@ -124,11 +123,9 @@ class Job:
         """
         if self.target is not None:
             prepared = prepare_in(directory, self.target, settings.searches)
-            templates_of_models = (templates_read_by(prepared.features, model.preset) for model in settings.models)
-            labels_read = {
-                *templates_read,
-                *(template.label for templates in templates_of_models for template in templates),
-            }
+            labels_read = set(templates_read)
+            for model in settings.models:
+                labels_read |= {template.label for template in templates_read_by(prepared.features, model.preset)}
             write_templates(directory, prepared, labels_read)
             settings.say(f"{self.name}: {summary(prepared, labels_read)}")
             return prepared.features

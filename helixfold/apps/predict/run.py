@@ -219,12 +219,6 @@ def _begin(batch: Batch, settings: RunSettings, dtype: str) -> dict[str, Any]:
     """
     jobs, options, output, workers = batch.jobs, settings.options, settings.options.output, settings.workers
     settings, statuses = _resumed(jobs, settings, dtype)
-    if not options.is_shared:
-        remove_partial(output)
-        # Without searches, targets are unpacked when they are folded, so that not all have directories at once.
-        for status in statuses if settings.searches.alignments else ():
-            if not status.finished:
-                restore(output / status.name)
     remaining = [(index, status.missing) for index, status in enumerate(statuses) if not status.finished]
     to_fold = [jobs[index] for index, _ in remaining]
     lots = sizes_of_lots([None if job.is_complex else job.residues for job in to_fold], settings)
@@ -233,8 +227,12 @@ def _begin(batch: Batch, settings: RunSettings, dtype: str) -> dict[str, Any]:
         write_entries(output, batch.pulldown)
     if options.output_format == "colabfold":
         write_run(output, *colabfold_run(jobs, settings))
-    # In a shared directory, each target is cleared and searched for when it is claimed.
+    # In a shared directory, each target is unpacked, cleared and searched for when it is claimed.
     if not options.is_shared:
+        remove_partial(output)
+        # Without searches, targets are unpacked when they are folded, so that not all have directories at once.
+        for job in to_fold if settings.searches.alignments else ():
+            restore(output / job.name)
         shared_results = shared_directories(job.target for job in jobs if job.target is not None)
         remove_partial_files((*written_directories(output, [job.name for job in jobs]), *shared_results))
         if options.slim:
