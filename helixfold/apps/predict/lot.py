@@ -23,7 +23,7 @@ from data_pipeline.features.complexes.feature_file import features_digest, load_
 from data_pipeline.features.complexes.feature_set import TargetFeatures, alignment_of
 from data_pipeline.sampling.sample import SamplingConfig
 from helixfold.apps.predict.jobs import Job
-from helixfold.apps.predict.packing import restore
+
 from helixfold.apps.predict.postprocess import TargetOutput, postprocess
 from helixfold.apps.predict.record import model_origin
 from helixfold.apps.predict.resume import request_predictions, resume_target
@@ -166,7 +166,6 @@ class TargetRun(TargetOutput):
         the record are written. Raise `NotEnoughMemoryError` if a prediction does not fit, before any is folded.
         """
         job, directory, settings, stages = self.job, self.directory, self.settings, self.stages
-        restore(directory)
         record, models, earlier_stages = resume_target(job, directory, settings)
         with stages.stage("features"):
             labels = {label for provenance in record.provenance.values() for label in provenance.templates}

@@ -1,6 +1,7 @@
 """Resume a target: decide which earlier results to keep, and which predictions are missing."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -148,14 +149,25 @@ def _mismatch(earlier: TargetRecord | None, requested: TargetRecord, *, is_marke
     return f"started before with other settings ({differences}) and not finished; starts again"
 
 
+def restore(directory: Path) -> None:
+    """Unpack a target that needs more work into its directory if it is packed.
+
+    A damaged one is left packed, so that it is predicted from the start.
+    """
+    with PackedResults(directory.parent) as packed, suppress(InputError):  # `resume_status` has reported it
+        if directory.name in packed:
+            packed.restore(directory.name)
+
+
 def resume_target(
     job: Job, directory: Path, settings: RunSettings
 ) -> tuple[TargetRecord, dict[str, Any], list[Stage]]:
     """Keep the results of an earlier run with the same settings, remove all others, and write the new record.
 
-    Return the record, and the models and stages in the timings of the earlier run. In both cases, the target is no
-    longer marked as finished.
+    A packed target is unpacked. Return the record, and the models and stages in the timings of the earlier run. In both
+    cases, the target is no longer marked as finished.
     """
+    restore(directory)
     earlier = None if settings.options.overwrite else read_record(directory)
     _, requested = _requested(job, settings, earlier)
     done_file(directory.resolve()).unlink(missing_ok=True)

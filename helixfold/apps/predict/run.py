@@ -23,9 +23,9 @@ from helixfold.apps.predict import relaxation
 from helixfold.apps.predict.dry_run import print_dry_run
 from helixfold.apps.predict.jobs import Batch, Job, read_jobs
 from helixfold.apps.predict.lot import serve_folds, sizes_of_lots
-from helixfold.apps.predict.packing import restore
+
 from helixfold.apps.predict.postprocess import colabfold_run
-from helixfold.apps.predict.resume import ResumeStatus, begun_dtype, resume_status
+from helixfold.apps.predict.resume import ResumeStatus, begun_dtype, restore, resume_status
 from helixfold.apps.predict.runner import BatchRunner, archive_finished, close_batch
 from helixfold.apps.predict.settings import Part, RunSettings, folding_of
 from helixfold.apps.predict.similar_structures import require_foldseek

@@ -1,4 +1,4 @@
-"""Fold the remaining targets of a batch, lot by lot, and report on each; a failed target does not stop the others."""
+"""Fold the remaining targets of a batch, lot by lot, report on each, and pack finished ones; a failure stops no other."""
 
 import sys
 import time
@@ -8,15 +8,17 @@ from contextlib import suppress
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
 from data_pipeline.io.claims import Claims, LostClaimError
-from data_pipeline.io.errors import InputError, error_reason
+from data_pipeline.io.errors import InputError, error_reason, printable
 from data_pipeline.io.files import remove_partial_files, require_unmoved
+from data_pipeline.io.json_files import read_json
 from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.lot import Outcome, fold_lot
-from helixfold.apps.predict.packing import Packer
+
 from helixfold.apps.predict.resume import resume_status
 from helixfold.apps.predict.settings import RunSettings
 from helixfold.apps.search import written_directories
@@ -25,19 +27,25 @@ from helixfold.folding.prediction import Prediction
 from helixfold.parallel.shared_tasks import SharedTasks
 
 from helixfold.parallel.worker_group import OtherRankError
-from helixfold.report.index import write_index
+from helixfold.report.files import read_order
+from helixfold.report.index import line_entry, write_index
 from helixfold.report.page import counted
-from helixfold.report.pulldown import write_pulldown
+from helixfold.report.pulldown import pulldown_entry, write_pulldown
 from helixfold.results.archive import write_archive
 from helixfold.results.driver import print_progress
 from helixfold.results.failures import exit_code_for, failure_text, write_failures
-from helixfold.results.file_table import FAILURES, INDEX, PULLDOWN, PULLDOWN_PAGE, PULLDOWN_TABLE
-from helixfold.results.packed import PackedResults
+from helixfold.results.file_table import FAILURES, INDEX, PULLDOWN, PULLDOWN_PAGE, PULLDOWN_TABLE, SETTINGS
+from helixfold.results.json_object import AGAIN
+from helixfold.results.packed import TARGETS, PackedResults, pack_targets
+from helixfold.results.prediction import read_finished
+from helixfold.results.relaxed import read_metrics
 from helixfold.runtime.screen import format_duration, remaining_seconds
 from helixfold.runtime.standard_streams import print_detail, print_note, print_summary
 
 # The index has a line for every target, so it is not rewritten after each of thousands.
 _SECONDS_BETWEEN_INDEXES = 30
+# Keys of settings.json that identify results; provenance is read from the file itself.
+_SETTINGS_KEYS = ("inputs", "options", "predictions", "clusters")
 _BAR_FORMAT = "{desc}: {n_fmt}/{total_fmt} |{bar}| {elapsed}{postfix}"
 
 
@@ -61,11 +69,11 @@ class BatchRunner:
         self._options, self._output = settings.options, settings.options.output
         self._lots = [range(end - size, end) for size, end in zip(lots, accumulate(lots), strict=True)]
         self._packed = PackedResults(self._output)
-        self._packer: Packer | None = None
-        if self._options.output_format == "packed":
-            # Targets that another run still holds are left to it.
-            names = [name for name in unpacked if claims is None or claims.work_on(name) != "held"]
-            self._packer = Packer(self._output, names)
+        self._packs = self._options.output_format == "packed"
+        # Finished targets that will be packed. Those that another run still holds are left to it.
+        self._to_pack = [
+            name for name in unpacked if self._packs and (claims is None or claims.work_on(name) != "held")
+        ]
         self._shared_tasks: SharedTasks | None = None
         if claims is not None:
             names = [job.name for job, _ in remaining]
@@ -104,8 +112,7 @@ class BatchRunner:
                         if self._options.failures_file is None and self._settings.part is None:
                             self._write_pages(failure)
                 bar.set_postfix_str("")
-            if self._packer is not None:
-                self._packer.pack()
+            self._pack()
         except KeyboardInterrupt:
             print_note(f"{queue.number_finished()} of {counted(count, 'target')} done")
             raise
@@ -119,9 +126,29 @@ class BatchRunner:
         with self._packed:
             if not resume_status(job, self._output / job.name, self._settings, self._packed).finished:
                 return True
-        if self._packer is not None:
-            self._packer.add(job.name)
+        self._pack_later(job.name)
         return False
+
+    def _pack_later(self, name: str) -> None:
+        """Pack a finished target, if the output is packed, together with others that fill an archive."""
+        if self._packs:
+            self._to_pack.append(name)
+            if len(self._to_pack) >= TARGETS:
+                self._pack()
+
+    def _pack(self) -> None:
+        """Pack all waiting targets; a target that cannot be packed stays in its directory, and a warning is printed."""
+        waiting, self._to_pack = self._to_pack, []
+        if not waiting:
+            return
+        try:
+            problems = pack_targets(self._output, waiting, entry_of)
+        except (OSError, ValueError) as error:
+            line = f"helixfold: {len(waiting)} targets were not packed and stay in directories: {error_reason(error)}"
+            tqdm.write(printable(line, 1000), file=sys.stderr)
+            return
+        for name, problem in problems.items():
+            tqdm.write(printable(f"{name}: not packed: {problem}", 1000), file=sys.stderr)
 
 
     def _write_pages(self, failure: str | None) -> None:
@@ -157,8 +184,8 @@ class BatchRunner:
             self._settings.say(f"{summary} [{self._progress(index, seconds)}]")
         if self._shared_tasks is not None:
             self._shared_tasks.end(index, failure)
-        if failure is None and self._packer is not None:
-            self._packer.add(job.name)
+        if failure is None:
+            self._pack_later(job.name)
         self._report(index, Stage(name="finished" if failure is None else "failed", seconds=seconds, peak_memory=0))
         return failure
 
@@ -207,6 +234,27 @@ class BatchRunner:
         if not targets:
             return 0.0
         return remaining_seconds(self._times_of_finished, targets, self._workers.mesh.layout.dp)
+
+
+def entry_of(directory: Path) -> dict[str, Any]:
+    """Return the entry of a finished target in the index of packed results, for resuming and for the batch's pages.
+
+    `settings` are the keys of settings.json that identify results, `finished` the mean pLDDT by complete prediction,
+    `order` the ranking, `relaxed` the predictions whose relaxation was tried, `line` the line of the batch's page, and
+    `pulldown` the scores of the best prediction of a complex. Raise `InputError` for damaged files.
+    """
+    settings = read_json(SETTINGS.path(directory), AGAIN)
+    if not isinstance(settings, dict) or not isinstance(settings.get("predictions"), dict):
+        raise InputError.at(SETTINGS.path(directory), f"it has no predictions; {AGAIN}")
+    finished = {name: read_finished(directory, name) for name in settings["predictions"]}
+    return {
+        "settings": {key: settings[key] for key in _SETTINGS_KEYS if key in settings},
+        "finished": {name: float(each.plddt.mean()) for name, each in finished.items() if each is not None},
+        "order": list(read_order(directory)),
+        "relaxed": list(read_metrics(directory)),
+        "line": line_entry(directory),
+        "pulldown": pulldown_entry(directory),
+    }
 
 
 def archive_finished(directories: Sequence[Path]) -> None:

@@ -13,7 +13,7 @@ from jaxtyping import config
 
 from data_pipeline.io import claims
 from data_pipeline.protein import Hydrogens, Protein
-from helixfold.apps.predict import packing, relaxation
+from helixfold.apps.predict import relaxation, runner
 from helixfold.relax.flaws import Flaws
 from helixfold.relax.result import Relaxed
 from helixfold.results.packed import PackedResults
@@ -122,7 +122,7 @@ def unpacked(output: Path) -> dict[str, Any]:
 def test_packed_targets_survive_a_kill_at_every_step(
     options: tuple[str, ...], command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "TARGETS", 2)
+    monkeypatch.setattr(runner, "TARGETS", 2)
     run = command("--output-format", "packed", *options, targets=3)
     check_kills(tmp_path / "out", run, unpacked, work=None if options else FOLD, limit=60)
 

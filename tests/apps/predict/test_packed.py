@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from helixfold.apps.predict import packing
+from helixfold.apps.predict import runner
 from helixfold.results import packed
 from helixfold.results.packed import PackedResults
 from tests.apps.predict.commands import batch
@@ -52,7 +52,7 @@ def test_finished_targets_are_packed_with_the_same_files(
     plain = targets(runs.output)
     page = (runs.output / "index.html").read_text()
     shutil.rmtree(runs.output)
-    monkeypatch.setattr(packing, "TARGETS", 2)
+    monkeypatch.setattr(runner, "TARGETS", 2)
     assert len(runs(five, *PACKED)) == 5
     assert runs.code == 0
     assert directories(runs.output) == ["packed"]
@@ -115,7 +115,7 @@ def test_more_predictions_are_added_to_packed_ones(five: Path, runs: Runs, begin
 
 def test_targets_are_unpacked_one_by_one(five: Path, runs: Runs, begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     begin(five, *PACKED)
-    monkeypatch.setattr(packing, "TARGETS", 1)
+    monkeypatch.setattr(runner, "TARGETS", 1)
     seen = []
     with calls_of("helixfold.apps.predict.lot:fold_planned", lambda _: seen.append(len(directories(runs.output)))):
         runs(five, *PACKED, "--num-seeds", 2)
