@@ -62,21 +62,39 @@ GPU_NAMES = [name for name in DEVICE_MODELS if name != "cpu"]
 def facts(
     profile: DatabaseProfile, targets: Sequence[AnyTarget], server: str | None, length: int, device: str
 ) -> Facts:
-    """Return the content of the report as JSON values: machine, models, programs, databases and targets.
+    """Return the content of the report as JSON values: machine, host, models, programs, databases and targets.
 
     The memory of models is estimated for a chain of `length` residues on `device`, a device of this machine or a name
     in `GPU_NAMES`. `server` is the URL of the MSA server, if one would be used. Sizes are in bytes.
     """
     return {
         "machine": _machine(),
-        "host": _host(),
+        "host": {
+            "name": platform.node(),
+            "system": f"{platform.system()} {platform.release()}",
+            "slurm": {name: value for name, value in sorted(os.environ.items()) if name.startswith(_SLURM_PREFIXES)},
+            "processors": [{"by": by, "count": count} for by, count in processor_limits()],
+            # Control groups without a limit report a huge one.
+            "memory": [{"by": by, "left": bytes_left} for by, bytes_left in memory_limits() if bytes_left < 2**50],
+            "extras": extra_versions(),
+        },
         "models": _models(device, length),
         "programs": {
             "pyhmmer": {"version": PYHMMER_VERSION, "path": None},
             **{name: _program(name) for name in PACKAGES},
             "mmseqs": _mmseqs(),
         },
-        "databases": _databases(profile, server),
+        "databases": {
+            "alignments": [_alignments(each) for each in profile.alignments],
+            "server": None if server is None else without_password(server),
+            "templates": _templates(profile.templates),
+            "notes": list(profile.notes),
+            "complexes": {
+                "pairs": None if profile.uniprot is None or server is not None else _alignments(profile.uniprot),
+                "templates": _templates(profile.complex_templates),
+                "notes": list(profile.complex_notes if server is None else ()),
+            },
+        },
         "targets": [_target(profile, target, server) for target in targets],
     }
 
@@ -206,18 +224,6 @@ def _machine() -> Facts:
     }
 
 
-def _host() -> Facts:
-    """Return the facts of the host: system, SLURM variables, limits and versions of optional packages."""
-    return {
-        "name": platform.node(),
-        "system": f"{platform.system()} {platform.release()}",
-        "slurm": {name: value for name, value in sorted(os.environ.items()) if name.startswith(_SLURM_PREFIXES)},
-        "processors": [{"by": by, "count": count} for by, count in processor_limits()],
-        # Control groups without a limit report a huge one.
-        "memory": [{"by": by, "left": bytes_left} for by, bytes_left in memory_limits() if bytes_left < 2**50],
-        "extras": extra_versions(),
-    }
-
 
 def _host_lines(host: Facts) -> Iterator[str]:
     """Yield the lines about the host, its processors, memory and optional packages."""
@@ -333,20 +339,6 @@ def _parameter_files(directory: Path | None) -> list[Path]:
     """Return the files with parameters of published models in a directory."""
     return [] if directory is None else sorted(directory.glob("params_model_*.npz"))
 
-
-def _databases(profile: DatabaseProfile, server: str | None) -> Facts:
-    """Return the facts of all databases and of the server."""
-    return {
-        "alignments": [_alignments(each) for each in profile.alignments],
-        "server": None if server is None else without_password(server),
-        "templates": _templates(profile.templates),
-        "notes": list(profile.notes),
-        "complexes": {
-            "pairs": None if profile.uniprot is None or server is not None else _alignments(profile.uniprot),
-            "templates": _templates(profile.complex_templates),
-            "notes": list(profile.complex_notes if server is None else ()),
-        },
-    }
 
 
 def _alignments(database: AlignmentDatabase) -> Facts:

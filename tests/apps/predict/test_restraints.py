@@ -65,6 +65,8 @@ def test_each_target_of_a_batch_has_its_file(tmp_path: Path, capsys: pytest.Capt
     (links / "b.txt").write_text("2 18 DSS\n")
     assert main(words) == 2
     assert "b.txt, line 1: the chain has no residue 18; its residues are 1 to 12" in capsys.readouterr().err
+    assert main([*words, "--skip-invalid"]) == 1
+    assert list(json.loads((tmp_path / "out/failures.json").read_text())) == ["b"]
     (links / "b.txt").write_text("2 8 DSS\n")
     assert main(words) == 0
     for name in ("a", "b"):
