@@ -137,10 +137,12 @@ def _of_predictions(options: FeaturesOptions) -> StoreOptions:
     """Return the options with selected predictions as structures if `--from-predictions` is passed."""
     if options.from_predictions is None:
         return options
+    from helixfold.report.page import counted
     from helixfold.training.finetune.distillation import select_predictions
 
     selection = select_predictions(options.from_predictions, options.output, options.min_plddt)
-    print_summary(f"{selection.structures}: {selection.selected} predictions, {selection.left_out} left out")
+    selected = counted(selection.selected, "prediction")
+    print_summary(f"{selection.structures}: {selected}, {selection.left_out} left out")
     return replace(
         options,
         structures=selection.structures,

@@ -58,7 +58,8 @@ class Layout(Checked):
         if "dp" not in degrees:
             if ranks % per_sample.ranks:
                 raise ConfigError(
-                    f"{ranks} ranks cannot be divided into groups of {per_sample.ranks} ({text}); {_suggestions(ranks)}"
+                    f"{ranks} rank{'s' * (ranks > 1)} cannot be divided into groups of {per_sample.ranks} ({text}); "
+                    f"{_suggestions(ranks)}"
                 )
             degrees["dp"] = ranks // per_sample.ranks
         layout = cls(**degrees)

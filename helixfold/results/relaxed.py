@@ -81,12 +81,16 @@ def relaxation_notes(relaxed: Relaxed) -> list[str]:
     notes = []
     if relaxed.freed:
         reason = "bonds or overlaps could not be repaired in place"
-        notes.append(f"{len(relaxed.freed)} residues were placed again: {reason}.")
+        notes.append(f"{_residues(len(relaxed.freed))} had to be placed again: {reason}.")
     if relaxed.after.residues:
-        notes.append(f"{relaxed.after.residues} residues still have impossible bonds, angles or clashes.")
+        notes.append(f"Impossible bonds, angles or clashes remain in {_residues(relaxed.after.residues)}.")
     if relaxed.left_out:
-        notes.append(f"{len(relaxed.left_out)} residues had too few atoms to be relaxed.")
+        notes.append(f"{_residues(len(relaxed.left_out))} had too few atoms to be relaxed.")
     return notes
+
+
+def _residues(count: int) -> str:
+    return f"{count} residue{'s' * (count != 1)}"
 
 
 def relaxation_metrics(relaxed: Relaxed) -> dict[str, Any]:

@@ -244,7 +244,7 @@ class Checkpoints:
         step = max(damaged)
         raise InputError.at(
             self._directory,
-            f"all {len(damaged)} checkpoints are damaged (step {step}: {damaged[step]}); restore a copy, or train in "
+            f"all checkpoints are damaged (step {step}: {damaged[step]}); restore a copy, or train in "
             "another directory",
         )
 

@@ -21,6 +21,7 @@ from data_pipeline.training_sets.clustering import join_shards
 from data_pipeline.training_sets.record_builder import RecordBuilder, TemplateLibrary
 from data_pipeline.training_sets.source_files import AlignmentDirectory, read_chain_names, read_duplicates
 from data_pipeline.training_sets.store import FeatureStore
+from helixfold.report.page import counted
 from helixfold.results.failures import SOME_FAILED
 from helixfold.runtime.standard_streams import optional_output, print_note, print_summary
 from helixfold.training.options import StoreOptions
@@ -109,7 +110,7 @@ def _join(output: Path, options: StoreOptions) -> int:
     for note in notes:
         print_note(note)
     count = len({entry.cluster for entry in store.entries})
-    print_summary(f"{output}: {_counted(len(store.entries), 'chain')} in {_counted(count, 'cluster')}")
+    print_summary(f"{output}: {counted(len(store.entries), 'chain')} in {counted(count, 'cluster')}")
     if options.hold_out is not None:
         _hold_out(store, output, options.hold_out)
     return 0
@@ -135,11 +136,8 @@ def _hold_out(store: FeatureStore, output: Path, fraction: float) -> None:
     verb = "is" if len(held_out) == 1 else "are"
     print_summary(f"{output}: {len(held_out)} of {len(store.entries)} chains {verb} held out; {similarity}")
     if store.assemblies:
-        print_summary(f"{output}: {len(assemblies)} of {len(store.assemblies)} assemblies are held out with them")
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+        verb = "is" if len(assemblies) == 1 else "are"
+        print_summary(f"{output}: {len(assemblies)} of {len(store.assemblies)} assemblies {verb} held out with them")
 
 
 def _print_report(report: BuildReport) -> None:
@@ -147,10 +145,11 @@ def _print_report(report: BuildReport) -> None:
     for note in report.notes:
         print_note(note)
     left_out = len(report.refused)
-    chains = _counted(report.chains, "chain")
+    chains = counted(report.chains, "chain")
     print_summary(f"{report.directory}: {chains}, {report.made} of them new; {left_out} left out")
     if report.assemblies or report.skipped_assemblies:
-        print_summary(f"{report.directory}: {report.assemblies} assemblies; {len(report.skipped_assemblies)} left out")
+        assemblies = counted(report.assemblies, "assembly", "assemblies")
+        print_summary(f"{report.directory}: {assemblies}; {len(report.skipped_assemblies)} left out")
     if report.skipped_assemblies:
         place = report.directory / SKIPPED_ASSEMBLIES_FILE
         print_note(f"the reasons why assemblies were left out are in {place}")

@@ -16,6 +16,7 @@ from helixfold.optim.flat import FlatOptimizer, StepReport
 from helixfold.optim.outer import OuterOptimizer
 from helixfold.parallel.islands import make_islands
 from helixfold.parallel.mesh import Mesh
+from helixfold.report.page import counted
 
 # A synchronisation makes this optimizer state equal on all islands. The remaining state differs between islands.
 _EQUAL_STATE = ("master", "average")
@@ -200,9 +201,9 @@ class OuterSync:
         sent, collected = self.islands.sent, self.islands.gathered
         every_step = self._steps * self.islands.all_reduce_bytes(self._optimizer.gradient_sum.nbytes)
         return [
-            f"each of {self.islands.count} islands sent {_mib(sent)} in {self._steps} steps for training, and "
-            f"{_mib(collected)} to the first island for checkpoints; summing gradients in every step would have sent "
-            f"{_mib(every_step)}, {every_step / (sent + collected):.1f} times that"
+            f"each of {self.islands.count} islands sent {_mib(sent)} in {counted(self._steps, 'step')} for training, "
+            f"and {_mib(collected)} to the first island for checkpoints; summing gradients in every step would have "
+            f"sent {_mib(every_step)}, {every_step / (sent + collected):.1f} times that"
         ]
 
 

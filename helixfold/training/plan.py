@@ -19,6 +19,7 @@ from helixfold.planning.estimate import Seconds, Training, TrainingEstimate
 from helixfold.planning.layouts import axial_summary, best, measure_machine, predict, predictions, table
 from helixfold.planning.machines import MACHINES, PUBLISHED, Machine
 from helixfold.planning.size import PassSize, dtype_name, gib
+from helixfold.report.page import counted
 from helixfold.training.config import TrainingConfig
 from helixfold.training.estimate import workload
 from helixfold.training.options import PlanOptions
@@ -135,8 +136,8 @@ def stages_of(options: PlanOptions) -> list[Stage]:
     """
     for name, values in (("--samples", options.samples), ("--step-seconds", options.step_seconds)):
         if values and len(values) != len(options.preset):
-            numbers = f"{len(values)} number{'' if len(values) == 1 else 's'}"
-            stages_text = f"{len(options.preset)} stages ({', '.join(options.preset)})"
+            numbers = counted(len(values), "number")
+            stages_text = f"{counted(len(options.preset), 'stage')} ({', '.join(options.preset)})"
             raise InputError(f"{name} has {numbers} for {stages_text}; pass one for each")
     if not all(0 < seconds < float("inf") for seconds in options.step_seconds):
         raise InputError("--step-seconds must be numbers of seconds greater than 0")

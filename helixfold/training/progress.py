@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from tqdm import tqdm
 
 from data_pipeline.io.errors import printable
+from helixfold.report.page import counted
 from helixfold.runtime.standard_streams import print_note
 from helixfold.training.config import EvaluationConfig
 
@@ -62,7 +63,7 @@ class Progress:
             self._bar.update(step + 1 - self._bar.n)
         elif now >= self._next_line or step + 1 == self._last_step:
             self._next_line = now + _SECONDS_BETWEEN_LINES
-            print_note(f"{step + 1} of {self._last_step} step{'' if self._last_step == 1 else 's'}, {text}")
+            print_note(f"{step + 1} of {counted(self._last_step, 'step')}, {text}")
 
     def evaluation(self, step: int, summary: Mapping[str, float]) -> None:
         """Print the main mean scores of the held-out chains or complexes after a step, whose index counts from 0."""
@@ -70,7 +71,7 @@ class Progress:
             self._lddt = f", lDDT {summary['lddt_ca']:.3f}"
         scores = [f"{name} {summary[key]:.3f}" for key, name in _PRINTED_SCORES.items() if key in summary]
         kind = "complexes" if "chain_lddt_ca" in summary else "chains"
-        print_note(f"held-out {kind} after {step + 1} step{'' if step == 0 else 's'}: {', '.join(scores)}")
+        print_note(f"held-out {kind} after {counted(step + 1, 'step')}: {', '.join(scores)}")
 
     def close(self) -> None:
         """End the bar, if there is one."""

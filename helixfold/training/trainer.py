@@ -25,6 +25,7 @@ from helixfold.optim.trained import AllParameters, Trained
 from helixfold.parallel.gradients import GradientReducer
 from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.parallelize import parallelize
+from helixfold.report.page import counted
 from helixfold.results.training_log import StepRecord
 from helixfold.runtime.options import CudaGraphs
 from helixfold.training.checkpoint import Checkpoints
@@ -209,7 +210,9 @@ class Trainer:
                 self.checkpoints.mark_best(step)
             if stopping and not self.is_finished:
                 self.checkpoints.finish()
-                self.log.event("stop", f"stopped: saved after {step} steps; run the same command again to resume")
+                self.log.event(
+                    "stop", f"stopped: saved after {counted(step, 'step')}; run the same command again to resume"
+                )
                 return
             yield step
 
@@ -304,9 +307,9 @@ class Trainer:
         )
         if self.progress.skipped_in_a_row >= self.config.max_skipped:
             raise DivergedError(
-                f"{self.progress.skipped_in_a_row} steps in a row, up to step {step} (seed {self.config.seed}, chains "
-                f"{batch}), had a loss or a gradient that is not finite; lower optimizer.learning_rate or check these "
-                f"chains, and start again from an earlier checkpoint"
+                f"{counted(self.progress.skipped_in_a_row, 'step')} in a row, up to step {step} (seed "
+                f"{self.config.seed}, chains {batch}), had a loss or a gradient that is not finite; lower "
+                f"optimizer.learning_rate or check these chains, and start again from an earlier checkpoint"
             )
 
     def _write_weights(self, name: str) -> None:
@@ -334,9 +337,9 @@ class Trainer:
             )
         self.outer_sync.restore(state)
         notes.append(
-            f"resuming after {restored.step} steps as {self.mesh.layout}"
+            f"resuming after {counted(restored.step, 'step')} as {self.mesh.layout}"
             if restored.step < self.config.steps
-            else f"all {restored.step} steps are completed; set more steps to continue"
+            else f"completed after {counted(restored.step, 'step')}; set more steps to continue"
         )
         if record["data"] != self._fingerprint():
             notes.append("the training set has changed since the last run, so other examples are drawn")

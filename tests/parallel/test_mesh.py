@@ -38,8 +38,9 @@ def test_a_run_that_goes_on_has_as_many_groups_as_there_are_ranks_for() -> None:
     assert Layout.parse("dp=4,dap=2", 4, any_dp=True) == Layout(dp=2, dap=2)
     with pytest.raises(ConfigError, match="layout dp=4,bp=1,dap=2 needs 8 ranks, got 4"):
         Layout.parse("dp=4,dap=2", 4)
-    with pytest.raises(ConfigError, match="5 ranks cannot be divided into groups of 2"):
-        Layout.parse("dp=4,dap=2", 5, any_dp=True)
+    for ranks, text in ((5, "5 ranks cannot be divided into groups of 2"), (1, "1 rank cannot be divided")):
+        with pytest.raises(ConfigError, match=text):
+            Layout.parse("dp=4,dap=2", ranks, any_dp=True)
 
 
 @pytest.mark.integration

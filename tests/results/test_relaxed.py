@@ -76,9 +76,9 @@ def test_readers_are_told_what_was_done_and_what_is_left(tmp_path: Path, kind: s
     written(tmp_path)
     text = " ".join((tmp_path / f"relaxed_model_1_ptm.{kind}").read_text().replace("REMARK   6", "").split())
     assert "OpenMM" in text
-    assert "1 residues still have impossible bonds, angles or clashes." in text
-    assert "2 residues were placed again: bonds or overlaps could not be repaired in place." in text
-    assert "1 residues had too few atoms to be relaxed." in text
+    assert "Impossible bonds, angles or clashes remain in 1 residue." in text
+    assert "2 residues had to be placed again: bonds or overlaps could not be repaired in place." in text
+    assert "1 residue had too few atoms to be relaxed." in text
     assert " ".join(NOTE.split()) in text
 
 

@@ -264,7 +264,7 @@ def test_a_run_never_starts_anew_beside_damaged_checkpoints(tmp_path: Path) -> N
     for step in (10, 20):
         largest(tmp_path, step).unlink()
     for _ in range(2):  # nothing is moved away, so a second start says the same
-        with pytest.raises(InputError, match=r"all 2 checkpoints are damaged \(step 20: .* is missing\); restore"):
+        with pytest.raises(InputError, match=r"all checkpoints are damaged \(step 20: .* is missing\); restore"):
             Checkpoints(tmp_path, mesh=ALONE).restore(blank())
 
 

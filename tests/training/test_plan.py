@@ -40,6 +40,7 @@ def test_stated_times_of_steps_make_the_time_of_the_training() -> None:
 def test_wrong_options_of_a_plan_are_one_sentence() -> None:
     for options, message in (
         (PlanOptions(samples=(1,)), r"--samples has 1 number for 2 stages \(initial_training, finetuning\)"),
+        (PlanOptions(preset=("tiny",), samples=(1, 2)), r"--samples has 2 numbers for 1 stage \(tiny\)"),
         (PlanOptions(step_seconds=(1.0, 2.0, 3.0)), "--step-seconds has 3 numbers for 2 stages"),
         (PlanOptions(step_seconds=(1.0, 0.0)), "--step-seconds must be numbers of seconds greater than 0"),
         (PlanOptions(hardware=("abacusx2",)), "--hardware must be a kind of device"),

@@ -116,7 +116,7 @@ def test_a_finished_run_that_is_started_again_changes_nothing(tmp_path: Path) ->
     assert_same(state(again), state(first))
     assert again.run(StopRequest())
     assert_same(state(again), state(first))
-    assert "all 6 steps are completed" in events(tmp_path)[-1]["text"]
+    assert "completed after 6 steps" in events(tmp_path)[-1]["text"]
     longer = small_run(tmp_path, small_config(steps=7))
     assert longer.run(StopRequest())
     assert longer.progress.step == 7

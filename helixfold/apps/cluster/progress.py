@@ -56,7 +56,9 @@ class BatchStatus:
         parts += [f"{self.failed:,} failed"] if self.failed else []
         parts += [f"{self.to_search:,} to search"] if self.to_search else []
         parts += [f"{self.to_fold:,} to fold"] if self.to_fold else []
-        parts += [f"{pool.name}: {pool.running} nodes, {pool.targets:,} targets" for pool in self.pools]
+        parts += [
+            f"{pool.name}: {counted(pool.running, 'node')}, {counted(pool.targets, 'target')}" for pool in self.pools
+        ]
         parts += [f"about {format_duration(self.seconds_left)} left"] if self.seconds_left is not None else []
         return ", ".join(parts)
 

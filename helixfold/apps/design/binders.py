@@ -47,7 +47,7 @@ from helixfold.planning.passes import KEPT_BLOCKS
 from helixfold.relax import problem
 from helixfold.relax.relaxation import relax
 from helixfold.report.binders import BinderLine, TrajectoryLine, write_binders
-from helixfold.report.page import duration
+from helixfold.report.page import counted, duration
 from helixfold.results.driver import Run, driven
 from helixfold.results.file_table import (
     CANDIDATE,
@@ -400,8 +400,8 @@ def _has_enough(campaign: Campaign) -> bool:
     watch, rate = campaign.advanced["start_monitoring"], campaign.advanced["acceptance_rate"]
     if campaign.advanced["enable_rejection_check"] and len(counts) >= watch and sum(counts) < rate * len(counts):
         print_note(
-            f"{campaign.source.name}: {sum(counts)} binders of {len(counts)} trajectories were accepted, fewer than "
-            f"{rate:g} per trajectory; the run ends here. Change the hotspots, the lengths or the filters"
+            f"{campaign.source.name}: {counted(sum(counts), 'binder')} accepted in {len(counts)} trajectories, fewer "
+            f"than {rate:g} per trajectory; the run ends here. Change the hotspots, the lengths or the filters"
         )
         return True
     return False

@@ -186,7 +186,8 @@ def relax_files(
                         f"{name}: violations are left in residues {numbers}{', ...' * (len(relaxed.flawed) > 20)}"
                     )
     if failed_count:
-        print(f"helixfold: {failed_count} of {len(structures)} structures could not be relaxed", file=sys.stderr)
+        total = counted(len(structures), "structure")
+        print(f"helixfold: {failed_count} of {total} could not be relaxed", file=sys.stderr)
     return SOME_FAILED if failed_count else 0
 
 

@@ -10,6 +10,7 @@ from data_pipeline.parse.structures import read_structure
 from data_pipeline.training_sets.clustering import cluster_chains
 from data_pipeline.training_sets.source_files import search_results
 from helixfold.folding.prediction import Prediction
+from helixfold.report.page import counted
 from helixfold.results.file_table import RANKING, SEARCHES
 from helixfold.results.json_object import JsonObject
 from helixfold.results.prediction import best_structure, read_finished
@@ -68,7 +69,8 @@ def select_predictions(predictions: Path, output: Path, min_plddt: float) -> Sel
     if not selected:
         raise InputError.at(
             predictions,
-            f"none of {len(candidates)} finished targets is a single chain with a mean pLDDT of {min_plddt:g} or more",
+            f"none of {counted(len(candidates), 'finished target')} is a single chain with a mean pLDDT of "
+            f"{min_plddt:g} or more",
         )
     directory = output / SELECTED_DIRECTORY
     has_alignments = [_copy(each, directory) for each in selected]

@@ -10,6 +10,7 @@ from data_pipeline.io.json_files import read_json
 from helixfold.analysis import intervals
 from helixfold.analysis.intervals import Estimate
 from helixfold.report.finetuning import PageTable, write_finetuning_page
+from helixfold.report.page import counted
 from helixfold.results.writing import to_json, write_file
 
 # Files in the output directory of a fine-tuning.
@@ -125,7 +126,7 @@ def write_result(directory: Path, result: FinetuningResult, output: Path, facts:
             "Parameters": output.name,
             "Trained": result.adapter,
             "Began with": f"{result.base} (SHA-256 {result.base_sha256})",
-            "Training set": f"{facts['training_set']['name']}, {facts['training_set']['chains']:,} chains",
+            "Training set": f"{facts['training_set']['name']}, {counted(facts['training_set']['chains'], 'chain')}",
             "Kept": "the last step"
             if result.best_step is None
             else f"step {result.best_step:,}, the best on held-out targets",

@@ -175,7 +175,7 @@ class Schedule:
         run.turns = run.finetuning = None
         gc.collect()  # The objects of a run refer to each other.
         if run.name not in self.progress.failures:
-            print_note(f"{run.name}: {state} after {run.completed} steps")
+            print_note(f"{run.name}: {state} after {counted(run.completed, 'step')}")
         if state == "finished":
             self.progress.skip(run.steps - run.completed)
             self.progress.report(run.name, state, 0)
@@ -426,7 +426,5 @@ def _print_result(output: Path) -> None:
     result = read_result(output)
     assert result is not None
     change = result.change("lddt_ca")
-    score = "" if change is None else f", CA-lDDT of {len(result.targets)} held-out targets {signed(change)}"
-    print_summary(
-        f"{result.name}: {result.steps} step{'' if result.steps == 1 else 's'}{score} -> {output / PAGE_FILE}"
-    )
+    score = "" if change is None else f", CA-lDDT of {counted(len(result.targets), 'held-out target')} {signed(change)}"
+    print_summary(f"{result.name}: {counted(result.steps, 'step')}{score} -> {output / PAGE_FILE}")

@@ -40,6 +40,7 @@ from helixfold.ops.device_properties import properties_of
 from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.parallelize import parallelize
 from helixfold.report.finetuning import PageTable, write_finetuning_page
+from helixfold.report.page import counted
 from helixfold.report.plots import new_figure, to_png
 from helixfold.results.lock import only_run
 from helixfold.results.writing import to_json, write_file
@@ -352,7 +353,7 @@ class TaskTraining:
             self.step, self.skipped_in_a_row = restored.step, int(restored.record["skipped_in_a_row"])
             for text in restored.damaged:
                 print_message(text)
-            print_note(f"resuming after {self.step} steps")
+            print_note(f"resuming after {counted(self.step, 'step')}")
 
     def run(self, stop: StopRequest) -> bool:
         """Run the remaining steps; return False if `stop` ended them early, after saving a checkpoint.
@@ -411,7 +412,7 @@ class TaskTraining:
         self.skipped_in_a_row = self.skipped_in_a_row + 1 if report.skipped else 0
         if self.skipped_in_a_row >= config.max_skipped:
             raise InputError(
-                f"{self.skipped_in_a_row} steps in a row had a loss or gradient that is not finite; lower "
+                f"{counted(self.skipped_in_a_row, 'step')} in a row had a loss or gradient that is not finite; lower "
                 "--learning-rate and pass another --output"
             )
 

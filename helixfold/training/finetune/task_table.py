@@ -8,6 +8,7 @@ from typing import Literal
 
 from data_pipeline.io.errors import InputError, printable
 from data_pipeline.parse.csv_table import read_rows
+from helixfold.report.page import counted
 
 TaskKind = Literal["binder", "classification", "regression"]
 # Values of classes by their words in a table.
@@ -80,6 +81,6 @@ def _require_learnable(path: Path, rows: Sequence[TaskRow]) -> None:
     for split, what in (("train", "to learn from"), ("test", "held out")):
         values = [row.value for row in rows if row.split == split]
         if len(values) < 2:
-            raise InputError.at(path, f"has {len(values)} rows {what}; at least 2 are needed")
+            raise InputError.at(path, f"has {counted(len(values), 'row')} {what}; at least 2 are needed")
         if len(set(values)) == 1:
             raise InputError.at(path, f"all rows {what} have the value {values[0]:g}, so there is nothing to learn")

@@ -216,7 +216,7 @@ def test_a_run_ends_when_enough_or_too_few_are_accepted(tmp_path: Path, capsys: 
         assert not binders._has_enough(watched)
     (tmp_path / "trajectory_3.json").write_text(json.dumps({"accepted": 0}))
     assert binders._has_enough(watched)
-    assert "1 binders of 4 trajectories were accepted, fewer than 0.3 per trajectory" in capsys.readouterr().err
+    assert "1 binder accepted in 4 trajectories, fewer than 0.3 per trajectory" in capsys.readouterr().err
     assert not binders._has_enough(campaign(tmp_path, start_monitoring=4, enable_rejection_check=False))
     (tmp_path / "trajectory_4.json").write_text(json.dumps({"accepted": 1}))
     assert binders._has_enough(campaign(tmp_path))

@@ -222,7 +222,7 @@ def test_packing_that_fails_stops_nothing(five: Path, runs: Runs, monkeypatch: p
         patch.setattr(packed, "write_zip", full)
         assert len(runs(five, *PACKED)) == 5
     assert runs.code == 0
-    assert "were not packed and stay in directories: No space left on device" in runs.err
+    assert "could not be packed, so files stay in directories: No space left on device" in runs.err
     assert len(directories(runs.output)) == 6
     assert runs(five, *PACKED) == []
     assert directories(runs.output) == ["packed"]

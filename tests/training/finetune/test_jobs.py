@@ -138,7 +138,7 @@ def test_one_that_diverges_stops_no_other(
     assert main(["finetune", *several(weights, spoilt, tmp_path)]) == 1
     states = dict(line.split("\t")[0:3:2] for line in (tmp_path / "finetuning.tsv").read_text().splitlines()[1:])
     assert states == {"low": "diverged", "wide": "finished"}
-    assert "1 steps in a row" in (tmp_path / "finetuning.html").read_text()
+    assert "1 step in a row" in (tmp_path / "finetuning.html").read_text()
     assert result(tmp_path / "wide")["tensors"] == result(together / "wide")["tensors"]
 
 

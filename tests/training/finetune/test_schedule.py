@@ -132,7 +132,7 @@ def test_jobs_are_named_when_they_begin_and_end_except_with_quiet(capsys: pytest
         with restored_verbosity():
             set_verbosity("quiet" if is_quiet else "normal")
             made.carry_out()
-        lines = ["helixfold: a: begins", "helixfold: b: begins", "helixfold: a: finished after 1 steps"]
+        lines = ["helixfold: a: begins", "helixfold: b: begins", "helixfold: a: finished after 1 step"]
         assert capsys.readouterr().err.splitlines() == [*([] if is_quiet else lines), "b: failed: a damaged record"]
 
 

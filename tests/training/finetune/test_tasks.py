@@ -190,7 +190,7 @@ def test_a_task_that_is_stopped_goes_on_and_one_that_ended_is_not_learnt_again(
     assert not (output / "task.json").exists()
     assert main(command) == 0
     first, before = capsys.readouterr(), files_of(output)
-    assert "resuming after 1 steps" in first.err
+    assert "resuming after 1 step\n" in first.err
     unbroken = tmp_path / "unbroken" / output.name
     assert main([*command[:-4], "--output", str(unbroken), *command[-2:]]) == 0
     assert files_of(unbroken) == before
@@ -332,6 +332,7 @@ def test_the_published_function_falls_with_the_error() -> None:
         ("name,sequence,value\na,MK,1\n", "binder", "two or more chains"),
         ("name,sequence,value,split\na,MK,1,some\n", "regression", "split must be train, test or predict"),
         ("name,sequence,value,split\na,MK,1,train\nb,MK,2,train\n", "regression", "has 0 rows held out"),
+        ("name,sequence,value,split\na,MK,1,train\n", "regression", "has 1 row to learn from"),
         (
             "name,sequence,value,split\na,MK,1,train\nb,MK,1,train\nc,MK,1,test\nd,MK,1,test\n",
             "regression",
