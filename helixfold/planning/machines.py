@@ -3,8 +3,8 @@
 Times are measured for the local machine. For other machines they are computed from the rates in NVIDIA's data sheets
 and from the FLOP and bytes of a pass, which are counted for the device model (`planning.passes`). A program is assumed
 to reach the same share of these rates as NVIDIA's entry to MLPerf HPC v3.0, in bfloat16 (OpenFold on H100; described
-in ScaleFold, arXiv 2404.11068). `PRODUCTS` has the FLOP per second of GPUs, `MACHINES` known clusters, and `PUBLISHED`
-step times to compare estimates with.
+in ScaleFold, arXiv 2404.11068). `RATES` has the rates of GPUs, `MACHINES` clusters of them, and `PUBLISHED` step times
+to compare estimates with.
 """
 
 import math
@@ -39,25 +39,14 @@ _LINK_SHARE, _NEAR_LATENCY, _FAR_LATENCY = 0.8, 20e-6, 40e-6
 MEMORY_LEFT = 0.92
 # Share of the backward pass in the time of forward and backward pass.
 _BACKWARD_SHARE = 2 / 3
-# FLOP per second in 16 bits with float32 sums, dense, from data sheets.
-PRODUCTS = {
-    "t4": 65e12,
-    "v100": 125e12,
-    "l4": 121e12,
-    "rtx3090": 71e12,
-    "rtx4090": 165e12,
-    "a100": 312e12,
-    "a100-80": 312e12,
-    "h100": 989e12,
-    "h200": 989e12,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
-    """Rates of a device from its data sheet: `product` in bfloat16 FLOP per second, `memory` in bytes per second.
+    """Rates of a device from its data sheet: `product` in FLOP per second, `memory` in bytes per second.
 
-    `reached` is the share of both that a program reaches. `call` is the time in seconds to launch an operator.
+    `product` is for dense matrices in the dtype that "auto" means on the device. `reached` is the share of both that a
+    program reaches. `call` is the time in seconds to launch an operator.
     """
 
     product: float
@@ -182,16 +171,31 @@ class Machine(Device):
         return max(whole - backward, links.at("all_reduce", last))
 
 
-def _machine(name: str, device_model: str, *, memory: float, nvlink: float, network: float) -> Machine:
-    """Return a machine of nodes with eight GPUs, from rates in bytes/s; the rates of links are one-way."""
+# Rates of the GPUs in `DEVICE_MODELS`, from data sheets. Products are in float32 for T4 and V100, and in bfloat16 with
+# float32 sums for the others.
+RATES = {
+    "t4": Rates(product=8.1e12, memory=0.32e12),
+    "v100": Rates(product=15.7e12, memory=0.9e12),
+    "rtx3090": Rates(product=71e12, memory=0.936e12),
+    "rtx4090": Rates(product=165e12, memory=1.008e12),
+    "l4": Rates(product=121e12, memory=0.3e12),
+    "a100": Rates(product=312e12, memory=1.555e12),
+    "a100-80": Rates(product=312e12, memory=2.0e12),
+    "h100": Rates(product=989e12, memory=3.35e12),
+    "h200": Rates(product=989e12, memory=4.8e12),
+}
+
+
+def _machine(name: str, *, near: float, far: float) -> Machine:
+    """Return a machine of nodes with eight GPUs, from the one-way rates of links in bytes/s."""
     return Machine(
         name=name,
-        properties=DEVICE_MODELS[device_model],
-        speeds=Rates(product=PRODUCTS[device_model], memory=memory),
-        memory=int(MEMORY_LEFT * DEVICE_MODELS[device_model].memory),
+        properties=DEVICE_MODELS[name],
+        speeds=RATES[name],
+        memory=int(MEMORY_LEFT * DEVICE_MODELS[name].memory),
         per_node=8,
-        near=_links(nvlink, _NEAR_LATENCY),
-        far=_links(network, _FAR_LATENCY),
+        near=_links(near, _NEAR_LATENCY),
+        far=_links(far, _FAR_LATENCY),
         overlaps=True,
     )
 
@@ -201,11 +205,19 @@ def _links(rate: float, latency: float) -> Links:
     return Links(all_to_all=line, all_gather=line, reduce_scatter=line, all_reduce=line)
 
 
-# Known clusters by name. Each GPU has its own network adapter: 400 Gbit/s (DGX H100 and H200), 200 Gbit/s (DGX A100).
+# Clusters by the name of their GPU. In DGX systems, GPUs are linked by NVLink, and each has its share of the network:
+# 400 Gbit/s (H100 and H200), 200 Gbit/s (A100) or 50 Gbit/s (V100). The others are linked by PCIe (third generation for
+# T4, else fourth), and 100 Gbit/s for each node are assumed.
 MACHINES = {
-    "h100": _machine("h100", "h100", memory=3.35e12, nvlink=450e9, network=50e9),
-    "h200": _machine("h200", "h200", memory=4.8e12, nvlink=450e9, network=50e9),
-    "a100": _machine("a100", "a100-80", memory=2.0e12, nvlink=300e9, network=25e9),
+    "t4": _machine("t4", near=16e9, far=1.6e9),
+    "v100": _machine("v100", near=150e9, far=6.25e9),
+    "rtx3090": _machine("rtx3090", near=32e9, far=1.6e9),
+    "rtx4090": _machine("rtx4090", near=32e9, far=1.6e9),
+    "l4": _machine("l4", near=32e9, far=1.6e9),
+    "a100": _machine("a100", near=300e9, far=25e9),
+    "a100-80": _machine("a100-80", near=300e9, far=25e9),
+    "h100": _machine("h100", near=450e9, far=50e9),
+    "h200": _machine("h200", near=450e9, far=50e9),
 }
 
 

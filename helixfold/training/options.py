@@ -143,8 +143,9 @@ class PlanOptions:
     """Options of `helixfold plan`."""
 
     hardware: Annotated[tuple[str, ...], Parameter(metavar="KINDxN...")] = ("a100x128",)
-    """GPUs and their count: a100, h100 or h200 in nodes of eight, such as h100x512; or this machine (here, herex2),
-    which is measured. a100x256+512: 256 GPUs in the first stage, 512 in the second."""
+    """GPUs in nodes of eight, and their count, such as h100x512: t4, v100, rtx3090, rtx4090, l4, a100, a100-80, h100,
+    h200; or this machine (here, herex2), which is measured. a100x256+512: 256 GPUs in the first stage, 512 in the
+    second."""
     preset: Annotated[tuple[TrainingPreset, ...], Parameter(metavar="PRESET...")] = ("initial_training", "finetuning")
     """The stages of the training, in order."""
     settings: Settings = ()

@@ -63,7 +63,7 @@ class Hardware:
     @classmethod
     def parse(cls, word: str) -> "Hardware":
         """Parse a100x128, a100x256+512 (for two stages), here or herex2. Raise `InputError` for anything else."""
-        match = re.fullmatch(r"([a-z0-9]+?)(?:x([0-9]{1,7}(?:\+[0-9]{1,7})*))?", word.lower())
+        match = re.fullmatch(r"([a-z0-9-]+?)(?:x([0-9]{1,7}(?:\+[0-9]{1,7})*))?", word.lower())
         names = (*MACHINES, HERE)
         if match is None or match[1] not in names or (match[2] is None and match[1] != HERE):
             raise InputError(
@@ -198,8 +198,8 @@ def _work(
 ) -> tuple[Training, Machine, PassSize]:
     """Return the workload of a step with the largest examples, the machine, and the example size that times are for."""
     if machine != HERE:
-        # The published rates are for bfloat16.
-        work = workload(replace(config, dtype="bfloat16"), MACHINES[machine].properties)
+        # The published rates are for this dtype.
+        work = workload(replace(config, dtype="auto"), MACHINES[machine].properties)
         return work, MACHINES[machine], work.size
     work = workload(config, properties_of(torch.device("cuda" if torch.cuda.is_available() else "cpu")))
     size = work.size

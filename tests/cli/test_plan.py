@@ -71,6 +71,16 @@ def test_a_step_is_predicted_with_recycling_and_messages(capsys: pytest.CaptureF
     assert any(line.startswith("calculated, not measured") for line in lines)
 
 
+def test_each_kind_of_gpu_computes_in_its_own_dtype(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = lines_of([*SMALL, "--hardware", "t4x2", "a100x2", "a100-80x2"], capsys)
+    stages = [line for line in lines if line.startswith("tiny: ")]
+    ends = ("float32", "t4, 12.9 GiB"), ("bfloat16", "a100, 35.9 GiB"), ("bfloat16", "a100-80, 72.7 GiB")
+    assert len(stages) == len(ends)
+    for line, (dtype, end) in zip(stages, ends, strict=True):
+        assert f" rows, {dtype}, " in line
+        assert line.endswith(f"; {end} per rank for tensors")
+
+
 def test_recycling_takes_the_time_of_its_passes(capsys: pytest.CaptureFixture[str]) -> None:
     def passes(most: int) -> float:
         setting = f"--set=example.max_passes={most}"
@@ -167,7 +177,7 @@ def test_the_machine_at_hand_is_measured_with_examples_of_the_training_set(
     [
         (["--training-set", "."], "--training-set measures this machine; combine it only with --hardware here"),
         (["--hardware", "here", "--training-set", "none"], "none"),
-        (["--hardware", "a100"], "--hardware must be a kind of device (h100, h200, a100, here) and the number of them"),
+        (["--hardware", "a100"], "--hardware must be a kind of device (t4, v100, rtx3090, rtx4090, l4, a100, a100-80"),
         (["--hardware", "tpux128"], "got 'tpux128'"),
         (["--hardware", "a100x0"], "from 1 to 1,000,000 devices, got 'a100x0'"),
         (["--step-seconds", "1"], "--step-seconds has 1 number for 2 stages (initial_training, finetuning)"),

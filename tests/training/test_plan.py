@@ -55,6 +55,7 @@ def test_hardware_is_read_with_the_devices_of_each_stage() -> None:
     one, two = Hardware.parse("a100x128"), Hardware.parse("H100x256+512")
     assert [one.ranks_of(stage) for stage in range(3)] == [128] * 3
     assert [two.ranks_of(stage) for stage in range(3)] == [256, 512, 512]
+    assert (Hardware.parse("a100-80x8").machine, Hardware.parse("rtx4090x16").ranks) == ("a100-80", (16,))
     assert (str(two), str(Hardware.parse("here")), Hardware.parse("herex2").ranks) == ("h100x256+512", "herex1", (2,))
 
 

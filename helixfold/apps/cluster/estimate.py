@@ -17,7 +17,7 @@ from helixfold.execution.device import dtype_on
 from helixfold.model.presets import Preset
 from helixfold.ops.device_properties import DEVICE_MODELS, DeviceProperties
 from helixfold.planning.estimate import REACHED_BY_GPU, TARGET_SECONDS, Device, Prediction, estimate, max_residues
-from helixfold.planning.machines import MEMORY_LEFT, PRODUCTS
+from helixfold.planning.machines import MEMORY_LEFT, RATES
 from helixfold.planning.memory import FeatureRows
 
 # Bytes of a node's memory that a process needs in addition to tensors.
@@ -91,7 +91,7 @@ def _device(pool: Pool) -> Device:
             spill=_ASSUMED_DISK_BYTES,
             rate=_FLOPS_OF_CORE * (pool.threads or 1),
         )
-    rate = REACHED_BY_GPU * PRODUCTS[pool.card]
+    rate = REACHED_BY_GPU * RATES[pool.card].product
     return Device(properties=properties, memory=int(MEMORY_LEFT * properties.memory), spill=host_memory, rate=rate)
 
 

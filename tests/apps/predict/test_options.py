@@ -21,7 +21,7 @@ from helixfold.model.presets import PRESETS
 from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.parallel.mesh import TIMEOUT
 from helixfold.planning.executors import EXECUTORS
-from helixfold.planning.machines import MACHINES
+from helixfold.planning.machines import MACHINES, RATES
 from helixfold.planning.memory import MemoryOptions
 from helixfold.relax.result import RelaxOptions
 from helixfold.runtime.options import ComputeDtype, Dtype, DtypeOrAuto, Executor, values_of
@@ -40,6 +40,7 @@ def test_choices_are_those_that_exist() -> None:
     assert get_args(options.DoctorDevice) == ("auto", "cpu", "cuda", "mps", *GPU_NAMES)
     assert set(GPU_NAMES) < set(DEVICE_MODELS)
     assert get_args(TrainingPreset) == tuple(TRAINING_PRESETS)
+    assert list(MACHINES) == list(RATES) == GPU_NAMES
     assert {Hardware.parse(word).machine for word in PlanOptions().hardware} < set(MACHINES)
     named = {name for preset in options.PREDICTION_PRESETS.values() for name in preset.models}
     assert named < set(PRESETS)
