@@ -79,6 +79,7 @@ class Driver:
         batch, schedule = self._batch, self._schedule
         shutil.rmtree(self._lots_directory, ignore_errors=True)
         self._lots_directory.mkdir(parents=True, exist_ok=True)
+        self.write_status("running")  # to start the engine takes seconds
         bar_format = "{desc}: {n_fmt}/{total_fmt} |{bar}| {elapsed}{postfix}"
         with (
             Engine(batch.site, self._used_pools, CLUSTER.path(batch.output) / "runs") as engine,

@@ -23,6 +23,7 @@ STATUS_FILE: Final = "status.json"
 # After this time without a new status, the driver has probably ended.
 _MAX_SILENT_SECONDS = 30.0
 _PAGE_RELOAD_SECONDS = 15  # of the page in a browser
+_NO_TARGETS = "no target has started; a run is prepared in its first seconds"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +126,7 @@ def status_lines(output: Path) -> Iterator[str]:
     # Without a driver's record, targets of the batch that have not started are unknown.
     noun = "started target" if status is None else "target"
     total = f"{finished:,} of {counted(targets, noun)} done{f' ({in_archives:,} packed)' if in_archives else ''}"
-    yield f"{total}, {with_features:,} with features, {len(failures):,} failed"
+    yield f"{total}, {with_features:,} with features, {len(failures):,} failed" if targets else _NO_TARGETS
     if status is not None:
         yield from _cluster_lines(status)
     yield from _failure_lines(failures)

@@ -13,6 +13,7 @@ pytest.importorskip("parsl")
 from data_pipeline.io.claims import Claims
 from data_pipeline.io.errors import InputError
 from helixfold.apps.cluster import worker
+from helixfold.apps.cluster.progress import status_lines
 from helixfold.apps.cluster.schedule import PoolEstimate
 from helixfold.apps.cluster.site import Pool
 from helixfold.apps.cluster.worker import Work
@@ -125,6 +126,22 @@ def test_the_driver_says_once_that_models_are_untrained_and_at_the_end_how_many_
     assert "2 of 3 targets done" in printed.out.splitlines()
     assert predicted(3, lambda *_: {}, "--dry-run") == 0
     assert "UNTRAINED" in capsys.readouterr().err
+
+
+def test_a_batch_has_a_status_before_the_engine_has_started(
+    predicted: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_start: list[list[str]] = []
+
+    def enter(engine: Engine) -> Engine:
+        at_start.append(list(status_lines(Path("out"))))
+        return engine
+
+    monkeypatch.setattr(Engine, "__enter__", enter)
+    assert predicted(3, lambda *_: {}) == 0
+    ((total, cluster, *_),) = at_start
+    assert total == "0 of 3 targets done, 0 with features, 0 failed"
+    assert cluster.startswith("cluster: running, ")
 
 
 def test_targets_whose_workers_are_lost_are_tried_again_and_one_that_kills_them_fails(
