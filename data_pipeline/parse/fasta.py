@@ -22,11 +22,12 @@ MAX_RECORD_BYTES = 2**20  # including blanks
 MAX_NAME_BYTES = 199  # file systems allow 255 bytes, and suffixes are added to the name
 
 _NO_RECORD = "the file is empty; a FASTA record is a line '>name' and lines of residues"
-# First bytes of PDB and mmCIF files, which users sometimes pass as sequences.
+# First bytes and suffixes of structure files, which users sometimes pass as sequences.
 _STRUCTURE_STARTS = (
     *(b"HEADER ", b"TITLE ", b"COMPND ", b"EXPDTA ", b"REMARK ", b"SEQRES ", b"CRYST1", b"MODEL ", b"ATOM  "),
     *(b"HETATM", b"data_", b"loop_", b"#\\#CIF"),
 )
+_STRUCTURE_SUFFIXES = (".pdb", ".ent", ".cif", ".mmcif", ".bcif")
 _STRUCTURE_PROBLEM = (
     "got a structure, expected a sequence; pass its sequence (docs/how-to/troubleshooting.md shows how to get it), "
     "and the structure with --templates or --initial-guess; `helixfold score` scores structures"
@@ -260,7 +261,8 @@ def split_records(
                 problem = f"the record is longer than {MAX_RECORD_BYTES:,} bytes; {_TOO_LONG}"
                 raise InputError.at(path, problem, line=header[0], record=first_word(header[1]))
         elif line.strip():
-            if line.startswith(_STRUCTURE_STARTS):
+            name = str(path).lower().removesuffix(".gz")
+            if line.startswith(_STRUCTURE_STARTS) or name.endswith(_STRUCTURE_SUFFIXES):
                 raise InputError.at(path, _STRUCTURE_PROBLEM)
             kind = "binary data" if b"\0" in line else "a sequence"
             raise InputError.at(path, f"{kind} before any '>name' header; is this a FASTA file?", line=line_number)

@@ -64,6 +64,10 @@ FASTA = {
     "a PDB file": fasta(b"ATOM      1  N   MET A   1      27.340  24.430   2.614\n", "got a structure", "--templates"),
     "a PDB file with a header": fasta(b"\nHEADER    HYDROLASE    01-JAN-00   1ABC\n", "got a structure"),
     "an mmCIF file": fasta(b"data_1ABC\n#\n_entry.id 1ABC\n", "got a structure", "--initial-guess", "score"),
+    "a PDB file with a first line that others do not have": bad(
+        "predict x.PDB", {"x.PDB": b"USER  MOD reduce\nATOM      1  N   MET A   1"}, "x.PDB: got a structure", "score"
+    ),
+    "a binary structure": bad("predict x.bcif.gz", {"x.bcif.gz": gzip.compress(b"\x83\xa7enc\0")}, "got a structure"),
     "gzip that was cut": bad(
         "predict x.fasta.gz", {"x.fasta.gz": gzip.compress(GOOD * 99)[:-9]}, "x.fasta.gz", "truncated"
     ),
