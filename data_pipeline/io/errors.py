@@ -55,16 +55,20 @@ class InputError(ValueError):
 
 
 class BatchInputError(InputError):
-    """Several errors in the input of a batch; the text has a line for each of the first `MAX_LISTED` different ones."""
+    """Errors in the input of a batch; the text has a line for each of the first `MAX_LISTED` different ones.
 
-    def __init__(self, errors: Sequence[InputError]) -> None:
-        self.errors = tuple(errors)
-        super().__init__(self.errors)  # with which it is pickled
+    The last line ends with `advice`.
+    """
+
+    def __init__(self, errors: Sequence[InputError], advice: str = "") -> None:
+        self.errors, self.advice = tuple(errors), advice
+        super().__init__(self.errors, advice)  # with which it is pickled
 
     @property
     def lines(self) -> list[str]:
         """Return a line for each of the first `MAX_LISTED` different errors, and one that counts the others."""
-        return _lines(self.errors)
+        *lines, last = _lines(self.errors)
+        return [*lines, last + self.advice]
 
     def __str__(self) -> str:
         return "\n".join(self.lines)
@@ -78,10 +82,14 @@ def _lines(errors: Iterable[InputError]) -> list[str]:
 
 
 class InputProblems:
-    """Collects the errors in the input of a batch, so that one target's errors do not hide another's."""
+    """Collects the errors in the input of a batch, so that one target's errors do not hide another's.
+
+    `advice` ends the error that `raise_all` raises.
+    """
 
     def __init__(self) -> None:
         self._errors: list[tuple[str, InputError]] = []
+        self.advice = ""
 
     def __len__(self) -> int:
         return len(self._errors)
@@ -119,10 +127,13 @@ class InputProblems:
             self.add(error, name)
 
     def raise_all(self) -> None:
-        """Raise the first error if all texts are equal, or `BatchInputError` with all; return if there are none."""
+        """Raise `BatchInputError` with all errors, or the first if all texts are equal and there is no advice.
+
+        Return if there are none.
+        """
         errors = [error for _, error in self._errors]
-        if len(set(map(str, errors))) > 1:
-            raise BatchInputError(errors)
+        if len(set(map(str, errors))) > 1 or (errors and self.advice):
+            raise BatchInputError(errors, self.advice)
         if errors:
             raise errors[0]
 

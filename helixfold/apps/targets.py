@@ -42,6 +42,15 @@ def skippable_problems(skip_invalid: bool) -> InputProblems | None:
     return InputProblems() if skip_invalid else None
 
 
+def advise_skipping(problems: InputProblems, valid: Collection[object], inputs: Sequence[Path]) -> None:
+    """Let the error of a batch end with a hint at --skip-invalid, if other targets are valid.
+
+    An output directory among `inputs` is not a target that may be left out.
+    """
+    if valid and _output_among(inputs) is None:
+        problems.advice = "; or pass --skip-invalid to leave invalid targets out"
+
+
 def failures_of_skipped(problems: InputProblems, names: Collection[str], *, announce: bool) -> dict[str, str]:
     """Return the errors of skipped targets in the form of failures.json: reasons by name.
 
@@ -125,12 +134,18 @@ def _inputs(options: PredictOptions, problems: InputProblems) -> tuple[Path, ...
         if inputs or options.features:
             raise InputError("--example cannot be combined with input files; leave out one of them")
         return (EXAMPLE,)
-    last = inputs[-1] if len(inputs) > 1 else None
-    if last and not (os.path.exists(last) or last.name.lower().endswith(INPUT_SUFFIXES) or is_sequence(last)):
-        # In ColabFold's command, the last argument is the output directory, which need not exist.
-        problems.add(InputError.at(last, f"no such file; to write results there, pass --output {last}"))
+    if (output := _output_among(inputs)) is not None:
+        problems.add(InputError.at(output, f"no such file; to write results there, pass --output {output}"))
         return inputs[:-1]
     return inputs
+
+
+def _output_among(inputs: Sequence[Path]) -> Path | None:
+    """Return the last of several inputs if it may be meant as the output directory, as in ColabFold's command."""
+    last = inputs[-1] if len(inputs) > 1 else None
+    if last and not (os.path.exists(last) or last.name.lower().endswith(INPUT_SUFFIXES) or is_sequence(last)):
+        return last
+    return None
 
 
 def pulldown_targets(options: PredictOptions, problems: InputProblems) -> tuple[list[AnyTarget], list[PulldownEntry]]:

@@ -113,11 +113,12 @@ def features(
     from helixfold.apps.fetched_inputs import with_fetched_inputs
     from helixfold.apps.search import make_features
     from helixfold.apps.search_plan import plan_of, with_site_sources
-    from helixfold.apps.targets import failures_of_skipped, requested_targets, skippable_problems
+    from helixfold.apps.targets import advise_skipping, failures_of_skipped, requested_targets, skippable_problems
 
     requested = with_fetched_inputs(PredictOptions(**values_of(options, PredictOptions), inputs=inputs))
     with input_problems(skippable_problems(options.skip_invalid)) as problems:
         targets, entries = requested_targets(requested, announce=True, problems=problems)
+        advise_skipping(problems, targets, inputs)
     if not targets and not problems:
         raise InputError("there is nothing to do; pass a FASTA file, or --structures DIR for a training set")
     plan = plan_of(with_site_sources(options, targets))

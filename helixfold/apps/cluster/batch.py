@@ -22,7 +22,7 @@ from helixfold.apps.predict.record import TargetRecord, read_record, record_of
 from helixfold.apps.predict.settings import folding_of
 from helixfold.apps.predict.variants import expected_variants, variant_settings
 from helixfold.apps.search_plan import plan_of, with_site_sources
-from helixfold.apps.targets import failures_of_skipped, requested_targets, skippable_problems
+from helixfold.apps.targets import advise_skipping, failures_of_skipped, requested_targets, skippable_problems
 from helixfold.execution.device import AUTO, DTYPES, common_dtype, settled_dtype
 from helixfold.folding.options import FoldingOptions
 from helixfold.model.config import Method
@@ -231,6 +231,7 @@ def read_batch(options: PredictOptions, targets: Sequence[AnyTarget] | None = No
     models, folding = folding_of(options)
     with input_problems(skippable_problems(options.skip_invalid)) as problems:
         all_targets, pulldown = requested_targets(options, targets, announce=True, problems=problems)
+        advise_skipping(problems, all_targets, options.inputs)
     if targets is None:
         options = with_site_sources(options, all_targets)  # nodes may have other configuration files
     plan = plan_of(options, dry_run=options.dry_run)

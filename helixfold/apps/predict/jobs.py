@@ -29,7 +29,7 @@ from helixfold.apps.search import (
     write_templates,
 )
 from helixfold.apps.search_plan import plan_of, with_site_sources
-from helixfold.apps.targets import failures_of_skipped, requested_targets, skippable_problems
+from helixfold.apps.targets import advise_skipping, failures_of_skipped, requested_targets, skippable_problems
 from helixfold.folding.initial_guess import guessed_positions
 from helixfold.folding.model_input import input_notes
 from helixfold.folding.recycling import FoldingTarget
@@ -198,6 +198,7 @@ def read_jobs(options: PredictOptions, given_targets: Sequence[AnyTarget] | None
             if name not in chains and not problems:  # a skipped target may have the chain
                 hint = did_you_mean(name, sorted(chains))
                 raise InputError(f"--cyclic {printable(name)}: no target has a chain with this name{hint}")
+        advise_skipping(problems, jobs, options.inputs)
     # A caller that passes targets has already chosen the searches.
     search = with_site_sources(options, targets, announce=announce) if given_targets is None else options
     searches = plan_of(search, announce=announce, dry_run=options.dry_run)

@@ -183,7 +183,9 @@ def test_invalid_targets_are_left_out_and_count_as_failed(
 
     for options, code in (((), 2), (("--skip-invalid", "--dry-run"), 1), (("--skip-invalid",), 1)):
         assert predicted(2, lambda *_: {}, "bad.fasta", *options) == code
-        assert capsys.readouterr().err.count("bad.fasta, line") == 2
+        said = capsys.readouterr().err
+        assert said.count("bad.fasta, line") == 2
+        assert said.count("or pass --skip-invalid") == (code == 2)
         assert bool(Engine.tasks) == (options == ("--skip-invalid",))
     assert {name for _, names in Engine.tasks for name in names} == {"t0000", "t0001"}
     assert set(json.loads(Path("out/failures.json").read_text())) == {"tr_Q8", "invalid input 2"}

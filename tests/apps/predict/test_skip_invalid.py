@@ -13,6 +13,7 @@ from tests.data_pipeline.templates.structures import QUERY, make_chain, make_str
 from tests.training.ranks import Ranks
 
 pytestmark = pytest.mark.usefixtures("quick")
+HINT = "; or pass --skip-invalid to leave invalid targets out"
 MIXED = f">first\n{SEQUENCE}\n>letter\nMK1\n>gene\n{'ATGC' * 5}\n>last\n{SEQUENCE}A\n>\nMKT\n"
 
 
@@ -48,7 +49,19 @@ def test_all_errors_are_listed_in_lines_of_their_own(mixed: Path, runs: Runs) ->
     for start in starts:
         assert sum(line.startswith(f"helixfold: error: {start}") for line in lines) == 1
     assert all(line.isprintable() for line in lines)
+    assert [line.endswith(HINT) for line in lines] == [False] * 4 + [True]
     assert not runs.output.exists()
+
+
+def test_the_option_is_named_once_if_it_leaves_valid_targets(mixed: Path, runs: Runs) -> None:
+    one, two = f">a\n{SEQUENCE}\n", ">b\nMK1\n"
+    for text, has_hint in ((one + two, True), (two, False), (two + two.replace("b", "c"), False)):
+        mixed.write_text(text)
+        for command in ("predict", "features"):
+            assert main([command, str(mixed), "--output", str(runs.output)]) == 2
+            lines = runs.capsys.readouterr().err.splitlines()
+            assert len(lines) == text.count("MK1")
+            assert [line.endswith(HINT) for line in lines] == [has_hint] * len(lines)
 
 
 def test_valid_targets_are_folded_as_they_are_without_the_others(mixed: Path, runs: Runs, tmp_path: Path) -> None:
@@ -160,6 +173,7 @@ def test_a_pulldown_leaves_out_the_complexes_of_invalid_proteins(runs: Runs, tmp
     runs(*given)
     assert runs.code == 2
     assert len(runs.err.splitlines()) == 3
+    assert runs.err.endswith(f"{HINT}\n")
     runs(*given, "--skip-invalid")
     assert (runs.code, folded(runs)) == (1, ["bait__one"])
     assert set(failures(runs.output)) == {"wrong", "bad", "two"}

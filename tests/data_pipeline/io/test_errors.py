@@ -66,6 +66,16 @@ def test_several_errors_of_a_batch_are_listed_and_the_rest_counted() -> None:
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
+def test_advice_ends_the_last_line_of_one_error_or_several() -> None:
+    for texts in (["a: wrong"], ["a: wrong", "b: wrong"]):
+        with pytest.raises(BatchInputError) as caught, input_problems() as problems:
+            for text in texts:
+                problems.add(InputError(text))
+            problems.advice = "; leave it out"
+        assert caught.value.lines == [*texts[:-1], f"{texts[-1]}; leave it out"]
+        assert pickle.loads(pickle.dumps(caught.value)).lines == caught.value.lines
+
+
 def test_listed_errors_are_printable_lines_and_no_line_is_repeated() -> None:
     error = BatchInputError([InputError("a\nb"), InputError("\x1b" * 5000), InputError("a\nb")])
     lines = str(error).split("\n")
