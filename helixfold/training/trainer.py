@@ -88,6 +88,12 @@ class Trainer:
                 f"{mesh.data.size * config.micro_batch}, or dp to {config.micro_batches}"
             )
         self._notes: dict[str, list[str]] = {"dtype": []}
+        if config.loss.aligned_error > 0 and not config.model.heads.aligned_error:
+            # Not an error: the losses of AlphaFold's fine-tuning are the default for models without this head, too.
+            self._notes["loss"] = [
+                "loss.aligned_error has no effect, because the model does not predict aligned errors "
+                "(model.heads.aligned_error=false)"
+            ]
         config = with_settled_dtype(config, mesh, files.checkpoints, self._notes["dtype"].append)
         if not config.recompute.is_settled:
             memory, properties = memory_per_rank(mesh), properties_of(mesh.device)

@@ -14,6 +14,7 @@ from torch import Tensor
 from data_pipeline.io.config import ConfigError
 from data_pipeline.io.errors import InputError
 from helixfold.execution.whole import Whole
+from helixfold.losses.config import LossConfig
 from helixfold.losses.total import Losses
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer, StepReport
@@ -186,6 +187,17 @@ def test_a_damaged_checkpoint_is_passed_over_and_told(tmp_path: Path) -> None:
     resumed.run(StopRequest())
     assert_same(state(resumed), state(unbroken))
     assert any("step_00000005" in event["text"] for event in events(tmp_path / "broken"))
+
+
+def test_a_loss_whose_head_is_off_is_noted_at_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = small_config().model
+    without = replace(model, heads=replace(model.heads, aligned_error=False))
+    for number, (network, weight) in enumerate(((without, 0.1), (without, 0.0), (model, 0.1))):
+        config = small_config(model=network, loss=LossConfig(aligned_error=weight), steps=1)
+        assert small_run(tmp_path / str(number), config).run(StopRequest())
+        notes = [event["text"] for event in events(tmp_path / str(number)) if event["kind"] == "loss"]
+        assert len(notes) == (number == 0)
+        assert ("loss.aligned_error has no effect" in capsys.readouterr().err) == (number == 0)
 
 
 def test_held_out_chains_are_judged_and_the_best_weights_predict(tmp_path: Path) -> None:
