@@ -1,5 +1,6 @@
 """Run a training from its settings to its end, on one device or on the ranks of `torchrun`."""
 
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -19,6 +20,7 @@ from helixfold.parallel.watchdog import LostRankError, report_lost_ranks
 from helixfold.planning.layouts import choose_layout
 from helixfold.results.training_log import TrainingHistory
 from helixfold.runtime.options import CudaGraphs
+from helixfold.runtime.standard_streams import optional_output, print_summary
 from helixfold.training.checkpoint_files import checkpoint_steps
 from helixfold.training.config import TrainingConfig
 from helixfold.training.estimate import memory_per_rank, workload
@@ -35,6 +37,7 @@ from helixfold.weights.transfer import initial_weights
 FAILED = 1  # exit code
 
 
+@optional_output()
 def train(
     store: Path,
     config: TrainingConfig,
@@ -135,7 +138,25 @@ def _train_on(
                 },
             )
         with unmoved_directory(files.directory) if mesh.is_first else nullcontext():
-            return 0 if trainer.run(stop) else stop.exit_code
+            if not trainer.run(stop):
+                return stop.exit_code
+        if mesh.is_first:
+            print_weights(files, trainer.progress.best_step)
+        return 0
+
+
+def print_weights(files: RunFiles, best_step: int | None, adapter: Sequence[str] = ()) -> None:
+    """Print where the weights of a finished run are, and the command that predicts with the best or else the last ones.
+
+    `best_step` is None if no weights are the best. `adapter` are the options of `helixfold predict` if the run trained
+    an adapter.
+    """
+    kind = "adapter" if adapter else "weights"
+    if best_step is not None:
+        print_summary(f"best {kind}, of step {best_step:,}: {files.weights('best')}")
+    print_summary(f"last {kind}: {files.weights('last')}")
+    options = adapter or ("--weights", str(files.weights("last" if best_step is None else "best")))
+    print_summary(f"to predict: helixfold predict FILE {shlex.join(options)}")
 
 
 def exit_code_of(work: Callable[[], int], timeout: float = TIMEOUT) -> int:

@@ -39,6 +39,10 @@ class RunFiles:
         """The directory of checkpoints."""
         return self.directory / "checkpoints"
 
+    def weights(self, name: str) -> Path:
+        """Return the path of the weights "best" or "last"."""
+        return self.directory / "weights" / f"{name}.safetensors"
+
     def check(self) -> None:
         """Raise `InputError` unless the directory can hold this run.
 
@@ -84,7 +88,7 @@ class RunFiles:
         if the file cannot be written.
         """
         preset = config.prediction_preset(self.name)
-        path = self.directory / "weights" / f"{name}.safetensors"
+        path = self.weights(name)
         try:
             path.parent.mkdir(exist_ok=True)
             if self.save is not None:

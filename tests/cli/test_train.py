@@ -39,10 +39,17 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_run_leaves_weights_that_predict_and_convert(store: Path, tmp_path: Path) -> None:
+def test_a_run_leaves_weights_that_predict_and_convert(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = tmp_path / "run"
     held_out = ["--held-out", str(STRUCTURES / "held_out.txt")]
     assert main(["train", str(store), "--output", str(run), *SHORT, *held_out]) == 0
+    assert capsys.readouterr().out.splitlines()[-3:] == [
+        f"best weights, of step 2: {run}/weights/best.safetensors",
+        f"last weights: {run}/weights/last.safetensors",
+        f"to predict: helixfold predict FILE --weights {run}/weights/best.safetensors",
+    ]
     assert {path.name for path in run.iterdir()} == {
         "checkpoints", "config.json", "curves.png", "log.jsonl", "structures", "tensorboard", "weights",
     }  # fmt: skip
@@ -66,12 +73,17 @@ def test_a_run_leaves_weights_that_predict_and_convert(store: Path, tmp_path: Pa
     assert main(["weights", "convert", str(weights), str(tmp_path / "params_tiny.npz")]) == 0
     with open_npz(tmp_path / "params_tiny.npz") as arrays:
         assert len(arrays.shapes) > 300
+    capsys.readouterr()
     # And DeepMind's format is what a run may begin with.
     again = tmp_path / "again"
     assert (
         main(["train", str(store), "--output", str(again), *SHORT, "--weights", str(tmp_path / "params_tiny.npz")]) == 0
     )
     assert json.loads((again / "config.json").read_text())["weights"] == str(tmp_path / "params_tiny.npz")
+    last = f"{again}/weights/last.safetensors"
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[-2:] == [f"last weights: {last}", f"to predict: helixfold predict FILE --weights {last}"]
+    assert not any(line.startswith("best") for line in printed)
 
 
 @pytest.mark.parametrize(

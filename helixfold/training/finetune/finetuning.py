@@ -208,7 +208,7 @@ class Finetuning:
             skipped=progress.skipped,
             targets=self._targets(evaluations[-1]) if evaluations else (),
         )
-        weights = self.files.directory / "weights" / ("last.safetensors" if best_step is None else "best.safetensors")
+        weights = self.files.weights("last" if best_step is None else "best")
         output = weights
         if self.task.config.adapter != "full":
             output = self.files.directory / ADAPTER_FILE

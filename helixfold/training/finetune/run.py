@@ -26,18 +26,24 @@ from helixfold.report.page import counted, duration
 from helixfold.results.driver import Run, driven
 from helixfold.results.training_log import LOG_FILE, TrainingHistory, read_log
 from helixfold.results.writing import write_file
-from helixfold.runtime.standard_streams import print_note, print_summary
+from helixfold.runtime.standard_streams import optional_output, print_note, print_summary
 from helixfold.training.checkpoint_files import checkpoint_steps
 from helixfold.training.estimate import memory_per_rank
 from helixfold.training.finetune.adapted import FrozenParameters, base_file, load_base
-from helixfold.training.finetune.finetuning import Finetuning, Task, adapter_facts, require_same_finetuning
+from helixfold.training.finetune.finetuning import (
+    ADAPTER_FILE,
+    Finetuning,
+    Task,
+    adapter_facts,
+    require_same_finetuning,
+)
 from helixfold.training.finetune.jobs import config_of, read_tasks
 from helixfold.training.finetune.memory import RunMemory, fitting, parameter_bytes, run_memory, with_settled_memory
 from helixfold.training.finetune.options import FinetuneOptions
 from helixfold.training.finetune.result import PAGE_FILE, FinetuningResult, read_result, signed
 from helixfold.training.finetune.settings import FinetuneConfig
 from helixfold.training.progress import RunProgress, print_message
-from helixfold.training.run import exit_code_of, usual_workers
+from helixfold.training.run import exit_code_of, print_weights, usual_workers
 from helixfold.training.run_dtype import with_settled_dtype
 from helixfold.training.stopping import StopRequest
 from helixfold.training.trainer import DivergedError
@@ -286,6 +292,7 @@ def _memory_lines(config: FinetuneConfig, properties: DeviceProperties, memory: 
     ]
 
 
+@optional_output()
 def finetune(training_set: Path, options: FinetuneOptions, output: Path) -> int:
     """Run or resume one fine-tuning, print its result, and return an exit code like `helixfold train`.
 
@@ -323,7 +330,7 @@ def finetune(training_set: Path, options: FinetuneOptions, output: Path) -> int:
             if not run.is_finished:
                 return stop.exit_code
             if mesh.is_first:
-                _print_result(output)
+                _print_result(run, options)
             return 0
 
     return exit_code_of(work)
@@ -421,10 +428,14 @@ def _has_result(task: Task, base: FrozenParameters) -> bool:
     return result.steps >= task.config.run.steps or progress.is_settled(task.config.run.evaluation)
 
 
-def _print_result(output: Path) -> None:
-    """Print the number of steps of a finished fine-tuning and its change of CA-lDDT."""
+def _print_result(run: Finetuning, options: FinetuneOptions) -> None:
+    """Print the number of steps of a finished fine-tuning, its change of CA-lDDT, and how to predict with it."""
+    output = run.files.directory
     result = read_result(output)
     assert result is not None
     change = result.change("lddt_ca")
     score = "" if change is None else f", CA-lDDT of {counted(len(result.targets), 'held-out target')} {signed(change)}"
     print_summary(f"{result.name}: {counted(result.steps, 'step')}{score} -> {output / PAGE_FILE}")
+    base = (("--weights", options.weights), ("--model", options.model), ("--adapter", output / ADAPTER_FILE))
+    adapter = [word for name, value in base if value is not None for word in (name, str(value))]
+    print_weights(run.files, result.best_step, () if options.adapter == "full" else adapter)

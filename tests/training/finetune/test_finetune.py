@@ -81,6 +81,19 @@ def test_the_adapter_is_of_the_best_step(run: Path) -> None:
     assert all(torch.equal(best[name], tensor) for name, tensor in own.items())
 
 
+def test_the_last_lines_name_the_adapters_and_the_command_that_predicts(
+    run: Path, command: Callable[..., list[str]], weights: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = read_result(run)
+    assert found is not None
+    assert main(command(run)) == 0
+    assert capsys.readouterr().out.splitlines()[-3:] == [
+        f"best adapter, of step {found.best_step}: {run}/weights/best.safetensors",
+        f"last adapter: {run}/weights/last.safetensors",
+        f"to predict: helixfold predict FILE --weights {weights} --adapter {run}/adapter.safetensors",
+    ]
+
+
 def test_predictions_with_an_adapter_differ_and_name_it(run: Path, weights: Path) -> None:
     target = Target(name="short", sequence="MKTAYIAK")
     adapter = run / "adapter.safetensors"
@@ -144,11 +157,10 @@ def test_an_adapter_of_other_parameters_is_refused_in_one_sentence(
 
 @pytest.mark.parametrize("adapter", ["heads", "full"])
 def test_heads_or_all_parameters_may_be_trained(
-    adapter: str, store: Path, weights: Path, held_out: Path, tmp_path: Path
+    adapter: str, command: Callable[..., list[str]], weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / adapter
-    more = [f"--held-out={held_out}", "--adapter", adapter, "--learning-rate=0.01"]
-    assert main(["finetune", *words(store, weights, output, *more, steps=4)]) == 0
+    assert main(command(output, "--adapter", adapter)) == 0
     found = read_result(output)
     assert found is not None
     # No evaluation says which heads are best, so the last ones are taken.
@@ -164,6 +176,12 @@ def test_heads_or_all_parameters_may_be_trained(
         file = WeightedAdapter(path=output / "adapter.safetensors")
         state = find_models([], weights, seed=0, adapters=[file])[0].network.state_dict()
         assert all(name.startswith("heads.") for name in read_adapter(file.path).tensors)
+    options = f"--weights {weights} --adapter {output}/adapter.safetensors"
+    if adapter == "full":
+        options = f"--weights {output}/weights/best.safetensors"
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[-1] == f"to predict: helixfold predict FILE {options}"
+    assert any(line.startswith("best ") for line in printed) == (adapter == "full")
     changed = {name for name in base if not torch.equal(state[name], base[name])}
     assert changed
     assert all(name.startswith("heads.") for name in changed) == (adapter == "heads")
