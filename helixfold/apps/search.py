@@ -259,10 +259,11 @@ def _shared_targets(names: Sequence[str], output: Path, claims: Claims, failures
 
 def _make_features_of(target: AnyTarget, directory: Path, output: Path, plan: SearchPlan) -> str | None:
     """Compute the features of one target, print a line, and return the failure or None."""
+    again = " (written again)" if FEATURES.path(directory).is_file() else ""
     try:
         prepared = prepare_in(directory, target, plan)
         write_templates(directory, prepared)
-        print_summary(f"{target.name}: {summary(prepared)} -> {directory}")
+        print_summary(f"{target.name}: {summary(prepared)} -> {directory}{again}")
     except EXPECTED_ERRORS as error:
         require_unmoved(output)
         failure = f"{type(error).__name__}: {error}"

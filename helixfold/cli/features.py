@@ -80,7 +80,8 @@ def features(
     options: FeaturesOptions = _DEFAULT_OPTIONS,
 ) -> int:
     """Make the features of targets, for `helixfold predict --features`. With --structures, make a training set for
-    `helixfold train`. Run the same command again to finish or extend the output.
+    `helixfold train`. Run the same command again to finish or extend the output; finished searches are not repeated,
+    but the features of all targets are written again.
 
     Parameters
     ----------

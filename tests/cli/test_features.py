@@ -52,6 +52,20 @@ def test_features_then_prediction_equals_prediction_at_once(fasta: Path, capsys:
         assert (root / "staged" / file).read_bytes() == (root / "direct" / file).read_bytes()
 
 
+def test_a_repeated_run_reports_what_it_writes_again(fasta: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = fasta.read_text()
+    fasta.write_text(text.partition(">two")[0])
+    assert features(fasta) == 0
+    (first,) = capsys.readouterr().out.splitlines()
+    before = (fasta.parent / "features/one/features.npz").read_bytes()
+    fasta.write_text(text)
+    assert features(fasta) == 0
+    one, two = capsys.readouterr().out.splitlines()
+    assert one == f"{first} (written again)"
+    assert two.endswith("features/two")
+    assert (fasta.parent / "features/one/features.npz").read_bytes() == before
+
+
 def test_a_shard_makes_its_own_targets_only(fasta: Path) -> None:
     assert features(fasta, "--shard", "1/2") == 0
     made = sorted(path.name for path in (fasta.parent / "features").iterdir())
