@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -10,8 +10,12 @@ from data_pipeline.io.errors import InputError
 from helixfold.cli.command import Command
 from helixfold.runtime.standard_streams import optional_output, print_note, print_summary
 
+if TYPE_CHECKING:
+    from helixfold.results.packed import PackedResults
+
 app = Command(
-    name="report", usage="helixfold report DIRECTORY [--reference FILE...]\nexample: helixfold report predictions/"
+    name="report",
+    usage="helixfold report DIRECTORY [--reference FILE...] [--unpack]\nexample: helixfold report predictions/",
 )
 
 
@@ -22,6 +26,7 @@ def report(
     /,
     *,
     reference: Annotated[tuple[Path, ...], Parameter(metavar="FILE...", consume_multiple=True)] = (),
+    unpack: bool = False,
 ) -> int:
     """Rewrite the pages of finished predictions: report.html of every target, ensemble.html of targets with more than
     five predictions, and index.html and pulldown.html of the batch. All pages work offline. A packed target has a line
@@ -35,6 +40,8 @@ def report(
         targets.
     reference
         Structures (mmCIF or PDB), such as two known conformations; ensemble.html compares all predictions with them.
+    unpack
+        Unpack all packed targets into directories, and write their reports, too.
     """
     from helixfold.report.ensemble import write_ensemble
     from helixfold.report.index import write_index
@@ -62,28 +69,43 @@ def report(
         write_report(directory)
         print_summary(REPORT.path(directory))
         return 0
-    targets = sorted(path.parent for path in directory.glob(f"*/{RANKING.name()}"))
     packed = PackedResults(directory)
     for problem in packed.problems.values():
         print(f"helixfold: {problem}; its targets are left out", file=sys.stderr)
+    failed = _unpack_all(packed) if unpack else 0
+    targets = sorted(path.parent for path in directory.glob(f"*/{RANKING.name()}"))
     in_archives = len(packed.names())
     if not targets and not in_archives:
         raise InputError.at(directory, f"no finished target is here or one level below (there is no {RANKING.name()})")
-    failed = 0
+    written = 0
     for target in targets:
         try:
             write_ensemble(target, references=reference)
             write_report(target)
+            written += 1
         except (InputError, OSError) as error:
             failed += 1
             print(f"helixfold: {target.name}: no report: {error}", file=sys.stderr)
     write_index(directory)
-    report_count = f"{len(targets) - failed} of {counted(len(targets), 'report')} written"
+    report_count = f"{written} of {counted(len(targets), 'report')} written"
     others = ""
     if in_archives:
-        advice = f"name one, such as {directory / min(packed.names())}, to unpack it"
+        advice = f"name one, such as {directory / min(packed.names())}, to unpack it, or pass --unpack for all"
         others = f"; {counted(in_archives, 'target')} packed; {advice}"
     print_summary(f"{INDEX.path(directory)}: {report_count}{others}")
     if write_pulldown(directory):
         print_summary(PULLDOWN_PAGE.path(directory))
     return SOME_FAILED if failed else 0
+
+
+def _unpack_all(packed: "PackedResults") -> int:
+    """Unpack all packed targets into directories, and return the number of those that cannot be unpacked."""
+    failed = 0
+    with packed:
+        for name in packed.names():
+            try:
+                packed.restore(name)
+            except InputError as error:
+                failed += 1
+                print(f"helixfold: {name}: not unpacked: {error}", file=sys.stderr)
+    return failed

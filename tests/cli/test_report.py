@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from data_pipeline.io.errors import InputError
 from helixfold.cli.main import main
 from helixfold.report.index import line_entry
 from helixfold.results.packed import PackedResults, pack_targets
@@ -75,6 +76,28 @@ def test_a_packed_target_is_unpacked_for_its_report(output: Path, capsys: pytest
     assert after.keys() - before.keys() == {"report.html"}
     assert {name: after[name] for name in before} == before
     assert PackedResults(output).names() == ["two"]
+
+
+def test_all_packed_targets_are_unpacked_for_their_reports_if_asked(
+    output: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed(output, "one", "two")
+    restore = PackedResults.restore
+
+    def damaged(results: PackedResults, name: str) -> Path:
+        if name == "one":
+            raise InputError("its archive is damaged")
+        return restore(results, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PackedResults, "restore", damaged)
+        assert main(["report", str(output), "--unpack"]) == 1
+    said = capsys.readouterr()
+    assert "one: not unpacked: its archive is damaged" in said.err
+    assert "1 of 1 report written; 1 target packed" in said.out
+    assert main(["report", str(output), "--unpack"]) == 0
+    assert "2 of 2 reports written" in capsys.readouterr().out
+    assert sorted(path.parent.name for path in output.glob("*/report.html")) == ["one", "two"]
 
 
 def test_a_damaged_archive_stops_no_report(output: Path, capsys: pytest.CaptureFixture[str]) -> None:
