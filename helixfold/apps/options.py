@@ -78,7 +78,8 @@ class TargetOptions:
     """
 
     features: Annotated[tuple[Path, ...], Parameter(metavar="PATH..."), Traits(recorded="inputs")] = ()
-    """Also predict from features made by `helixfold features`: features.npz files, or its output directory."""
+    """Also predict from features made by `helixfold features`: features.npz files, its output directory, or a list of
+    chains in a training set (set/held_out.txt)."""
     pulldown: Annotated[tuple[File, File] | None, Parameter(metavar="BAITS PREYS"), Traits(recorded="inputs")] = None
     """Predict every bait with every prey (the records of two FASTA files) and rank the pairs in pulldown.tsv and
     pulldown.html."""

@@ -332,18 +332,22 @@ def _sequence_of(path: Path) -> str | None:
 def read_features(paths: Sequence[Path], problems: InputProblems) -> list[tuple[Path, TargetFeatures]]:
     """Read features.npz files; each path is a file, or an output directory with one file for each target.
 
-    Return each file's path with its features. Damaged files and unsafe target names are added to `problems`.
+    A path may also be a list of chains (.txt) in a training set. Return each file's path with its features; chains of a
+    training set have paths below it. Damaged files and unsafe target names are added to `problems`.
     """
     features_by_file: list[tuple[Path, TargetFeatures]] = []
+    load: Callable[[Path], TargetFeatures]
     for path in paths:
-        files = [path]
-        if os.path.isdir(path):
+        files, load = [path], load_features
+        if path.suffix == ".txt":
+            files, load = _listed_chains(path)
+        elif os.path.isdir(path):
             files = sorted({*path.glob(f"*/{FEATURES.name()}"), *path.glob(FEATURES.name())})
             if not files:
                 problems.add(InputError.at(path, f"no {FEATURES.name()} in this directory or a subdirectory"))
         for file in files:
             with problems.collected(file.parent.name):
-                features = load_features(file)
+                features = load(file)
                 # The name of the target, which is part of the file's content, becomes the name of a directory.
                 residues = features.sequence.replace(CHAIN_SEPARATOR, "")
                 problem = target_name_problem(features.domain_name) or unknown_residues_problem(residues)
@@ -351,6 +355,20 @@ def read_features(paths: Sequence[Path], problems: InputProblems) -> list[tuple[
                     raise InputError.at(file, problem, record=features.domain_name)
                 features_by_file.append((file, features))
     return features_by_file
+
+
+def _listed_chains(path: Path) -> tuple[list[Path], Callable[[Path], TargetFeatures]]:
+    """Return the chains in a list as paths below their training set, and a function that reads their features.
+
+    The list is in the directory of the training set. Raise `InputError` if either cannot be read.
+    """
+    # LMDB is an extra.
+    from data_pipeline.training_sets.store import FeatureStore  # noqa: PLC0415
+    from helixfold.training.evaluate import read_names  # noqa: PLC0415
+
+    store = FeatureStore.open(path.parent)
+    names = {path.parent / name: name for name in read_names(path, {entry.name for entry in store.entries})}
+    return [*names], lambda file: store.load(names[file])[0]
 
 
 def unfinished_features(paths: Sequence[Path]) -> list[Path]:

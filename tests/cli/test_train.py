@@ -1,13 +1,17 @@
 """`helixfold train`: what is wrong is one sentence before anything is written; what it trains, `predict` uses."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from data_pipeline.features.schema import Features
 from data_pipeline.io.errors import InputError
 from data_pipeline.io.file_lock import acquire_lock
+from data_pipeline.training_sets.store import FeatureStore
 from helixfold.cli.main import main
 from helixfold.model.presets import preset
 from helixfold.training import checkpoint
@@ -84,6 +88,27 @@ def test_a_run_leaves_weights_that_predict_and_convert(
     printed = capsys.readouterr().out.splitlines()
     assert printed[-2:] == [f"last weights: {last}", f"to predict: helixfold predict FILE --weights {last}"]
     assert not any(line.startswith("best") for line in printed)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_listed_chains_are_predicted_from_the_features_of_the_training_set(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own, names = tmp_path / "set", [entry.name for entry in FeatureStore.open(store).entries[1:3]]
+    shutil.copytree(store, own)
+    (own / "held_out.txt").write_text("\n".join(names))
+    options = ["--models", "tiny", "--num-recycles", "0", "--device", "cpu", "--output", str(tmp_path / "out")]
+    assert main(["predict", "--features", str(own / "held_out.txt"), *options]) == 0
+    assert sorted(path.parent.name for path in tmp_path.glob("out/*/ranked_0.pdb")) == sorted(names)
+    for name in names:
+        expected, _ = FeatureStore.open(store).load(name)
+        found = Features.load(tmp_path / "out" / name / "features.npz").arrays()
+        assert found.keys() == expected.arrays().keys()
+        assert all(np.array_equal(found[key], array) for key, array in expected.arrays().items())
+    (own / "held_out.txt").write_text("1xxx_A\n")
+    capsys.readouterr()
+    assert main(["predict", "--features", str(own / "held_out.txt"), *options]) == 2
+    assert "held_out.txt, line 1: the feature store has no chain '1xxx_A'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
