@@ -144,7 +144,8 @@ class BatchRunner:
         try:
             problems = pack_targets(self._output, waiting, entry_of)
         except (OSError, ValueError) as error:
-            line = f"helixfold: {len(waiting)} targets were not packed and stay in directories: {error_reason(error)}"
+            targets = counted(len(waiting), "target")
+            line = f"helixfold: {targets} could not be packed, so files stay in directories: {error_reason(error)}"
             tqdm.write(printable(line, 1000), file=sys.stderr)
             return
         for name, problem in problems.items():
