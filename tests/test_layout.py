@@ -5,6 +5,7 @@ import sys
 
 from tests.support import tiers
 from tests.support.sources import ROOT, files, imported_names, is_convenience, module_name, nodes
+from tests.training.ranks import COMMANDS, LATE
 
 SOURCES = files("data_pipeline", "helixfold", "scripts")
 # From the ground up: a room imports only from rooms before it.
@@ -130,3 +131,9 @@ def test_no_file_has_more_than_700_lines() -> None:
 
 def test_the_table_of_tiers_names_files_and_folders_that_exist() -> None:
     assert not [name for name in tiers.INTEGRATION if not (tiers.TESTS / name).exists()]
+
+
+def test_modules_that_are_imported_before_a_fork_exist() -> None:
+    """The server from which processes are forked skips names of modules that do not exist."""
+    own = [name for name in (*COMMANDS, *LATE) if name.startswith(("data_pipeline.", "helixfold.", "tests."))]
+    assert [name for name in own if not (ROOT / f"{name.replace('.', '/')}.py").is_file()] == []

@@ -35,10 +35,11 @@ COMMANDS = tuple(
         "cli.train",
         "training.run",
         "cli.finetune",
-        "finetune.run",
-        "finetune.task_command",
+        "training.finetune.run",
+        "training.finetune.task_command",
         "cli.design",
-        "design.run",
+        "apps.design.run",
+        "apps.design.start",
     )
 )
 # And what they import in the midst of their work, which would take each process a second.
