@@ -21,7 +21,7 @@ MACHINE = BenchmarkDevice(device=CPU, name="here", threads=1, versions={}, load=
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rates that are not measured, single readings of short work, and a shallow network.
 
     All operators are run, and shapes are checked, by the tests of each part.
@@ -33,9 +33,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(gpu, "_operators", lambda sizes: replace(operators(sizes), only="transition"))
     shallow = presets.tiny().with_settings(["model.evoformer.blocks=1", "model.structure.layers=1"])
     monkeypatch.setitem(step.STAGES, "tiny", lambda: shallow)
-    config.update("jaxtyping_disable", True)
-    yield
-    config.update("jaxtyping_disable", False)
+    monkeypatch.setattr(config, "jaxtyping_disable", True)
 
 
 def test_all_parts_are_measured_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

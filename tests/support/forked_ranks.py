@@ -36,5 +36,6 @@ def _run(environment: dict[str, str], output: Path, function: Callable[..., None
     os.environ |= environment
     # As in `Ranks`: imported modules are not garbage, and checking shapes in one rank is enough.
     gc.freeze()
-    config.update("jaxtyping_disable", environment.get("RANK", "0") != "0")
+    if environment.get("RANK", "0") != "0":
+        config.update("jaxtyping_disable", True)
     launch._run(function, *arguments)

@@ -152,6 +152,7 @@ def leave_shapes_unchecked() -> None:
     """Stop checking shapes, for integration tests: unit tests call the same functions with checks."""
     if IS_ON:
         config.update("jaxtyping_disable", True)
+        os.environ["JAXTYPING_DISABLE"] = "1"  # for the processes that tests start
 
 
 def _count_without_checks() -> None:

@@ -120,7 +120,8 @@ def _run(
     os.environ |= environment
     # What was imported before the fork need not be looked through for garbage, and shapes need one rank's check.
     gc.freeze()
-    config.update("jaxtyping_disable", environment.get("RANK", "0") != "0")
+    if environment.get("RANK", "0") != "0":
+        config.update("jaxtyping_disable", True)
     torch.set_num_threads(1)
     warnings.simplefilter("error")
     sys.exit(function(*arguments))

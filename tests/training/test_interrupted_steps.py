@@ -1,6 +1,5 @@
 """A training run that is killed before or after any change of a file goes on to the bits of an unbroken run."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,9 +16,8 @@ SHORT = {"steps": 4}
 
 
 @pytest.fixture(autouse=True)
-def checked_shapes() -> Iterator[None]:
-    yield
-    config.update("jaxtyping_disable", False)  # which the command switches off
+def shapes_checked_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "jaxtyping_disable", config.jaxtyping_disable)  # which the command changes
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Designs that are interrupted before or after any change of a file go on to those of an unbroken run."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,12 +21,10 @@ ADVANCE = "helixfold.apps.design.designer:Designer.advance"
 
 
 @pytest.fixture(autouse=True)
-def saved_after_each_step(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def saved_after_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """The state of a design is saved after each step, not after some time; shapes are checked elsewhere."""
     monkeypatch.setattr(design_run, "_SAVE_EVERY", -1.0)
-    config.update("jaxtyping_disable", True)
-    yield
-    config.update("jaxtyping_disable", False)
+    monkeypatch.setattr(config, "jaxtyping_disable", True)
 
 
 @pytest.fixture

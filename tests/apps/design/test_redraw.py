@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,10 +23,8 @@ HAIRPIN = Path(__file__).parents[3] / "examples" / "structures" / "helical_hairp
 
 
 @pytest.fixture(autouse=True)
-def quick() -> Iterator[None]:
-    config.update("jaxtyping_disable", True)
-    yield
-    config.update("jaxtyping_disable", False)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "jaxtyping_disable", True)
 
 
 @pytest.mark.integration

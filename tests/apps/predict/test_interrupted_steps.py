@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,15 +51,13 @@ def shifted(protein: Protein, **_: object) -> Relaxed:
 
 
 @pytest.fixture(autouse=True)
-def small_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def small_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No downloaded weights, shapes that are checked elsewhere, and relaxations that move all atoms together."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(relaxation, "installed", lambda: True)
     monkeypatch.setattr(relaxation, "relax", shifted)
     (tmp_path / "database.fasta").write_text(">relative\nMKTAYLAK\n")
-    config.update("jaxtyping_disable", True)
-    yield
-    config.update("jaxtyping_disable", False)
+    monkeypatch.setattr(config, "jaxtyping_disable", True)
 
 
 Command = Callable[..., Callable[[], int]]

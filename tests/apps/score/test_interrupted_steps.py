@@ -1,6 +1,6 @@
 """Scores and scans that are interrupted before or after any change of a file go on to those of an unbroken run."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,11 +18,9 @@ FOLD = "helixfold.apps.score.network:Network.fold"
 
 
 @pytest.fixture(autouse=True)
-def unchecked_shapes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def unchecked_shapes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    config.update("jaxtyping_disable", True)
-    yield
-    config.update("jaxtyping_disable", False)
+    monkeypatch.setattr(config, "jaxtyping_disable", True)
 
 
 @pytest.fixture

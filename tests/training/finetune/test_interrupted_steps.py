@@ -1,6 +1,5 @@
 """Fine-tunings that are killed before or after any change of a file go on to the bits of unbroken ones."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,9 +16,8 @@ JOBS = ('name = "low"\nlearning_rate = 0.01', 'name = "heads"\nadapter = "heads"
 
 
 @pytest.fixture(autouse=True)
-def checked_shapes() -> Iterator[None]:
-    yield
-    config.update("jaxtyping_disable", False)  # which the command switches off
+def shapes_checked_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "jaxtyping_disable", config.jaxtyping_disable)  # which the command changes
 
 
 def test_fine_tunings_survive_a_kill_at_every_step(store: Path, weights: Path, held_out: Path, tmp_path: Path) -> None:

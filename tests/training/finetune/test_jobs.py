@@ -46,9 +46,9 @@ def several(weights: Path, jobs: Path, output: Path, *more: str) -> list[str]:
 @pytest.fixture(autouse=True, scope="module")
 def shapes_are_not_checked() -> Iterator[None]:
     """Shapes are checked where single runs are tested."""
-    config.update("jaxtyping_disable", True)
-    yield
-    config.update("jaxtyping_disable", False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(config, "jaxtyping_disable", True)
+        yield
 
 
 @pytest.fixture(scope="module")

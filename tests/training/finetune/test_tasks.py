@@ -71,9 +71,9 @@ def table(path: Path, rows: list[tuple[str, str, float]], splits: list[str] | No
 @pytest.fixture(autouse=True, scope="module")
 def shapes_are_not_checked() -> Iterator[None]:
     """Shapes of the network are checked in other tests; here it runs a hundred times."""
-    config.update("jaxtyping_disable", True)
-    yield
-    config.update("jaxtyping_disable", False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(config, "jaxtyping_disable", True)
+        yield
 
 
 @pytest.fixture(scope="module")
