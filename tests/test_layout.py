@@ -133,6 +133,13 @@ def test_the_table_of_tiers_names_files_and_folders_that_exist() -> None:
     assert not [name for name in tiers.INTEGRATION if not (tiers.TESTS / name).exists()]
 
 
+def test_only_tests_and_their_fixtures_are_marked_with_a_tier() -> None:
+    """With `-m integration`, pytest imports no file without the mark, in itself or in a `conftest.py` above it."""
+    marked = [path for path in tiers.TESTS.rglob("*.py") if tiers.marks_integration(path)]
+    assert {path.name for path in marked if not path.name.startswith("test_")} == {"conftest.py", "tiers.py"}
+    assert len(marked) > 50
+
+
 def test_modules_that_are_imported_before_a_fork_exist() -> None:
     """The server from which processes are forked skips names of modules that do not exist."""
     own = [name for name in (*COMMANDS, *LATE) if name.startswith(("data_pipeline.", "helixfold.", "tests."))]

@@ -4,6 +4,7 @@ A test is in the tier `long` if it is marked so, in `integration` if it is marke
 table below, and otherwise in `unit`.
 """
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -123,9 +124,26 @@ def tier_of(item: pytest.Item) -> str:
     return next((tier for tier in ("long", "integration") if item.get_closest_marker(tier)), "unit")
 
 
+def _is_listed(path: Path) -> bool:
+    """Return whether the table has this file or a folder above it."""
+    return not _INTEGRATION.isdisjoint((path, *path.parents))
+
+
+@cache
+def marks_integration(path: Path) -> bool:
+    """Return whether a file exists and marks tests or parameters with the tier `integration`."""
+    return path.is_file() and "mark.integration" in path.read_text()
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not import files of other tiers, which would take half of the time of a collection."""
-    return True if config.getoption("markexpr") == UNIT and collection_path in _INTEGRATION else None
+    """Do not import files without tests of the selected tier, which would take half of the time of a collection."""
+    selected = config.getoption("markexpr")
+    if selected == UNIT:
+        return collection_path in _INTEGRATION or None
+    if selected == "integration" and collection_path.suffix == ".py" and not _is_listed(collection_path):
+        fixtures = (folder / "conftest.py" for folder in collection_path.parents if folder.is_relative_to(TESTS))
+        return not any(map(marks_integration, (collection_path, *fixtures))) or None
+    return None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -134,7 +152,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("long"):
             item.own_markers = [mark for mark in item.own_markers if mark.name != "integration"]
-        elif not item.get_closest_marker("integration") and not _INTEGRATION.isdisjoint(
-            (item.path, *item.path.parents)
-        ):
+        elif not item.get_closest_marker("integration") and _is_listed(item.path):
             item.add_marker("integration")
