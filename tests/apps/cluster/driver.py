@@ -15,6 +15,9 @@ import numpy as np
 import pytest
 import torch
 
+from helixfold.apps.cluster import batch
+from helixfold.apps.cluster.schedule import PoolEstimate
+from helixfold.apps.cluster.site import Pool
 from helixfold.cli.main import main
 from tests.apps.predict.files import without_command
 from tests.support.interruptions import living_processes
@@ -41,8 +44,16 @@ def started(words: Sequence[str], printed: Path, environment: Mapping[str, str] 
     return process
 
 
+def quick_estimate(pool: Pool, *_: object, **__: object) -> PoolEstimate:
+    """A pool that every short chain fits into, and that needs a second for each; counting this takes several."""
+    return PoolEstimate(
+        name=pool.name, slots=pool.slots, longest=100, seconds=lambda _: 1.0, task_seconds=60 * pool.task_minutes
+    )
+
+
 def _run(words: list[str], printed: Path, environment: dict[str, str]) -> None:
     os.setsid()
+    batch.estimate_pool = quick_estimate
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.update(environment)
     # PyTorch is loaded already; the workers, which load it anew, have one thread too, and results depend on that.

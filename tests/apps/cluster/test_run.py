@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helixfold.apps.cluster import batch
 from helixfold.cli.main import main
 from tests.apps.cluster.driver import (
     TWO_POOLS,
@@ -18,6 +19,7 @@ from tests.apps.cluster.driver import (
     kill,
     own_address,
     peptides,
+    quick_estimate,
     started,
     until,
     workers,
@@ -122,18 +124,29 @@ def test_a_training_is_submitted(tmp_path: Path) -> None:
         ("[search]", "", "site.toml: has no pool of folding nodes"),
         ("[fold.a]\nmemory = '2GiB'", "--database batch.fasta", "has no table [search]"),
         ("[fold.a]\nmemory = '1GiB'", "", "record 't0000': no pool has a GPU, and none of their nodes has the memory"),
-        ("[fold.a]\nprovider = 'pbs'\nmemory = '2GiB'", "", "pool 'a': qsub is not on the PATH"),
     ],
 )
 def test_what_cannot_work_is_one_sentence_before_anything_begins(
     pools: str, word: str, problem: str, in_directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert problem in refusal(pools, word, capsys)
+
+
+def test_a_queue_that_is_not_installed_is_one_sentence(
+    in_directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(batch, "estimate_pool", quick_estimate)
+    assert "pool 'a': qsub is not on the PATH" in refusal("[fold.a]\nprovider = 'pbs'\nmemory = '2GiB'", "", capsys)
+
+
+def refusal(pools: str, word: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """The error of a batch on these pools."""
     peptides(Path("batch.fasta"), 1)
     Path("site.toml").write_text(pools)
     assert main(["predict", "batch.fasta", "--output", "out", "--cluster", "site.toml", *TINY, *word.split()]) == 2
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith("helixfold: error: ")
-    assert problem in said
+    return said
 
 
 def test_a_dry_run_shows_where_targets_go(in_directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,7 +178,9 @@ def test_the_status_of_a_directory_is_told(tmp_path: Path, capsys: pytest.Captur
     ]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.long)]
+)
 def test_a_signal_to_all_processes_ends_them(number: int, code: int, tmp_path: Path) -> None:
     fasta, site, printed = peptides(tmp_path / "batch.fasta", 4), tmp_path / "site.toml", tmp_path / "printed.txt"
     site.write_text('[fold.only]\nmemory = "3GiB"\ntask_minutes = 0.1\n')
