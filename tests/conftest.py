@@ -70,6 +70,14 @@ def site_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
+def without_remedies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors about memory do not search for what would fit, which takes seconds."""
+    monkeypatch.setattr(
+        "helixfold.planning.estimate.PredictionEstimate._remedies", lambda _: iter(["at most 9 residues"])
+    )
+
+
+@pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """No plots of a target, which take most of the time of a small one."""
     monkeypatch.setattr("helixfold.apps.predict.postprocess.write_plots", lambda *_: None)

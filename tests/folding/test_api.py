@@ -99,6 +99,7 @@ def test_the_executor_that_fits_into_the_memory_limit_is_used(
     assert used == [executor]
 
 
+@pytest.mark.usefixtures("without_remedies")
 def test_too_little_memory_is_an_error_that_says_what_would_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     target, memory = Target(name="target", sequence="MKTAYIAKQR"), MemoryOptions(memory=2**20)
     with pytest.raises(NotEnoughMemoryError, match=r"^tiny: 10 residues need .* what would fit: "):
@@ -272,10 +273,10 @@ def test_an_alignment_and_templates_are_given_as_one_or_as_several(tmp_path: Pat
     whole = Target(name="target", sequence=sequence, alignments=(tmp_path / "target.a3m",), templates=(helix,))
     expected = predicted(whole)
     assert len(prepare(whole).features.msa) == 2
-    for msa in (str(tmp_path / "target.a3m"), [tmp_path / "target.a3m"], text):
-        for templates in (str(helix), [helix]):
-            found = predicted(Target(name="target", sequence=sequence), msa=msa, templates=templates)
-            assert (found.protein.atom_positions == expected.protein.atom_positions).all()
+    alignment = tmp_path / "target.a3m"
+    for msa, templates in ((str(alignment), [helix]), ([alignment], str(helix)), (text, [helix])):
+        found = predicted(Target(name="target", sequence=sequence), msa=msa, templates=templates)
+        assert (found.protein.atom_positions == expected.protein.atom_positions).all()
     with pytest.raises(InputError, match=r"nothing\.pdb: no such structure file"):
         predict(sequence, "tiny", templates="nothing.pdb")
 

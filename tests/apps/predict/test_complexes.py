@@ -166,6 +166,7 @@ def test_pairs_without_species_are_one_sentence(fasta: Path, runs: Runs) -> None
     assert "\n" not in failure
 
 
+@pytest.mark.usefixtures("without_remedies")
 def test_a_complex_too_large_for_memory_fails_alone(fasta: Path, runs: Runs) -> None:
     assert runs(fasta, *MULTIMER, "--memory", "1MiB") == []
     assert runs.code == 1

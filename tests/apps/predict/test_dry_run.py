@@ -59,10 +59,11 @@ def test_a_summary_names_the_databases_that_are_searched(
     assert "searched for each target: own_sequences" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("without_remedies")
 def test_targets_that_do_not_fit_are_named_and_more_of_them_counted(
     many: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dry_run, "_MAX_PROBLEM_LINES", 2)  # what would fit takes long to find
+    monkeypatch.setattr(dry_run, "_MAX_PROBLEM_LINES", 2)
     assert main([*many, "--memory", "10KB"]) == 1
     out = capsys.readouterr().out
     assert f"executors: none {COUNT};" in out

@@ -305,6 +305,7 @@ def test_unknown_residues_are_kept_in_the_sequence(tmp_path: Path) -> None:
     assert cif.entities[0].full_sequence == ["MET", "LYS", "UNK", "THR", "UNK"]
 
 
+@pytest.mark.usefixtures("without_remedies")
 def test_a_target_that_cannot_fit_fails_at_once_and_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
