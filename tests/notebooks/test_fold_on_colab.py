@@ -218,9 +218,18 @@ def test_all_cells_run_and_five_models_are_ranked(kernel: Kernel, folded: Folded
 
 
 def others(cells: range) -> list[Any]:
-    """Every other value of every field of these cells, as parameters of a test."""
-    found = [(each.name, value) for each in FIELDS.values() if each.cell in cells for value in each.others]
-    return [pytest.param(name, value, id=f"{name}={value}"[:40]) for name, value in found]
+    """Every other value of every field of these cells, as parameters of a test; all but the last one are long."""
+    return [
+        pytest.param(
+            each.name,
+            value,
+            id=f"{each.name}={value}"[:40],
+            marks=() if value == each.others[-1] else pytest.mark.long,
+        )
+        for each in FIELDS.values()
+        if each.cell in cells
+        for value in each.others
+    ]
 
 
 @contextmanager
@@ -234,7 +243,7 @@ def changed(kernel: Kernel, folded: Folded, name: str, value: object) -> Iterato
 
 @pytest.mark.parametrize(("name", "value"), others(range(PREDICT)))
 def test_a_changed_field_never_shows_an_old_result(name: str, value: object, kernel: Kernel, folded: Folded) -> None:
-    """After the form's cell alone, each cell that shows or packs results fails; `predict` accepts one value of each."""
+    """After the form's cell alone, each cell that shows or packs results fails."""
     with changed(kernel, folded, name, value) as cells:
         form_cell = cells[FIELDS[name].cell]
         if (name, value) == ("device", "cuda"):
@@ -246,9 +255,26 @@ def test_a_changed_field_never_shows_an_old_result(name: str, value: object, ker
             return
         for cell in cells[STRUCTURE:]:
             assert "there are no results" in kernel.fails(cell)
-        if value == FIELDS[name].others[-1] and value != "cuda":
-            kernel.run([cells[ESTIMATE]])
-            assert "1 of 1 target to fold" in printed(cells[ESTIMATE:])
+
+
+# A text, two choices and an upload; the other fields run before each release.
+CHANGED = ("sequence", "num_recycles", "model_type", "templates")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(each.name, marks=() if each.name in CHANGED else pytest.mark.long)
+        for each in FIELDS.values()
+        if each.cell < PREDICT and each.others and each.name != "device"
+    ],
+)
+def test_predict_accepts_another_value(name: str, kernel: Kernel, folded: Folded) -> None:
+    value = FIELDS[name].others[-1]
+    with changed(kernel, folded, name, value) as cells:
+        kernel.run([cells[FIELDS[name].cell]], uploads=UPLOADS[name] if value == "upload" else {})
+        kernel.run([cells[ESTIMATE]])
+        assert "1 of 1 target to fold" in printed(cells[ESTIMATE:])
 
 
 @pytest.mark.parametrize(("name", "value"), others(range(STRUCTURE, len(CELLS))))
