@@ -70,12 +70,11 @@ def test_what_waits_is_noticed(wait: Callable[[Tensor], object]) -> None:
 @pytest.mark.parametrize(
     ("loss", "dtype", "backends"),
     [
-        (initial_training(), "bfloat16", "of the card"),
-        (EVERY_TERM, "bfloat16", "of the card"),
-        (EVERY_TERM, "float32", "of the card"),
-        (EVERY_TERM, "bfloat16", "reference"),
+        pytest.param(initial_training(), "bfloat16", "of the card", id="initial", marks=pytest.mark.long),
+        pytest.param(EVERY_TERM, "bfloat16", "of the card", id="every term"),
+        pytest.param(EVERY_TERM, "float32", "of the card", id="float32", marks=pytest.mark.long),
+        pytest.param(EVERY_TERM, "bfloat16", "reference", id="references"),
     ],
-    ids=["initial", "every term", "float32", "references"],
 )
 def test_no_training_step_waits(loss: LossConfig, dtype: str, backends: str) -> None:
     model, batch = meta_model().train(), training_batch()

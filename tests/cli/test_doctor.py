@@ -224,6 +224,8 @@ def test_each_model_is_shown_with_its_memory_and_the_longest_chain(
     monkeypatch.setattr("helixfold.apps.predict.doctor.parameters_directory", lambda: tmp_path)
     monkeypatch.setattr("helixfold.planning.estimate.available_memory", lambda device: 2**33)
     monkeypatch.setattr("helixfold.planning.estimate.free_disk", lambda directory: 2**50)
+    # Three lengths are counted for the longest chain instead of up to nine.
+    monkeypatch.setattr("helixfold.planning.estimate._MAX_ESTIMATES", 3)
     # What is counted for the text is counted again for JSON, which takes long.
     monkeypatch.setattr("helixfold.apps.predict.doctor._models", cache(_models))
     out = doctor(capsys, "--length", 400, "--rows", 4, "--device", "cpu")

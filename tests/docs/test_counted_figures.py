@@ -54,7 +54,7 @@ def test_the_performance_page_names_only_lasting_benchmarks() -> None:
     assert named <= stay
 
 
-@pytest.mark.parametrize("length", [1024, 1500, 10_000])
+@pytest.mark.parametrize("length", [*(pytest.param(each, marks=pytest.mark.long) for each in (1024, 1500)), 10_000])
 def test_estimates_of_predictions(length: int) -> None:
     model = preset("model_1_ptm")
     size = FeatureRows.at_most(length, model.sampling).size(model, torch.bfloat16)

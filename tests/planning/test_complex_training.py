@@ -26,7 +26,7 @@ SIZE = PassSize(residues=48, msa_rows=24, extra_rows=48, templates=2, dtype=torc
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("keep", ["none", "block"])
+@pytest.mark.parametrize("keep", [pytest.param("none", marks=pytest.mark.long), "block"])
 def test_a_step_takes_what_is_forecast(keep: Keep) -> None:
     """Three blocks, of which the forecast runs two without numbers."""
     config = tiny_multimer().model.with_settings(["evoformer.blocks=3", "structure.layers=2"])

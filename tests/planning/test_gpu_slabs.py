@@ -47,7 +47,7 @@ def launched(run: Whole | Slabs, residues: int, monkeypatch: pytest.MonkeyPatch)
     return counter.launches, min(fewest)
 
 
-@pytest.mark.parametrize("residues", [pytest.param(1000, marks=pytest.mark.long), 4000])
+@pytest.mark.parametrize("residues", [1000, pytest.param(4000, marks=pytest.mark.long)])
 def test_an_h200_launches_little_more_in_slabs_than_for_whole_streams(
     residues: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from helixfold.planning.machines import sharings
 from helixfold.planning.passes import PARTS, part_costs
 from tests.planning.planned import MACHINE, RATES, with_links, workload
 
-LAYOUTS = [Layout(dp=8), Layout(dp=4, dap=2), Layout(dp=4, bp=2)]
+LAYOUTS = [Layout(dp=4, dap=2), Layout(dp=4, bp=2), pytest.param(Layout(dp=8), marks=pytest.mark.long)]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
@@ -26,7 +26,7 @@ def test_faster_links_never_make_a_step_slower(layout: Layout) -> None:
     assert len(set(times)) == 4  # gradients at least go over them
 
 
-@pytest.mark.parametrize("keep", ["none", "block"])
+@pytest.mark.parametrize("keep", [pytest.param("none", marks=pytest.mark.long), "block"])
 def test_over_free_links_more_ranks_for_a_sample_make_steps_shorter_and_peaks_lower(keep: Keep) -> None:
     machine = with_links(0.0, 0.0)
     found = [predict(workload(keep=keep), Layout(dap=dap), machine) for dap in (1, 2, 4)]

@@ -73,7 +73,10 @@ def test_ranks_without_extra_rows_are_forecast() -> None:
     assert 0.4 < two / one < 0.9
 
 
-@pytest.mark.parametrize(("name", "properties"), [("whole", H200), ("slabs", CPU), ("spilled", CPU)])
+@pytest.mark.parametrize(
+    ("name", "properties"),
+    [("whole", H200), *(pytest.param(name, CPU, marks=pytest.mark.long) for name in ("slabs", "spilled"))],
+)
 def test_peaks_grow_with_every_size(name: str, properties: DeviceProperties) -> None:
     # As many residues as need more than one slab.
     config = tiny_config().with_settings(["evoformer.blocks=1", "structure.layers=1"])
@@ -88,6 +91,7 @@ def test_peaks_grow_with_every_size(name: str, properties: DeviceProperties) -> 
         assert prediction_memory(config, larger, name, properties).peak > peak
 
 
+@pytest.mark.long
 def test_ten_thousand_residues_are_forecast() -> None:
     """Nothing of that size is allocated."""
     size = replace(SIZE, residues=10_000, msa_rows=508, extra_rows=1024, templates=0, dtype=torch.bfloat16)
@@ -118,7 +122,10 @@ def test_all_blocks_and_iterations_of_a_pass_take_what_two_do() -> None:
     assert forecast.stages["structure"] == pytest.approx(counter.peaks["structure"], rel=0.03)
 
 
-@pytest.mark.parametrize(("properties", "budget"), [(CPU, None), (H200, 2**24), (DEVICE_MODELS["t4"], 2**24)])
+@pytest.mark.parametrize(
+    ("properties", "budget"),
+    [(CPU, None), (H200, 2**24), pytest.param(DEVICE_MODELS["t4"], 2**24, marks=pytest.mark.long)],
+)
 def test_a_forecast_does_not_depend_on_what_was_counted_before(
     properties: DeviceProperties, budget: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +140,7 @@ def test_a_forecast_does_not_depend_on_what_was_counted_before(
     assert forecast(config, size, "slabs", properties, budget) == first
 
 
+@pytest.mark.long
 def test_a_spilled_estimate_does_not_depend_on_an_earlier_one_in_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of spilled streams take memory of their own, those of others do not."""
     size, estimate = replace(SIZE, residues=1500, dtype=torch.bfloat16), prediction_memory.__wrapped__
@@ -186,7 +194,10 @@ def _make_pass(model: AlphaFold, batch: Batch, executor: Executor) -> None:
         model.fold(executor, [batch], nothing_recycled(executor, model.config, batch.seq_mask, torch.float32))
 
 
-@pytest.mark.parametrize(("method", "name"), [("monomer", "slabs"), ("monomer", "whole"), ("multimer", "whole")])
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [("monomer", "slabs"), *(pytest.param(each, "whole", marks=pytest.mark.long) for each in ("monomer", "multimer"))],
+)
 def test_forecast_is_what_the_tensors_of_a_pass_hold(
     method: Method, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

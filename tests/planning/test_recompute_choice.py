@@ -72,10 +72,10 @@ def test_where_nothing_fits_the_sentence_names_what_would() -> None:
         if option in text:
             most = int(text.split(option)[1].split(",", 1)[0])
             assert chosen(memory, replace(work, size=replace(size, **{name: most}))).fits
-            # It is nearly the most.
-            assert not chosen(memory, replace(work, size=replace(size, **{name: int(1.3 * most)}))).fits
     assert "dtype=bfloat16" in text
     assert "example.crop_size=" in text
+    # It is nearly the most.
+    assert not chosen(memory, replace(work, size=replace(size, residues=int(1.3 * most)))).fits
     short = replace(work, recompute=NONE, size=replace(size, residues=1, extra_rows=1, dtype=torch.bfloat16))
     assert "bfloat16" not in chosen(0, short).problem
 

@@ -43,10 +43,11 @@ def _peak(config: ModelConfig, size: PassSize, keep: Keep, properties: DevicePro
 @pytest.mark.parametrize(
     ("keep", "properties"),
     [
-        ("none", CPU),
-        ("inputs", H200),
         ("block", CPU),
-        *(pytest.param(*case, marks=pytest.mark.long) for case in (("none", H200), ("inputs", CPU), ("block", H200))),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in (("none", CPU), ("none", H200), ("inputs", CPU), ("inputs", H200), ("block", H200))
+        ),
     ],
     ids=lambda each: each if isinstance(each, str) else each.kind,
 )
@@ -73,7 +74,7 @@ def test_parts_put_together_are_a_whole_pass_counted_at_once(keep: Keep, propert
     )
 
 
-@pytest.mark.parametrize("keep", ["inputs", "block"])
+@pytest.mark.parametrize("keep", [pytest.param("inputs", marks=pytest.mark.long), "block"])
 def test_a_deep_alignment_takes_what_is_predicted(keep: Keep) -> None:
     """Its rows are what most of the memory is for, as in fine-tuning; the gradients of the outer product's halves take
     most beside them. What is counted of meta tensors is what is counted of real ones.

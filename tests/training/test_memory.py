@@ -109,6 +109,7 @@ def test_a_run_settles_its_recompute_tells_it_and_goes_on_with_another(
         assert torch.equal(second.optimizer.tensors()[name], tensor), name
 
 
+@pytest.mark.long
 def test_a_dry_run_says_what_each_policy_takes_and_which_is_chosen() -> None:
     config = initial_training().with_settings(["model.structure.layers=1", "example.sampling.max_templates=0"])
     memory = (needed(config, NONE) + needed(config, BLOCK)) // 2
