@@ -28,6 +28,9 @@ from helixfold.weights.untrained import untrained_model
 from tests.gpu.devices import on_devices
 from tests.support.operator_graphs import OperatorCapturer
 
+# In the tier integration, test_iteration_runner.py and test_captured_step.py capture operators.
+CPU_MARKS = [pytest.mark.long]
+
 
 def capturer(device: str) -> Capturer:
     return GraphCapturer(torch.device(device)) if device == "cuda" else OperatorCapturer()
@@ -40,7 +43,8 @@ def arithmetic(device: str) -> AbstractContextManager[object]:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
-    ("device", "sizes"), on_devices([("tiny", 9, 5, 7, 2)], [("model_1", 128, 64, 128, 4), ("tiny", 65, 33, 1, 0)])
+    ("device", "sizes"),
+    on_devices([("tiny", 9, 5, 7, 2)], [("model_1", 128, 64, 128, 4), ("tiny", 65, 33, 1, 0)], cpu_marks=CPU_MARKS),
 )
 @torch.no_grad()
 def test_a_replayed_prediction_is_the_launched_one(
@@ -64,7 +68,8 @@ def test_a_replayed_prediction_is_the_launched_one(
 
 @pytest.mark.parametrize(("keep", "dtype"), [("none", torch.float32), ("block", torch.bfloat16)])
 @pytest.mark.parametrize(
-    ("device", "sizes"), on_devices([("tiny", 12, 5, 7, 2)], [("model_1", 128, 64, 128, 4), ("tiny", 64, 32, 64, 4)])
+    ("device", "sizes"),
+    on_devices([("tiny", 12, 5, 7, 2)], [("model_1", 128, 64, 128, 4), ("tiny", 64, 32, 64, 4)], cpu_marks=CPU_MARKS),
 )
 def test_a_replayed_training_step_is_the_launched_one(
     device: str, sizes: tuple[str, int, int, int, int], keep: Keep, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch

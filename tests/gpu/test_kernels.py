@@ -1,6 +1,5 @@
 """Every kernel gives the outputs and gradients of its reference at the sizes of a network, however tensors lie."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -22,15 +21,15 @@ FLOOR = {"cpu": 2**-4, "cuda": 0.0}
 LARGE = Size(residues=4100, rows=4100, sequences=2056)
 
 
-# Without a GPU, tests/ops/triton compares every kernel with its reference in bfloat16, at more sizes.
-IN_BFLOAT16 = [pytest.mark.long]
+# Without a GPU, tests/ops/triton compares every kernel with its reference, at more sizes.
+CPU_MARKS = [pytest.mark.long]
 
 
-def on_devices_as_tensors_lie(*, transposed_on_cpu: bool, cpu_marks: Sequence[pytest.MarkDecorator] = ()) -> list[Any]:
+def on_devices_as_tensors_lie(*, transposed_on_cpu: bool) -> list[Any]:
     """Parameters (device, size, transposed): both ways on a GPU. A CPU's interpreter takes long for each."""
     return [
         pytest.param(*given.values, transposed, id=f"{given.id}-{transposed}", marks=given.marks)
-        for given in on_devices([SMALL], REAL, cpu_marks=cpu_marks)
+        for given in on_devices([SMALL], REAL, cpu_marks=CPU_MARKS)
         for transposed in (False, True)
         if given.values[0] != "cpu" or transposed == transposed_on_cpu
     ]
@@ -46,9 +45,7 @@ def test_results_and_gradients_equal_the_reference(device: str, size: Size, tran
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name not in FLOAT32_ALONE])
-@pytest.mark.parametrize(
-    ("device", "size", "transposed"), on_devices_as_tensors_lie(transposed_on_cpu=False, cpu_marks=IN_BFLOAT16)
-)
+@pytest.mark.parametrize(("device", "size", "transposed"), on_devices_as_tensors_lie(transposed_on_cpu=False))
 def test_bfloat16_is_as_near_as_plain_bfloat16(device: str, size: Size, transposed: bool, name: str) -> None:
     with torch.device(device):
         arguments = CASES[name].make(size, transposed)
@@ -56,7 +53,7 @@ def test_bfloat16_is_as_near_as_plain_bfloat16(device: str, size: Size, transpos
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.by_rows])
-@pytest.mark.parametrize(("device", "size"), on_devices([SMALL], [LARGE], cpu_marks=IN_BFLOAT16))
+@pytest.mark.parametrize(("device", "size"), on_devices([SMALL], [LARGE], cpu_marks=CPU_MARKS))
 def test_the_last_rows_of_a_large_tensor_are_right(device: str, size: Size, name: str) -> None:
     """Offsets of elements that 32 bits do not hold; the reference computes the last rows alone."""
     case = CASES[name]

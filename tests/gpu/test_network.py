@@ -66,7 +66,8 @@ def as_list(given: object) -> list[Tensor]:
 
 @pytest.mark.parametrize("name", UPDATES)
 @pytest.mark.parametrize("gradients", [False, True])
-@pytest.mark.parametrize(("device", "size"), on_devices([SMALL], [REAL[0], REAL[3]]))
+# On a CPU, nothing is captured.
+@pytest.mark.parametrize(("device", "size"), on_devices([SMALL], [REAL[0], REAL[3]], cpu_marks=[pytest.mark.long]))
 def test_a_graph_of_an_operator_is_replayed(device: str, size: Size, gradients: bool, name: str) -> None:
     with torch.device(device):
         arguments = CASES[name].make(size, False)

@@ -60,14 +60,16 @@ def assert_alike(dtype: torch.dtype, *, gradients: bool, tolerance: float) -> No
         assert found.peak == pytest.approx(expected.peak, rel=allowed), real.name
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.long)])
 @pytest.mark.parametrize("gradients", [False, True], ids=["forward", "both passes"])
 def test_bytes_and_results_are_those_of_real_tensors(dtype: torch.dtype, gradients: bool) -> None:
     assert_alike(dtype, gradients=gradients, tolerance=1e-5)
 
 
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("gradients", [False, True], ids=["forward", "both passes"])
+@pytest.mark.parametrize(
+    "gradients", [pytest.param(False, id="forward", marks=pytest.mark.long), pytest.param(True, id="both passes")]
+)
 def test_two_blocks_of_many_tell_what_all_of_them_take(gradients: bool) -> None:
     # Blocks that differ by a row make their memory anew; meta tensors have the longest alone.
     assert_alike(torch.float32, gradients=gradients, tolerance=0.05)

@@ -84,7 +84,12 @@ def test_a_transition(shape: tuple[int, ...], is_turned: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shared", "is_turned", "makes_both"), [(None, False, True), (1, True, True), (2, False, True), (1, False, False)]
+    ("shared", "is_turned", "makes_both"),
+    [
+        (1, True, True),
+        (1, False, False),
+        *(pytest.param(*each, marks=pytest.mark.long) for each in ((None, False, True), (2, False, True))),
+    ],
 )
 def test_a_triangle_multiplication(shared: int | None, is_turned: bool, makes_both: bool) -> None:
     b, n, c_z, c = 2, 9, 64, 16
@@ -103,9 +108,9 @@ def test_a_triangle_multiplication(shared: int | None, is_turned: bool, makes_bo
     ("shared", "is_turned", "made_of"),
     [
         (None, False, "nothing"),
-        (None, True, "its rows"),
         (1, True, "its rows"),
         (2, False, "its rows"),
+        pytest.param(None, True, "its rows", marks=pytest.mark.long),
         (1, False, "others"),
     ],
 )
@@ -131,7 +136,14 @@ def test_self_attention(shared: int | None, is_turned: bool, made_of: str) -> No
     )
 
 
-@pytest.mark.parametrize(("heads", "c", "is_wide"), [(8, 64, False), (2, 128, False), (2, 128, True), (8, 256, True)])
+@pytest.mark.parametrize(
+    ("heads", "c", "is_wide"),
+    [
+        (8, 64, False),
+        (2, 128, True),
+        *(pytest.param(*each, marks=pytest.mark.long) for each in ((2, 128, False), (8, 256, True))),
+    ],
+)
 def test_heads_of_other_widths(heads: int, c: int, is_wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("helixfold.ops.triton.output_map.multiplies_from_shared_memory", lambda _: is_wide)
     x = (torch.randn(1, 2, 17, c) + 0.5).requires_grad_()

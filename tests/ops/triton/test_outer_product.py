@@ -39,7 +39,7 @@ def inputs(*sizes: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Affine]:
     [
         (1, 1, 1, 1, 16, 16, 32),
         (2, 17, 9, 7, 8, 16, 32),
-        (1, 3, 5, 65, 32, 32, 128),
+        pytest.param((1, 3, 5, 65, 32, 32, 128), marks=pytest.mark.long),
         (2, 7, 5, 63, 16, 16, 64),
     ],
 )

@@ -35,7 +35,7 @@ def by_triton(*given: Any) -> Tensor:
         (5, slice(None), {"b": 2}),
         (3, slice(None), {"h": 1, "floors": MULTIMER}),
         (17, slice(14, 17), {"h": 12, "c_z": 128, "d": 16, "q": 4, "p": 8}),
-        (33, slice(20, 21), {"h": 12, "q": 5, "p": 1}),
+        pytest.param(33, slice(20, 21), {"h": 12, "q": 5, "p": 1}, marks=pytest.mark.long),
         (8, slice(0, 2), {"extent": 5.0, "q": 1}),
     ],
 )

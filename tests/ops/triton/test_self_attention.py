@@ -48,7 +48,10 @@ def test_outputs_and_gradients_equal_the_reference(shape: tuple[int, int, int], 
     assert_equal(by_triton, self_attention.reference, given)
 
 
-@pytest.mark.parametrize(("b", "k", "heads", "turned"), [(2, 5, 2, False), (1, 17, 1, True), (1, 3, 4, False)])
+@pytest.mark.parametrize(
+    ("b", "k", "heads", "turned"),
+    [(2, 5, 2, False), (1, 17, 1, True), pytest.param(1, 3, 4, False, marks=pytest.mark.long)],
+)
 def test_a_bias_is_made_of_the_same_rows(b: int, k: int, heads: int, turned: bool) -> None:
     x, present, _, weights, _ = arguments(b, k, k, heads=heads, d=16, turned=turned)
     given = [x, present, affine(heads, 16 * heads, bias=False), weights, heads]
