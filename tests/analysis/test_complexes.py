@@ -63,7 +63,7 @@ def test_small_complexes_score_as_with_dockq(name: str) -> None:
 
 
 # The largest ones take minutes; others are like them.
-TIERS: dict[str, Any] = dict.fromkeys(("3l4q", "7qpd", "8efu"), pytest.mark.long)
+TIERS: dict[str, Any] = dict.fromkeys(("1hv4", "3l4q", "7qpd", "8efu"), pytest.mark.long)
 TIERS |= dict.fromkeys(("1k6p", "2q2k", "4lup", "5mtn", "5zng"), ())  # unit tests
 
 

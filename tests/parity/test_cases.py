@@ -55,7 +55,16 @@ COORDINATE_TOLERANCE = 1e-3
 NOT_COMPUTED = re.compile("bin_edges|breaks|^confidence/|loss|metrics|violations|renamed|alt_naming|true_dist|fape")
 
 
-@pytest.fixture(scope="module", params=SMALL_CASES + LARGER_CASES)
+# Cases that differ from others only in the sizes of their numbers run before each release.
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(
+            name, marks=pytest.mark.long if name in ("ranges_demonstration", "ranges_monomer_times_10") else ()
+        )
+        for name in SMALL_CASES + LARGER_CASES
+    ],
+)
 def case(request: pytest.FixtureRequest) -> Case:
     if request.param in SMALL_CASES:
         return read_case(DATA / request.param)

@@ -69,7 +69,9 @@ def test_there_are_cases_of_all_three_releases() -> None:
     assert CASES == ["multimer_v1_gradients", "multimer_v2_gradients", "multimer_v3_gradients"]
 
 
-@pytest.mark.parametrize("recomputed", [False, True], ids=["stored", "recomputed"])
+@pytest.mark.parametrize(
+    "recomputed", [pytest.param(False, marks=pytest.mark.long, id="stored"), pytest.param(True, id="recomputed")]
+)
 @pytest.mark.parametrize("name", CASES)
 def test_every_gradient_equals_deepminds(name: str, recomputed: bool, tmp_path: Path) -> None:
     case = read_gradient_case(name)

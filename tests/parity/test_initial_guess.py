@@ -75,7 +75,9 @@ def last_pass(model: AlphaFold, run: Executor, arrays: Arrays, guess: np.ndarray
     }
 
 
-@pytest.mark.parametrize("run", [Whole(), Slabs(rows=5)], ids=["whole", "slabs"])
+@pytest.mark.parametrize(
+    "run", [pytest.param(Whole(), marks=pytest.mark.long, id="whole"), pytest.param(Slabs(rows=5), id="slabs")]
+)
 def test_every_output_equals_colabfolds_after_two_recycles(case: tuple[AlphaFold, Arrays], run: Executor) -> None:
     model, arrays = case
     found = last_pass(model, run, arrays, arrays["in:guess"].astype(np.float16).astype(np.float32))

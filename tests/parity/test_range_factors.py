@@ -18,7 +18,7 @@ from tests.parity.range_factors import (
 from tests.support.networks import random_complex, with_every_parameter_random
 
 
-@pytest.mark.parametrize("method", ["monomer", "multimer"])
+@pytest.mark.parametrize("method", ["monomer", pytest.param("multimer", marks=pytest.mark.long)])
 def test_streams_and_logits_get_the_ranges_that_are_asked_for(method: str) -> None:
     preset = tiny() if method == "monomer" else tiny_multimer()
     network = with_every_parameter_random(preset.model).eval()

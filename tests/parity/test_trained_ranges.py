@@ -35,7 +35,14 @@ TIMES_NOISE, LEAST_NOISE = 5.0, 1e-5
 TIMES_OTHERS, LEAST_ERROR = 2.0, 1e-3
 
 
-@pytest.fixture(scope="module", params=RANGES)
+# One of each method; the others run before each release.
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=() if name in ("ranges_monomer", "ranges_multimer_v3") else pytest.mark.long)
+        for name in RANGES
+    ],
+)
 def case(request: pytest.FixtureRequest) -> Case:
     return read_case(DATA / request.param)
 

@@ -76,8 +76,8 @@ def test_a_missing_array_is_refused() -> None:
         alphafold.to_state_dict(arrays, TINY)
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize("name", [pytest.param("model_1_ptm", marks=pytest.mark.long), "model_1_multimer_v3"])
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["model_1_ptm", "model_1_multimer_v3"])
 def test_a_full_size_file_keeps_every_bit(name: str, reference: Path, tmp_path: Path) -> None:
     config = preset(name).model
     source, target, checkpoint = (tmp_path / file for file in ("source.npz", "target.npz", "openfold.pt"))
