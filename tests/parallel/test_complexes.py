@@ -42,9 +42,11 @@ def test_every_executor_gives_the_same(
 @pytest.mark.parametrize(
     ("layout", "executors", "keeps"),
     [
-        ("dap=2", ("whole", "slabs", "spilled"), ("none", "block")),
+        ("dap=2", ("slabs", "spilled"), ("block",)),
+        pytest.param("dap=2", ("whole",), ("none",), marks=pytest.mark.long),
         pytest.param("dap=4", ("whole", "slabs"), ("inputs",), marks=pytest.mark.long),
-        ("bp=2", ("whole",), ("none", "block")),
+        ("bp=2", ("whole",), ("block",)),
+        pytest.param("bp=2", (), ("none",), marks=pytest.mark.long),
     ],
 )
 def test_every_layout_gives_the_same(

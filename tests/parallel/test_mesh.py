@@ -43,7 +43,7 @@ def test_a_run_that_goes_on_has_as_many_groups_as_there_are_ranks_for() -> None:
             Layout.parse("dp=4,dap=2", ranks, any_dp=True)
 
 
-@pytest.mark.integration
+@pytest.mark.long
 def test_two_processes_meet() -> None:
     script = Path(__file__).with_name("rendezvous_ranks.py")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]

@@ -79,20 +79,26 @@ def assert_same_log(one: Path, two: Path) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {},
-        {
-            "dtype": "bfloat16",
-            "optimizer": OptimizerConfig(warmup_steps=3, clipping="adagc"),
-            "recompute": RecomputeConfig.everywhere("inputs"),
-        },
-        {
-            "micro_batch": 2,
-            "optimizer": OptimizerConfig(clipping="global"),
-            "recompute": RecomputeConfig.everywhere("block"),
-            "example": replace(small_config().example, max_passes=3),
-        },
+        pytest.param({}, id="by sample", marks=pytest.mark.long),
+        pytest.param(
+            {
+                "dtype": "bfloat16",
+                "optimizer": OptimizerConfig(warmup_steps=3, clipping="adagc"),
+                "recompute": RecomputeConfig.everywhere("inputs"),
+            },
+            id="bfloat16",
+        ),
+        pytest.param(
+            {
+                "micro_batch": 2,
+                "optimizer": OptimizerConfig(clipping="global"),
+                "recompute": RecomputeConfig.everywhere("block"),
+                "example": replace(small_config().example, max_passes=3),
+            },
+            id="two at once",
+            marks=pytest.mark.long,
+        ),
     ],
-    ids=["by sample", "bfloat16", "two at once"],
 )
 def test_captured_steps_equal_eager_steps(
     tmp_path: Path, launched: Path, capture: Capture, settings: dict[str, Any]

@@ -208,7 +208,7 @@ def test_errors_of_workers_name_chain_and_step() -> None:
         next(iter(TrainingLoader(dataset(store=faulty), first_step=6, last_step=7, workers=1)))
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_wrong_input_stays_one_sentence(workers: int) -> None:
     store = small_store()
     damaged = replace(store, damaged=frozenset(entry.name for entry in store.entries))

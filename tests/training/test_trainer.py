@@ -67,7 +67,7 @@ def events(directory: Path) -> list[dict[str, Any]]:
     [
         {},
         {"dtype": "bfloat16", "optimizer": OptimizerConfig(warmup_steps=3, clipping="adagc")},
-        {"micro_batch": 2, "optimizer": OptimizerConfig(clipping="global")},
+        pytest.param({"micro_batch": 2, "optimizer": OptimizerConfig(clipping="global")}, marks=pytest.mark.long),
     ],
 )
 def test_a_run_that_was_stopped_goes_on_to_the_same_weights(tmp_path: Path, settings: dict[str, Any]) -> None:

@@ -91,7 +91,7 @@ def test_gradients_are_those_that_the_chain_rule_gives(keep: Keep, dtype: torch.
     [
         ("dp=1,bp=1,dap=2", 2, ("inputs",)),
         pytest.param("dp=1,bp=2,dap=1", 2, ("block",), marks=pytest.mark.long),
-        ("dp=1,bp=2,dap=2", 4, ("block",)),
+        pytest.param("dp=1,bp=2,dap=2", 4, ("block",), marks=pytest.mark.long),
     ],
 )
 def test_so_they_are_on_several_ranks(layout: str, ranks: int, keeps: tuple[Keep, ...], tmp_path: Path) -> None:
