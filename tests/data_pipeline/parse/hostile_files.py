@@ -104,7 +104,7 @@ SLOW: dict[str, tuple[bytes, Pieces, Callable[[Path], object]]] = {
 LONG = {
     *("blocks of many columns", "insertions to Stockholm", "many hits", "many rows", "many rows of .aln"),
     *("aligned rows of many columns", "many rows to a3m", "Stockholm compacted", "Stockholm to a3m"),
-    *("rows of many columns", "long insertions", "Stockholm deduplicated"),
+    *("rows of many columns", "long insertions", "Stockholm deduplicated", "many blocks"),
 }
 
 

@@ -54,7 +54,10 @@ def encoded(rows: list[str]) -> np.ndarray:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("name", PUBLISHED)
+# The deepest alignment runs before each release.
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if name == "2vfx_L_L__1S2H" else ()) for name in PUBLISHED]
+)
 def test_labels_are_scikit_learns_and_af_clusters_on_real_alignments(name: str, real_data: Path) -> None:
     eps, count, clusters, alone = PUBLISHED[name]
     rows = rows_of(real_data / "msa" / f"{name}.a3m.gz")

@@ -54,7 +54,7 @@ def test_a_planted_template_is_found_at_its_place(database: tuple[Path, str]) ->
     assert search.search(f">query\n{target}\n".encode()) == content  # without the date
 
 
-@pytest.mark.integration
+@pytest.mark.long
 def test_real_targets_find_their_own_profile(real_data: Path, tmp_path: Path) -> None:
     program = needed_program("hhsearch")
     alignments = real_alignments(real_data)

@@ -130,11 +130,16 @@ def test_several_targets_searched_at_once_have_each_its_own_result(target_and_da
     "options",
     [
         OPTIONS,
-        WIDE,
-        replace(OPTIONS, z_value=1e8),
         replace(WIDE, iterations=3),
-        replace(WIDE, inclusion_e_value=1e-30),
-        replace(OPTIONS, filter_f3=1e-30),
+        *(
+            pytest.param(each, marks=pytest.mark.long)
+            for each in (
+                WIDE,
+                replace(OPTIONS, z_value=1e8),
+                replace(WIDE, inclusion_e_value=1e-30),
+                replace(OPTIONS, filter_f3=1e-30),
+            )
+        ),
     ],
 )
 def test_rows_are_those_of_the_program(

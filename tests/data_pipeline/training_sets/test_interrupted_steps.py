@@ -35,6 +35,7 @@ def test_a_store_survives_a_kill_at_every_step(build: Callable[..., Callable[[],
     assert check_kills(tmp_path / "store", build("--hold-out", "0.5"), of_store) > 10
 
 
+@pytest.mark.long
 def test_ctrl_c_at_every_step_leaves_no_temporary_file(build: Callable[..., Callable[[], int]], tmp_path: Path) -> None:
     check_interruptions(tmp_path / "store", build(), of_store, limit=20)
 
