@@ -24,11 +24,11 @@ def no_downloaded_weights(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pyt
 
 
 def test_many_bad_records_are_a_list_that_ends(tmp_path: Path) -> None:
-    (tmp_path / "x.fasta").write_bytes(b">\n" * 200_000)
+    (tmp_path / "x.fasta").write_bytes(b">\n" * 20_000)
     found = met("predict x.fasta", tmp_path)
     assert (found.code, len(found.said)) == (2, 21)
     assert found.said[0] == "helixfold: error: x.fasta, line 1: the name is empty; write one after '>'"
-    assert found.said[-1] == "helixfold: error: ... and 99,981 more"
+    assert found.said[-1] == "helixfold: error: ... and 19,980 more"
     assert not found.changed
 
 

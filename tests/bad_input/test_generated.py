@@ -2,7 +2,7 @@
 
     python -m pytest -m long -n 0 tests/bad_input/test_generated.py
 
-tries ten thousand; else it is some hundreds. Each command is a dry run, so that a sound input costs little.
+tries ten thousand; else it is nearly two hundred. Each command is a dry run, so that a sound input costs little.
 """
 
 import contextlib
@@ -112,7 +112,7 @@ def test_a_generated_file_is_a_plan_or_a_sentence(kind: str, data: st.DataObject
     a_file(data, kind)
 
 
-@settings(FREELY, max_examples=100)
+@settings(FREELY, max_examples=50)
 @given(words=OPTIONS)
 def test_generated_options_are_a_plan_or_a_sentence(words: list[str]) -> None:
     meets(["predict", "x.fasta", *words, "--dry-run"])
