@@ -1,4 +1,4 @@
-"""Measure one Evoformer block for `helixfold benchmark block`: forward and backward, by plain PyTorch and executors."""
+"""Measure one Evoformer block for `helixfold benchmark block`: forward and backward, by plain PyTorch, ours, peers."""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -19,6 +19,7 @@ from helixfold.benchmark.measurement import (
     show,
 )
 from helixfold.benchmark.options import BlockOptions, CommonOptions
+from helixfold.benchmark.peers import BLOCKS, PEERS, built_once, compared, module_pass, require_peers
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.model.evoformer import EvoformerStack
@@ -31,16 +32,21 @@ Streams = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def run(options: BlockOptions, common: CommonOptions) -> None:
-    """Measure an Evoformer block, print the readings, and write them to the file of `common.json`, if it is set."""
+    """Measure an Evoformer block, print the readings, and write them to the file of `common.json`, if it is set.
+
+    Raise `InputError` before anything is measured if a peer cannot be imported.
+    """
+    require_peers(options.peer, options.preset, common.threads)
     show(partial(readings, options, common), common)
 
 
 def readings(options: BlockOptions, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:
     """Yield two readings for each dtype: a forward pass without gradients, then forward and backward pass.
 
-    Both are measured with plain PyTorch, with our operators and, on a GPU, replayed as a CUDA graph. The forward pass
-    is also measured in slabs.
+    Both are measured with plain PyTorch, with our operators, by the peers of the options and, on a GPU, replayed as a
+    CUDA graph. The forward pass is also measured in slabs.
     """
+    peers = {PEERS[name].name: BLOCKS[name] for name in options.peer}
     name = f"Evoformer block of {options.preset}, {options.residues} residues, {options.rows} rows"
     for dtype in common.dtypes:
         kind = getattr(torch, dtype)
@@ -53,6 +59,7 @@ def readings(options: BlockOptions, common: CommonOptions, machine: BenchmarkDev
             ways = {PLAIN: block_pass(stack, Whole(), inputs, "reference"), "ours": block_pass(stack, Whole(), inputs)}
             if machine.device.type == "cuda":
                 ways["ours, replayed"] = replayed(ways["ours"], machine.device)
+            ways |= {name: built_once(partial(block, options.preset, inputs)) for name, block in peers.items()}
             repeats = common.repeats or 5
             costs = measure(ways, machine.device, repeats)
             if not gradients:
@@ -66,6 +73,7 @@ def readings(options: BlockOptions, common: CommonOptions, machine: BenchmarkDev
                 passes=direction,
                 costs=costs,
                 work=Work(flops=flops, bytes=0),
+                notes=tuple(compared(costs, peers)),
             )
 
 
@@ -90,15 +98,11 @@ def block_pass(
     The function returns the new streams, or the gradients of both streams and all parameters. `run` is the executor.
     `backend` forces the operators' backend, such as "reference"; None lets each operator choose.
     """
-    gradients = streams[0].requires_grad
-    inputs = [*streams[:2], *stack.parameters()]
+    action = module_pass(stack, partial(stack, run, *streams), streams)
 
     def run_block() -> object:
-        with forced(backend) if backend is not None else nullcontext(), torch.set_grad_enabled(gradients):
-            outputs = stack(run, *streams)
-            if not gradients:
-                return outputs
-            return torch.autograd.grad(outputs, inputs, [torch.ones_like(each) for each in outputs])
+        with forced(backend) if backend is not None else nullcontext():
+            return action()
 
     return run_block
 

@@ -1,19 +1,22 @@
-"""Measure one forward pass of the whole network for `helixfold benchmark model`, next to DeepMind's own program.
+"""Measure one forward pass of the whole network for `helixfold benchmark model`, next to other programs.
 
 `PEERS` has the names of other programs in tables, `PEER` of DeepMind's. `PUBLISHED` are the models that it can compute.
 """
 
 import re
 import statistics
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
 
 from data_pipeline.io.errors import SearchError
+from data_pipeline.io.extras import require
 from helixfold.apps.verify.runs import MISSING, run_deepmind
 from helixfold.benchmark.measurement import (
     PLAIN,
@@ -23,40 +26,51 @@ from helixfold.benchmark.measurement import (
     Readings,
     Work,
     measure_parts,
+    reason_of_failure,
     settle,
     show,
 )
 from helixfold.benchmark.options import CommonOptions, ModelOptions
+from helixfold.benchmark.peers import NETWORKS, PUBLISHED, built_once, compared, require_peers
+from helixfold.benchmark.peers import PEERS as PROGRAMS
 from helixfold.execution.counter import Counter
 from helixfold.execution.nested import with_tensors_changed
 from helixfold.execution.random_inputs import random_batch
 from helixfold.execution.slabs import Slabs
+from helixfold.execution.stages import mean_seconds
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.batch import Batch
 from helixfold.model.outputs import Outputs
-from helixfold.model.presets import PRESETS, Preset, preset
+from helixfold.model.presets import Preset, preset
 from helixfold.model.update import Executor
 from helixfold.ops.dispatch import forced
 from helixfold.planning.passes import META
 from helixfold.weights.untrained import untrained_model
 
-PEER = "DeepMind's JAX program"
 # Names of other programs in tables, by the value of `--peer`; "colabfold" is DeepMind's with ColabFold's fused kernels.
-PEERS = {"jax": PEER, "colabfold": "ColabFold's kernels in JAX"}
-# The models that DeepMind's program can compute: the published monomer models.
-PUBLISHED = tuple(name for name in PRESETS if name.startswith("model_") and "multimer" not in name)
+PEERS = {name: program.name for name, program in PROGRAMS.items()} | {"colabfold": "ColabFold's kernels in JAX"}
+PEER = PEERS["jax"]
+# A function that runs a network forward.
+_Network = Callable[[Batch], object]
 
 
 def run(options: ModelOptions, common: CommonOptions) -> None:
-    """Measure a forward pass, print the readings, and write them to the file of `common.json`, if it is set."""
+    """Measure a forward pass, print the readings, and write them to the file of `common.json`, if it is set.
+
+    Raise `InputError` before anything is measured if a peer is not installed.
+    """
+    require_peers([name for name in options.peer if name in NETWORKS], options.preset, common.threads)
+    if not set(options.peer) <= set(NETWORKS) and options.jax_python == Path(sys.executable):
+        require("parity", "jax", "haiku", "alphafold", action="--peer jax or colabfold without --jax-python")
     show(partial(readings, options, common), common)
 
 
 def readings(options: ModelOptions, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:
     """Yield a reading of one forward pass without recycling for each dtype, by every executor and peer of the options.
 
-    The network has random parameters and inputs.
+    The network has random parameters and inputs. Executors and OpenFold are measured by turns, and then the programs in
+    JAX, each in its own process.
     """
     network = preset(options.preset)
     model = untrained_model(network.model, seed=0).requires_grad_(False).to(machine.device)
@@ -64,19 +78,25 @@ def readings(options: ModelOptions, common: CommonOptions, machine: BenchmarkDev
     extra_rows = options.extra_rows or network.sampling.max_extra_msa
     templates = network.sampling.max_templates
     batch = random_batch(options.residues, rows, extra_rows, templates, machine.device, method=network.model.method)
+    small = random_batch(16, 8, 8, templates, machine.device, method=network.model.method)
     work = Work(flops=_flops(network, batch), bytes=0)
     repeats = common.repeats or 1
     for dtype in common.dtypes:
         kind = getattr(torch, dtype)
         notes: list[str] = []
         shapes: dict[str, tuple[int, ...]] = {}
-        costs = {
-            name if name == PLAIN else f"ours ({name})": _measure(
-                name, model, batch, kind, repeats=repeats, shapes=shapes
-            )
-            for name in map(str.lower, options.executors)
+        networks: dict[str, _Network] = {
+            way if way == PLAIN else f"ours ({way})": partial(_pass_with_shapes, way, model, kind, shapes)
+            for way in map(str.lower, options.executors)
+        } | {
+            PEERS[peer]: built_once(partial(NETWORKS[peer], options.preset, kind, machine.device))
+            for peer in options.peer
+            if peer in NETWORKS
         }
+        costs = _by_turns(networks, batch, small, repeats)
         for peer in dict.fromkeys(options.peer):
+            if peer in NETWORKS:
+                continue
             fused = peer == "colabfold"
             costs[PEERS[peer]], note = measure_deepmind(
                 model, network, batch, dtype=kind, options=options, repeats=repeats, expected=shapes, fused=fused
@@ -90,28 +110,40 @@ def readings(options: ModelOptions, common: CommonOptions, machine: BenchmarkDev
             passes="forward",
             costs=costs,
             work=work,
-            notes=tuple(notes),
+            notes=(*notes, *compared(costs, PEERS.values())),
         )
 
 
-def _measure(
-    way: str,
-    model: AlphaFold,
-    batch: Batch,
-    dtype: torch.dtype,
-    *,
-    repeats: int,
-    shapes: dict[str, tuple[int, ...]],
-) -> Cost:
-    """Measure one way to run the forward pass, and add the shapes of its outputs to `shapes`."""
-    plain = way == PLAIN
+def _by_turns(networks: Mapping[str, _Network], batch: Batch, small: Batch, repeats: int) -> dict[str, Cost]:
+    """Measure the cost of forward passes; measurements of time alternate. An error in the first call is the result.
+
+    The first call initialises threads, libraries and, on a GPU, kernels for this size, and is not timed. On a CPU it
+    takes the batch `small`.
+    """
+    device = batch.aatype.device
+    costs: dict[str, Cost] = {}
+    for name, run in networks.items():
+        try:
+            run(batch if device.type == "cuda" else small)
+        # An error of a peer on this machine is a result, too; the other networks are still measured.
+        except Exception as error:
+            costs[name] = Cost(failure=reason_of_failure(error))
+            continue
+        costs[name] = measure_parts({WHOLE: partial(run, batch)}, device, 1)[WHOLE]
+    if repeats == 1:
+        return costs
+    running = {name: partial(networks[name], batch) for name, cost in costs.items() if cost.failure is None}
+    rounds = [{name: mean_seconds(run, device=device) for name, run in running.items()} for _ in range(repeats)]
+    medians = {name: statistics.median(seconds[name] for seconds in rounds) for name in running}
+    return costs | {name: replace(costs[name], seconds=seconds) for name, seconds in medians.items()}
+
+
+def _pass_with_shapes(
+    way: str, model: AlphaFold, dtype: torch.dtype, shapes: dict[str, tuple[int, ...]], batch: Batch
+) -> None:
+    """Run a forward pass in one way, and write the shapes of its outputs to `shapes`."""
     run = Slabs() if way == "slabs" else Whole()
-    device, templates = batch.aatype.device, batch.template_mask.shape[1]
-    # The first call initialises threads, libraries and, on a GPU, kernels for this size, and is not timed.
-    first = batch if device.type == "cuda" else random_batch(16, 8, 8, templates, device, method=model.config.method)
-    _pass(model, run, first, dtype, plain=plain)
-    action = {WHOLE: lambda: shapes.update(_shapes(_pass(model, run, batch, dtype, plain=plain)))}
-    return measure_parts(action, device, repeats)[WHOLE]
+    shapes.update(_shapes(_pass(model, run, batch, dtype, plain=way == PLAIN)))
 
 
 def _pass(model: AlphaFold, run: Executor, batch: Batch, dtype: torch.dtype, *, plain: bool) -> Outputs:

@@ -97,6 +97,8 @@ class BlockOptions:
     """Number of residues."""
     rows: Positive = 128
     """MSA rows."""
+    peer: tuple[Literal["jax", "openfold", "open-omics"], ...] = ()
+    """Other programs to measure: DeepMind's, OpenFold, Intel's."""
 
 
 @Parameter(name="*")
@@ -117,8 +119,8 @@ class ModelOptions:
         Parameter(consume_multiple=(0, None), show_choices=False, metavar="EXECUTOR...", alias="--ways"),
     ] = get_args(Way)
     """Executors of our network to measure: whole, slabs. plain: whole, with PyTorch's own operators."""
-    peer: tuple[Literal["jax", "colabfold"], ...] = ()
-    """Other programs to measure: DeepMind's, as published or with ColabFold's GPU kernels."""
+    peer: tuple[Literal["jax", "colabfold", "openfold"], ...] = ()
+    """Other programs to measure: DeepMind's, as published or with ColabFold's GPU kernels, OpenFold."""
     jax_python: Annotated[File, Parameter(show_default="this one")] = Path(sys.executable)
     """Python interpreter that has jax and alphafold."""
     jax_subbatch: Integer = 4

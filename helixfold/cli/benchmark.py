@@ -46,7 +46,7 @@ def block(options: BlockOptions = _BLOCK, common: CommonOptions = _COMMON) -> No
 
 @app.command(sort_key=2)
 def model(options: ModelOptions = _MODEL, common: CommonOptions = _COMMON) -> None:
-    """Time one recycling iteration of the network, and of DeepMind's program."""
+    """Time one recycling iteration of the network, and of other programs."""
     from helixfold.benchmark import model
 
     model.run(options, common)

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from helixfold.apps.serve.tokens import TokenFile
+from helixfold.benchmark.options import BlockOptions, CommonOptions, ModelOptions
 from helixfold.cli import serve
 from helixfold.cli.main import main
 from helixfold.relax.result import RelaxOptions
@@ -381,6 +382,17 @@ def test_train_passes_its_options(record: Record, capsys: pytest.CaptureFixture[
     ):
         assert run(words) == 2
         assert message in capsys.readouterr().err
+
+
+def test_benchmarks_pass_their_peers(record: Record) -> None:
+    blocks, networks = record("helixfold.benchmark.block.run"), record("helixfold.benchmark.model.run")
+    assert run("benchmark block --preset model_2 --peer openfold open-omics --peer jax --dtypes bfloat16") == 0
+    assert run("benchmark model --peer openfold colabfold --jax-python b") == 0
+    common = CommonOptions(dtypes=("bfloat16",))
+    assert blocks == [((BlockOptions(preset="model_2", peer=("openfold", "open-omics", "jax")), common), {})]
+    options = ModelOptions(peer=("openfold", "colabfold"), jax_python=B)
+    assert networks == [((options, CommonOptions()), {})]
+    assert run("benchmark model --peer open-omics") == run("benchmark block --peer colabfold") == 2
 
 
 def test_evaluate_compares_or_runs_a_benchmark(record: Record, capsys: pytest.CaptureFixture[str]) -> None:
