@@ -10,6 +10,7 @@ import math
 import os
 import platform
 import statistics
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -26,7 +27,9 @@ from helixfold.execution.device import pick_device
 from helixfold.execution.environment import device_name, package_version
 from helixfold.execution.graphs import CapturedGraph, GraphCapturer
 from helixfold.execution.stages import mean_seconds, peak_memory, reset_peak_memory, synchronize
+from helixfold.ops.cpu.loops import compiled
 from helixfold.ops.cpu.products import mapped
+from helixfold.ops.sizes import loops_if_large
 from helixfold.parallel.neighbours import busy_neighbours
 from helixfold.planning.size import dtype_name
 
@@ -211,7 +214,8 @@ class BenchmarkDevice:
 
     `versions` has the versions of packages by name. `threads` is the number of PyTorch's threads, and `allocator` a
     phrase on how the CPU's allocator treats freed memory. `product` has the FLOPs per second of a large matrix product
-    by dtype. `copy` is the number of bytes, read plus written, per second of a large copy.
+    by dtype, and `peak` of float32 multiply-adds in registers, if it was measured. `copy` is the number of bytes, read
+    plus written, per second of a large copy.
     """
 
     device: torch.device
@@ -221,6 +225,7 @@ class BenchmarkDevice:
     load: float  # load average of the last minute
     allocator: str
     product: dict[torch.dtype, float] = field(default_factory=dict)
+    peak: float | None = None
     copy: float = 1.0
 
     def lines(self) -> list[str]:
@@ -229,10 +234,11 @@ class BenchmarkDevice:
         rates = ", ".join(
             f"{rate / 1e9:,.0f} GFLOP/s in products of {dtype_name(dtype)}" for dtype, rate in self.product.items()
         )
+        peak = "" if self.peak is None else f"{self.peak / 1e9:,.0f} GFLOP/s in multiply-adds of float32 in registers, "
         return [
             f"{self.name} ({self.device}), {self.threads} threads, load average {self.load:.2f}",
             f"{platform.system()}, {versions}; {self.allocator}",
-            f"at best {rates}, {self.copy / 1e9:,.1f} GB/s read and written in copies",
+            f"at best {peak}{rates}, {self.copy / 1e9:,.1f} GB/s read and written in copies",
         ]
 
     def to_dict(self) -> dict[str, object]:
@@ -245,6 +251,7 @@ class BenchmarkDevice:
             "load": self.load,
             "allocator": self.allocator,
             "product_flops": {dtype_name(dtype): rate for dtype, rate in self.product.items()},
+            "peak_flops": self.peak,
             "copy_bytes": self.copy,
         }
 
@@ -264,6 +271,7 @@ def measured_device(device: torch.device, dtypes: Sequence[torch.dtype], repeats
         load=os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,
         allocator="freed memory is kept" if reason is None else f"default allocator: {reason}",
         product={dtype: product_rate(device, dtype, repeats) for dtype in dtypes},
+        peak=peak_rate(device, repeats),
         copy=copy_rate(device, repeats),
     )
 
@@ -284,6 +292,19 @@ def product_rate(device: torch.device, dtype: torch.dtype, repeats: int) -> floa
     return rate
 
 
+def peak_rate(device: torch.device, repeats: int) -> float | None:
+    """Measure the FLOPs per second of float32 multiply-adds in the registers of a CPU: the median of `repeats`.
+
+    Return None for a GPU, and if loops cannot be compiled.
+    """
+    out = torch.empty(32 * torch.get_num_threads(), device=device)
+    with loops_if_large(sys.maxsize):
+        loops = compiled("peak", out)
+    if loops is None or not loops.IS_SUPPORTED:
+        return None
+    return len(out) * float(loops.FLOPS) / median_seconds(partial(loops.multiply_add, out), device, repeats)
+
+
 def copy_rate(device: torch.device, repeats: int) -> float:
     """Measure the bytes, read plus written, per second of a copy that is too large for the caches."""
     source = torch.ones(2**28 if device.type == "cuda" else 2**25, device=device)
@@ -293,7 +314,7 @@ def copy_rate(device: torch.device, repeats: int) -> float:
 
 # Column titles of the table of readings.
 HEADER = (
-    f"{'':22} {'by':28} {'ms':>10} {'GFLOP/s':>9} {'of best':>8} {'GB/s':>8} {'of best':>8} {'MiB':>9} "
+    f"{'':22} {'by':28} {'ms':>10} {'GFLOP/s':>9} {'of best':>8} {'of peak':>8} {'GB/s':>8} {'of best':>8} {'MiB':>9} "
     f"{'faster':>7} {'memory':>7}"
 )
 
@@ -341,6 +362,7 @@ class Readings:
                 f"{1e3 * cost.seconds:10.3f}",
                 _number(row["gflops"], "9,.0f"),
                 _number(row["share_of_product"], "8.0%"),
+                _number(row["share_of_peak"], "8.0%"),
                 _number(row["gigabytes_per_second"], "8,.1f"),
                 _number(row["share_of_copy"], "8.0%"),
                 f"{cost.memory / 2**20:9,.1f}",
@@ -370,12 +392,14 @@ class Readings:
         }
         flops, moved = (self.work.flops, self.work.bytes) if self.work is not None else (0, 0)
         rate, speed = flops / cost.seconds, moved / cost.seconds
+        peak = machine.peak if machine.peak is not None and self.dtype == torch.float32 else math.inf
         compared = plain is not None and plain.failure is None and cost.failure is None
         return row | {
             "flops": flops or None,
             "least_bytes": moved or None,
             "gflops": _finite(rate / 1e9),
             "share_of_product": _finite(rate / machine.product.get(self.dtype, math.inf)),
+            "share_of_peak": _finite(rate / peak),
             "gigabytes_per_second": _finite(speed / 1e9),
             "share_of_copy": _finite(speed / machine.copy),
             "times_faster": plain.seconds / cost.seconds if plain is not None and compared else None,

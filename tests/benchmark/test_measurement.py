@@ -1,7 +1,10 @@
 """Replayed computations are recorded once, and rates of a machine are measured in little time."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
+from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -10,7 +13,8 @@ import torch
 from torch import Tensor
 
 from helixfold.benchmark import measurement
-from helixfold.benchmark.measurement import product_rate, replayed
+from helixfold.benchmark.measurement import BenchmarkDevice, Cost, Readings, Work, peak_rate, product_rate, replayed
+from helixfold.ops.cpu.loops import unsupported_reason
 
 GPU = torch.device("cuda", 0)
 
@@ -58,3 +62,42 @@ def test_a_large_product_is_not_measured_where_it_takes_long(
     monkeypatch.setattr(measurement, "median_seconds", seconds)
     assert product_rate(torch.device("cpu"), torch.bfloat16, 5) == pytest.approx(rate)
     assert found == sizes
+
+
+def test_the_peak_is_measured_with_a_loop_that_computes_every_row() -> None:
+    reason = unsupported_reason()
+    if reason is not None:
+        pytest.skip(reason)
+    peak = import_module("helixfold.ops.cpu.compiled.peak")
+    out = torch.zeros(5)
+    peak.multiply_add(out)
+    # x / 2 + 1 converges to 2 in each of the vectors.
+    assert out.tolist() == [2.0 * peak._SUMS] * 5
+
+
+@pytest.mark.parametrize("is_supported", [False, True])
+def test_the_peak_is_the_rate_of_all_threads(is_supported: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    loops = SimpleNamespace(FLOPS=1e6, IS_SUPPORTED=is_supported, multiply_add=len)
+    monkeypatch.setattr(measurement, "compiled", lambda *_: loops)
+    monkeypatch.setattr(measurement, "median_seconds", lambda action, *_: action() / 1e3)
+    assert peak_rate(torch.device("cpu"), 5) == (pytest.approx(1e9) if is_supported else None)
+    monkeypatch.setattr(measurement, "compiled", lambda *_: None)
+    assert peak_rate(torch.device("cpu"), 5) is None
+
+
+def test_float32_is_compared_with_the_peak() -> None:
+    machine = BenchmarkDevice(
+        device=torch.device("cpu"), name="", threads=1, versions={}, load=0.0, allocator="", peak=2e9
+    )
+    for dtype, share in ((torch.float32, 0.25), (torch.bfloat16, None)):
+        reading = Readings(
+            part="ops",
+            name="",
+            dtype=dtype,
+            passes="",
+            costs={"ours": Cost(seconds=2.0)},
+            work=Work(flops=10**9, bytes=0),
+        )
+        assert reading.row("ours", machine)["share_of_peak"] == share
+    assert "at best 2 GFLOP/s in multiply-adds of float32 in registers" in machine.lines()[2]
+    assert "registers" not in replace(machine, peak=None).lines()[2]

@@ -32,8 +32,9 @@ OTHER_LIBRARIES = (
 
 @pytest.fixture(autouse=True)
 def rates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine of 100 GFLOP/s and 10 GB/s, whatever this one does at the moment."""
+    """A machine of 100 GFLOP/s, 200 at most, and 10 GB/s, whatever this one does at the moment."""
     monkeypatch.setattr(measurement, "product_rate", lambda *_: 1e11)
+    monkeypatch.setattr(measurement, "peak_rate", lambda *_: 2e11)
     monkeypatch.setattr(measurement, "copy_rate", lambda *_: 1e10)
 
 
@@ -62,7 +63,7 @@ def test_operations_of_a_block_are_those_of_the_arithmetic() -> None:
 
 def test_a_block_is_measured_plain_whole_and_in_slabs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     machine, rows = measured(tmp_path / "block.json", "block")
-    assert machine["product_flops"] == {"float32": 1e11}
+    assert (machine["product_flops"], machine["peak_flops"]) == ({"float32": 1e11}, 2e11)
     assert machine["threads"] >= 1
     both = "forward and backward"
     assert kinds(rows) == {
@@ -76,6 +77,7 @@ def test_a_block_is_measured_plain_whole_and_in_slabs(tmp_path: Path, capsys: py
     assert plain["times_faster"] == 1
     assert plain["gflops"] == pytest.approx(plain["flops"] / plain["seconds"] / 1e9)
     assert plain["share_of_product"] == pytest.approx(plain["gflops"] / 100)
+    assert plain["share_of_peak"] == pytest.approx(plain["gflops"] / 200)
     assert rows[1]["times_faster"] == pytest.approx(plain["seconds"] / rows[1]["seconds"])
     lines = capsys.readouterr().out.splitlines()
     assert "load average" in lines[0]
@@ -129,7 +131,7 @@ sys.meta_path.insert(0, Lacking())
 torch.set_num_threads(1)
 from helixfold.benchmark import measurement
 from helixfold.cli.main import main
-measurement.product_rate = measurement.copy_rate = lambda *_: 1e10
+measurement.product_rate = measurement.peak_rate = measurement.copy_rate = lambda *_: 1e10
 for command in {commands!r}:
     assert main(command) == 0
 import helixfold.benchmark.model, helixfold.benchmark.step
