@@ -69,7 +69,8 @@ def test_assemblies_are_held_out_whole(tmp_path: Path, capsys: pytest.CaptureFix
     assert 0 < len(names) < len(store.assemblies)
     for each in store.assemblies:
         assert {chain in chains for chain in each.chains} == {each.name in names}
-    assert f"{len(names)} of {len(store.assemblies)} assemblies are held out" in capsys.readouterr().out
+    verb = "is" if len(names) == 1 else "are"
+    assert f"{len(names)} of {len(store.assemblies)} assemblies {verb} held out" in capsys.readouterr().out
 
 
 def test_a_failed_chain_gives_exit_code_1_and_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

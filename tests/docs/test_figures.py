@@ -14,8 +14,8 @@ from tests.support.sources import ROOT
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 # Commands as pages quote them, and options that a page may add to them.
 PLANS = {
-    "helixfold plan --hardware a100x128": [""],
-    "helixfold plan --hardware a100x256+512": ["", "--parallel-blocks"],
+    "helixfold plan --hardware a100-80x128": [""],
+    "helixfold plan --hardware a100-80x256+512": ["", "--parallel-blocks"],
 }
 _FIGURE = re.compile(r"(?<![\w.])([\d,]*\d(?:\.\d+)?) (days|s)(?!\w)")
 
