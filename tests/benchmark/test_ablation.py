@@ -99,7 +99,14 @@ def test_all_techniques_have_right_results() -> None:
 
 
 # On a CPU the residual addition has no fused backend.
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "residual addition"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=() if kind in ("attention", "triangle multiplication") else pytest.mark.long)
+        for kind in KINDS
+        if kind != "residual addition"
+    ],
+)
 def test_a_wrong_operator_is_found(kind: str, break_operators: Callable[[frozenset[str]], None]) -> None:
     on, off = (TrainingSetup(dtype=FLOAT32, plain=plain) for plain in (frozenset[str](), KINDS[kind]))
     break_operators(KINDS[kind])

@@ -119,6 +119,7 @@ def test_a_step_is_measured_with_recycling_and_replayed_where_there_are_graphs(
     assert not any("capturing one failed" in note for row in rows for note in row["notes"])
 
 
+@pytest.mark.long
 def test_a_machine_with_little_more_than_torch_can_be_measured() -> None:
     commands = [["benchmark", part, *SMALL[part], "--dtypes", "float32", "--repeats", "1"] for part in ("ops", "block")]
     program = f"""
