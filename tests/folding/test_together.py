@@ -73,10 +73,10 @@ def assert_near(found: object, expected: object, name: str, within: float = 1e-5
         assert found == expected, name
 
 
-@pytest.mark.parametrize("ensemble", [1, 2])
+@pytest.mark.parametrize("ensemble", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_a_batch_gives_what_each_target_gives_alone(ensemble: int) -> None:
     model = tiny_model()
-    given = targets((5, 13, 2), (1, 20, 0), (40, 9, 1), (3, 20, 4))
+    given = targets((1, 20, 0), (40, 9, 1), (3, 13, 4))
     options = FoldingOptions(num_recycles=1, num_ensemble=ensemble, logits=True, seed=3)
     expected = [alone(target, options, model) for target in given]
     for run in (Whole(), Slabs(rows=4)):

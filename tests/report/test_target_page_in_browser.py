@@ -270,6 +270,7 @@ def test_a_single_residue_has_a_page_too(browser: Browser, tmp_path: Path) -> No
     assert len(browser.run("return viewer.viewer.selectedAtoms({})")) > 3
 
 
+@pytest.mark.long
 def test_more_chains_than_pdb_can_name_are_drawn(browser: Browser, tmp_path: Path) -> None:
     write_target(tmp_path / "many", protein=many_chains(63), rows=1)
     write_report(tmp_path / "many")

@@ -66,16 +66,24 @@ def rows_of(image: np.ndarray, color: tuple[int, int, int]) -> np.ndarray:
 @pytest.mark.parametrize(
     "given",
     [
-        history([]),
-        history([3.0]),
-        history([3.0, 3.0]),
-        history([math.nan] * 5),
-        history([], {9: {"loss": 1.0, "lddt_ca": 0.5}}),
-        history([2.0, math.nan, 1.0], {1: {}, 2: {"loss": math.nan, "lddt_ca": math.nan, "tm_score": 0.3}}),
-        TrainingHistory(steps=(step(0, 1.0, gradient_norm=0.0, learning_rate=0.0, skipped=True),), evaluations=()),
-        TrainingHistory(steps=(step(10**6, -1.0, losses={}),), evaluations=()),
+        pytest.param(history([]), id="nothing"),
+        pytest.param(history([math.nan] * 5), id="nan"),
+        pytest.param(history([], {9: {"loss": 1.0, "lddt_ca": 0.5}}), id="evaluation"),
+        pytest.param(
+            history([2.0, math.nan, 1.0], {1: {}, 2: {"loss": math.nan, "lddt_ca": math.nan, "tm_score": 0.3}}),
+            id="holes",
+        ),
+        pytest.param(history([3.0]), id="one", marks=pytest.mark.long),
+        pytest.param(history([3.0, 3.0]), id="constant", marks=pytest.mark.long),
+        pytest.param(
+            TrainingHistory(steps=(step(0, 1.0, gradient_norm=0.0, learning_rate=0.0, skipped=True),), evaluations=()),
+            id="zeros",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            TrainingHistory(steps=(step(10**6, -1.0, losses={}),), evaluations=()), id="late", marks=pytest.mark.long
+        ),
     ],
-    ids=["nothing", "one", "constant", "nan", "evaluation", "holes", "zeros", "late"],
 )
 def test_any_history_can_be_drawn(given: TrainingHistory, tmp_path: Path) -> None:
     assert drawn(given, tmp_path / "curves.png").std() > 5

@@ -53,7 +53,7 @@ def run(tmp_path: Path) -> Callable[[list[str], str], int]:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("name", ["score", "scan", "design"])
+@pytest.mark.parametrize("name", ["score", pytest.param("scan", marks=pytest.mark.long), "design"])
 def test_an_interrupted_command_goes_on_to_the_same_files(
     name: str, commands: dict[str, Command], run: Callable[[list[str], str], int], tmp_path: Path
 ) -> None:

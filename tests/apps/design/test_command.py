@@ -130,7 +130,7 @@ def test_designs_are_folded_again_by_another_model(
     assert dict(zip(names, line, strict=True))["check_plddt"] == "NA"
 
 
-@pytest.mark.integration
+@pytest.mark.long
 def test_a_killed_run_goes_on_to_the_same_files(tmp_path: Path) -> None:
     command = ["hallucination", "--length", "6", "--designs", "2", *STEPS]
     whole, output = tmp_path / "whole" / "out", tmp_path / "killed" / "out"

@@ -179,7 +179,7 @@ def test_recycling_without_gradients_gives_the_same_outputs(given: tuple[AlphaFo
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("keep", ["inputs", "block"])
+@pytest.mark.parametrize("keep", ["inputs", pytest.param("block", marks=pytest.mark.long)])
 def test_gradients_do_not_depend_on_what_is_recomputed(
     keep: Choice, given: tuple[AlphaFold, Batch, torch.Tensor]
 ) -> None:

@@ -171,7 +171,7 @@ def test_a_batch_that_fails_is_folded_one_by_one(
     assert {path.parent.name for path in output.glob("*/ranking_debug.json")} == {"a", "b", "c", "d"} - {bad}
 
 
-@pytest.mark.parametrize("at_once", [1, 8])
+@pytest.mark.parametrize("at_once", [pytest.param(1, marks=pytest.mark.long), 8])
 def test_captured_graphs_serve_seeds_and_targets(
     at_once: int, fasta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

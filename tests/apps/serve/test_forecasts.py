@@ -47,15 +47,15 @@ def planned(model: str, residues: int, memory: float) -> tuple[bool, int]:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("memory", [6.0, 16.5])
+@pytest.mark.parametrize("memory", [pytest.param(6.0, marks=pytest.mark.long), 16.5])
 def test_service_takes_the_chains_that_predict_folds_in_slabs(memory: float, offers_of: Any) -> None:
     offers = WorkerOffers.model_validate(offers_of("tiny", memory))
-    for residues in (256, 2_000, 3_000, 4_500, 6_000):
+    for residues in (256, 3_000, 6_000):
         found = estimate_job([offers], residues=residues, chains=1, model=None, recycles=None, count=1)
         fits, peak = planned("tiny", residues, memory)
         assert found is not None
         assert found.fits == fits, residues
-        if fits and residues >= 1_000:
+        if fits and residues > 256:
             assert found.peak_bytes == pytest.approx(peak, rel=0.15), residues
 
 

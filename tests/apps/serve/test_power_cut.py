@@ -100,7 +100,7 @@ def test_what_was_acknowledged_survives_power_cuts_during_commits(events: list[E
     assert sum(event.path == SAID for event in events) > 24
     assert any(event.path == "data/service.sqlite" and event.kind == "flushed" for event in events[-200:])
     rng = random.Random(0)
-    for seed, number in enumerate(sorted(rng.sample(commits(events), 10))):
+    for seed, number in enumerate(sorted(rng.sample(commits(events), 5))):
         check_cut(events, number, seed, tmp_path / str(seed))
 
 

@@ -90,7 +90,7 @@ def test_values_that_no_network_has_are_named(
     assert "1 of 4 checks failed, 2 were not possible" in printed or "1 of 4 checks failed" in printed
 
 
-@pytest.mark.parametrize("name", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["float32", pytest.param("bfloat16", marks=pytest.mark.long)])
 def test_outputs_that_are_not_numbers_fail(
     name: str, written: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
