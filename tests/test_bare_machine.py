@@ -76,6 +76,7 @@ def run_there(bare: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 def test_everything_for_the_gpu_is_imported_and_other_packages_are_not_there(bare: Path) -> None:
     done = run_there(bare, "-c", "".join(f"import {module}\n" for module in [*MODULES, "pyhmmer"]))
     assert done.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'pyhmmer'"
@@ -91,8 +92,16 @@ def test_the_measurement_of_a_gpu_runs(bare: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("others", "folders"),
-    [((), ["tests"]), (("hypothesis", "scipy", "pandas"), [f"tests/{name}" for name in TESTED])],
-    ids=["bare", "with other packages"],
+    [
+        pytest.param((), [f"tests/{name}" for name in TESTED], id="bare"),
+        pytest.param((), ["tests"], id="all", marks=pytest.mark.long),
+        pytest.param(
+            ("hypothesis", "scipy", "pandas"),
+            [f"tests/{name}" for name in TESTED],
+            id="with other packages",
+            marks=pytest.mark.long,
+        ),
+    ],
 )
 def test_tests_of_the_gpu_are_collected(
     bare: Path, others: tuple[str, ...], folders: list[str], tmp_path: Path

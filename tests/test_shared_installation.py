@@ -119,7 +119,7 @@ command()
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("cache", ["writable", "read-only"])
+@pytest.mark.parametrize("cache", [pytest.param("writable", marks=pytest.mark.long), "read-only"])
 def test_an_account_without_a_home_predicts_with_central_directories(cache: str, tmp_path: Path) -> None:
     params, work = tmp_path / "params", tmp_path / "work"
     params.mkdir()

@@ -56,7 +56,7 @@ def test_earlier_spellings_are_not_offered(script: Path) -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
+@pytest.mark.parametrize("shell", ["zsh", pytest.param("fish", marks=pytest.mark.long)])
 def test_other_shells_have_all_commands_and_options(shell: str) -> None:
     script = printed(shell)
     assert all(name in script for name in (*COMMANDS, "num-recycles", "checkpoint-policy", "quiet"))
