@@ -270,7 +270,9 @@ _HARMLESS = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize(
+    "damage", [name if name in _FEW else pytest.param(name, marks=pytest.mark.long) for name in DAMAGE]
+)
 def test_reports_on_damaged_results_are_made_or_refused_in_a_sentence(
     damage: str, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -55,15 +55,13 @@ COORDINATE_TOLERANCE = 1e-3
 NOT_COMPUTED = re.compile("bin_edges|breaks|^confidence/|loss|metrics|violations|renamed|alt_naming|true_dist|fape")
 
 
-# Cases that differ from others only in the sizes of their numbers run before each release.
+# Cases that differ from others in numbers alone, which run before each release.
+LONG = ("ranges_demonstration", "ranges_monomer_times_10", "monomer_ptm_recycle2", "monomer_ptm_loss")
+
+
 @pytest.fixture(
     scope="module",
-    params=[
-        pytest.param(
-            name, marks=pytest.mark.long if name in ("ranges_demonstration", "ranges_monomer_times_10") else ()
-        )
-        for name in SMALL_CASES + LARGER_CASES
-    ],
+    params=[pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in SMALL_CASES + LARGER_CASES],
 )
 def case(request: pytest.FixtureRequest) -> Case:
     if request.param in SMALL_CASES:
