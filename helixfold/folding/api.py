@@ -184,9 +184,7 @@ def predict(
         _cast(model, dtype_on(options.dtype, properties_of(model_device)))
     spill = memory.spill_directory or Path(tempfile.gettempdir())
     available = memory.available(model_device, spill)
-    plans = [
-        plan_prediction(model, features, options, memory, available, name=model.preset.name) for model in ready
-    ]
+    plans = [plan_prediction(model, features, options, memory, available, name=model.preset.name) for model in ready]
     predictions: list[Prediction] = []
     runner = runner_for(model_device, cuda_graphs)
     guess = None if initial_guess is None else guessed_positions(Path(initial_guess), features)

@@ -75,4 +75,3 @@ def recycled_atoms(
     without_beta = (mask[:, beta] == 0) & (mask[:, alpha] > 0)
     atoms[without_beta, beta] = atoms[without_beta, alpha]
     return atoms.astype(np.float32)
-

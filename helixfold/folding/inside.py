@@ -108,7 +108,6 @@ def record_attention(
         maps[name] = total / total.sum(-1, keepdims=True) if average_rows else joined
 
 
-
 def _attention_name(path: str) -> str:
     """Return a module's short name, such as evoformer.0.row for evoformer.blocks.0.row_attention.attention."""
     return re.sub(r"(?<=\d\.)(triangle_)?([a-z]+)(_attention)?(\.attention)?$", r"\2", path.replace(".blocks.", "."))

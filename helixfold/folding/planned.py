@@ -135,7 +135,6 @@ def fold_planned(
     raise NotEnoughMemoryError(f"out of memory with the executor '{current_plan.executor}'; {problem}")
 
 
-
 def fold_together(
     model: ReadyModel,
     targets: Sequence[FoldingTarget],

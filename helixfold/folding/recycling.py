@@ -157,7 +157,6 @@ def can_share_batch(targets: Sequence[FoldingTarget], options: FoldingOptions, d
     return not (dtype == torch.float16 or options.dropout or options.save_passes or has_pairs)
 
 
-
 class _Draws:
     """Batches of randomly drawn samples of some targets, by recycling iteration.
 
@@ -205,7 +204,6 @@ class _Draws:
             )
             for member in range(self._options.num_ensemble)
         ]
-
 
 
 def _converged(before: Recycled | None, folded: Folded, mask: Float[Tensor, "b r"], tolerance: float) -> list[bool]:

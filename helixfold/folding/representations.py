@@ -12,12 +12,10 @@ import numpy as np
 from tqdm import tqdm
 
 from data_pipeline.features.complexes.complex_input import AnyTarget, ComplexInput
-
 from data_pipeline.features.complexes.pipeline import target_features
 from data_pipeline.pipeline import Target
 from helixfold.execution.device import cast_trunk, dtype_on, pick_device
 from helixfold.execution.stages import Stages
-
 from helixfold.folding.options import FoldingOptions
 from helixfold.folding.planned import fold_all, plan_prediction
 from helixfold.folding.recycling import FoldingTarget

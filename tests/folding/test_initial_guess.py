@@ -11,6 +11,7 @@ import torch
 from data_pipeline.io.errors import InputError
 from data_pipeline.pipeline import Target, prepare
 from data_pipeline.residues import ATOM_ORDER
+from helixfold.apps.predict.jobs import STRUCTURE_SUFFIXES, file_of_target
 from helixfold.cli.main import main
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.spilled import Spilled
@@ -22,7 +23,6 @@ from helixfold.folding.model_input import draw, model_input
 from helixfold.folding.options import FoldingOptions
 from helixfold.folding.prediction import Prediction
 from helixfold.folding.recycling import FoldingTarget, fold
-from helixfold.apps.predict.jobs import STRUCTURE_SUFFIXES, file_of_target
 from helixfold.model.batch import Batch
 from helixfold.model.outputs import Recycled
 from helixfold.model.presets import tiny

@@ -27,7 +27,6 @@ Conversion = Callable[[SimpleNamespace, str], str | None]
 Table = dict[str, tuple[str, Conversion | str]]
 
 
-
 def put(options: SimpleNamespace, ours: str, value: Any) -> None:
     """Set the option `ours` of helixfold. Raise `ValueError` if the user has set it to another value."""
     if getattr(options, ours) not in (getattr(options.defaults, ours), value):

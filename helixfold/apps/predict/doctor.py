@@ -224,7 +224,6 @@ def _machine() -> Facts:
     }
 
 
-
 def _host_lines(host: Facts) -> Iterator[str]:
     """Yield the lines about the host, its processors, memory and optional packages."""
     slurm = ", ".join(f"{name.removeprefix('SLURM_').lower()} {value}" for name, value in host["slurm"].items())
@@ -340,7 +339,6 @@ def _parameter_files(directory: Path | None) -> list[Path]:
     return [] if directory is None else sorted(directory.glob("params_model_*.npz"))
 
 
-
 def _alignments(database: AlignmentDatabase) -> Facts:
     """Return the facts of a database that is searched for alignments."""
     return {"name": database.name, "tool": _tool(database), "max_rows": database.max_rows, **_files(database)}
@@ -435,7 +433,6 @@ def _files(database: AlignmentDatabase | TemplateDatabase) -> Facts:
 def _files_text(database: Facts) -> str:
     """Return the sizes and paths of a database's files as text."""
     return f"{_size(database['size'])} in {counted(database['files'], 'file')}: {', '.join(database['paths'])}"
-
 
 
 def _size(size: int) -> str:

@@ -33,7 +33,6 @@ from helixfold.apps.targets import advise_skipping, failures_of_skipped, request
 from helixfold.folding.initial_guess import guessed_positions
 from helixfold.folding.model_input import input_notes
 from helixfold.folding.recycling import FoldingTarget
-
 from helixfold.folding.templates import templates_read as templates_read_by
 from helixfold.report.page import counted
 from helixfold.report.pulldown import PulldownEntry

@@ -23,7 +23,6 @@ from data_pipeline.features.complexes.feature_file import features_digest, load_
 from data_pipeline.features.complexes.feature_set import TargetFeatures, alignment_of
 from data_pipeline.sampling.sample import SamplingConfig
 from helixfold.apps.predict.jobs import Job
-
 from helixfold.apps.predict.postprocess import TargetOutput, postprocess
 from helixfold.apps.predict.record import model_origin
 from helixfold.apps.predict.resume import request_predictions, resume_target
@@ -254,12 +253,11 @@ class TargetRun(TargetOutput):
             max_rows = preset.sampling.max_msa_clusters + preset.sampling.max_extra_msa
             rows = min(len(model_input(features, preset).features.msa), max_rows)
             self.facts["models"][requested.name] = {**prediction.measurements, "msa_rows_read": rows}
-            if settings.options.num_seeds > 1 and not depends_on_seed(features, preset, dropout=settings.folding.dropout):
+            dropout = settings.folding.dropout
+            if settings.options.num_seeds > 1 and not depends_on_seed(features, preset, dropout=dropout):
                 self._predictions_of_any_seed[preset.name, alignment.name] = prediction
         provenance = self._provenance(prediction, preset)
-        prediction = replace(
-            prediction, name=requested.name, identity=requested.identity, provenance=provenance
-        )
+        prediction = replace(prediction, name=requested.name, identity=requested.identity, provenance=provenance)
         with self.stages.stage(f"{requested.name}: writing"):
             self._record = replace(self._record, provenance={**self._record.provenance, requested.name: provenance})
             self._write_record()
@@ -444,4 +442,3 @@ def _template_count(features: TargetFeatures, preset: Preset) -> int:
         return 0
     masks = model_input(features, preset).features.template_all_atom_masks[: preset.sampling.max_templates]
     return int(masks.any((1, 2)).sum())
-

@@ -164,7 +164,7 @@ def colabfold_run(jobs: Sequence[Job], settings: RunSettings) -> tuple[dict[str,
     config: dict[str, object] = {
         "num_queries": len(jobs),
         "use_templates": has_templates,
-        "num_relax": {"none": 0, "best": 1, "all": settings.options.num_seeds * len(settings.models)}[settings.to_relax],
+        "num_relax": {"none": 0, "best": 1, "all": len(settings.predictions())}[settings.to_relax],
         "msa_mode": "custom" if has_alignments else "single_sequence",
         "model_type": model_type(names[0]),
         "num_models": len(models),

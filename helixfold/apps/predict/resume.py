@@ -159,9 +159,7 @@ def restore(directory: Path) -> None:
             packed.restore(directory.name)
 
 
-def resume_target(
-    job: Job, directory: Path, settings: RunSettings
-) -> tuple[TargetRecord, dict[str, Any], list[Stage]]:
+def resume_target(job: Job, directory: Path, settings: RunSettings) -> tuple[TargetRecord, dict[str, Any], list[Stage]]:
     """Keep the results of an earlier run with the same settings, remove all others, and write the new record.
 
     A packed target is unpacked. Return the record, and the models and stages in the timings of the earlier run. In both
@@ -215,7 +213,6 @@ def _requested(
     expected = expected_variants(settings.variants, job, None if earlier is None else earlier.clusters)
     predictions = settings.predictions(expected.variants)
     return predictions, record_for(job, settings, predictions, expected.clusters)
-
 
 
 def _missing(

@@ -23,7 +23,6 @@ from helixfold.apps.predict import relaxation
 from helixfold.apps.predict.dry_run import print_dry_run
 from helixfold.apps.predict.jobs import Batch, Job, read_jobs
 from helixfold.apps.predict.lot import serve_folds, sizes_of_lots
-
 from helixfold.apps.predict.postprocess import colabfold_run
 from helixfold.apps.predict.resume import ResumeStatus, begun_dtype, restore, resume_status
 from helixfold.apps.predict.runner import BatchRunner, archive_finished, close_batch
@@ -256,7 +255,6 @@ def _begin(batch: Batch, settings: RunSettings, dtype: str) -> dict[str, Any]:
     }
 
 
-
 def _end(settings: RunSettings) -> int:
     """Write the files about all targets after all processes have ended, and return the exit code."""
     options, queue = settings.options, settings.workers.queue
@@ -268,7 +266,6 @@ def _end(settings: RunSettings) -> int:
             write_log(options.output, "Done")
         return close_batch(failures, len(queue), options.output)
     return exit_code_for(failures)
-
 
 
 def _resumed(jobs: Sequence[Job], settings: RunSettings, dtype: str) -> tuple[RunSettings, list[ResumeStatus]]:
@@ -294,7 +291,10 @@ def _print_notes(jobs: Sequence[Job], settings: RunSettings) -> None:
     # An adapter fits only the model that the user trained it on.
     is_chosen = folding_of(settings.options)[0] or settings.options.weights is not None or settings.options.adapter
     if is_demonstration and not is_chosen:
-        print_warning(_NO_WEIGHTS_WARNING.format(targets=counted(len(jobs), "target")), is_json=settings.options.progress == "json")
+        print_warning(
+            _NO_WEIGHTS_WARNING.format(targets=counted(len(jobs), "target")),
+            is_json=settings.options.progress == "json",
+        )
     if (warning := untested_warning(properties_of(settings.device))) is not None:
         print_note(warning)
     for note in dict.fromkeys(note for job in jobs for note in job.notes(settings.models)):

@@ -1,4 +1,4 @@
-"""Fold the remaining targets of a batch, lot by lot, report on each, and pack finished ones; a failure stops no other."""
+"""Fold the remaining targets of a batch, lot by lot, report on each, and pack finished ones; each fails alone."""
 
 import sys
 import time
@@ -18,14 +18,12 @@ from data_pipeline.io.files import remove_partial_files, require_unmoved
 from data_pipeline.io.json_files import read_json
 from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.lot import Outcome, fold_lot
-
 from helixfold.apps.predict.resume import resume_status
 from helixfold.apps.predict.settings import RunSettings
 from helixfold.apps.search import written_directories
 from helixfold.execution.stages import Stage, Stages
 from helixfold.folding.prediction import Prediction
 from helixfold.parallel.shared_tasks import SharedTasks
-
 from helixfold.parallel.worker_group import OtherRankError
 from helixfold.report.files import read_order
 from helixfold.report.index import line_entry, write_index
@@ -92,7 +90,7 @@ class BatchRunner:
         device = self._workers.mesh.device
         own_lots = (self._lots[lot] for lot in self._workers.take_tasks(len(self._lots)))
         # Lots of this run's queue, then targets of other runs that died.
-        lots = own_lots if self._shared_tasks is None else self._shared_tasks.claimed(own_lots)
+        lots: Iterable[Sequence[int]] = own_lots if self._shared_tasks is None else self._shared_tasks.claimed(own_lots)
         try:
             with tqdm(total=count, desc="targets", bar_format=_BAR_FORMAT, disable=self._settings.no_bars) as bar:
                 for indices in lots:
@@ -116,7 +114,6 @@ class BatchRunner:
         except KeyboardInterrupt:
             print_note(f"{queue.number_finished()} of {counted(count, 'target')} done")
             raise
-
 
     def _is_needed(self, index: int) -> bool:
         """Return whether a claimed target is not finished, and remove partial files of a killed run."""
@@ -150,7 +147,6 @@ class BatchRunner:
             return
         for name, problem in problems.items():
             tqdm.write(printable(f"{name}: not packed: {problem}", 1000), file=sys.stderr)
-
 
     def _write_pages(self, failure: str | None) -> None:
         """Write failures.json if the last target failed, and the index if it was not written for some time."""
@@ -265,7 +261,6 @@ def archive_finished(directories: Sequence[Path]) -> None:
             write_archive(directory)
         except OSError as error:
             tqdm.write(f"{directory.name}: not packed: {error_reason(error)}", file=sys.stderr)
-
 
 
 def close_batch(failures: Mapping[str, str], count: int, output: Path) -> int:

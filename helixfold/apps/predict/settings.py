@@ -48,7 +48,6 @@ class PredictionRequest:
         )
 
 
-
 @dataclass(kw_only=True)
 class Part:
     """The part of a larger batch that this run folds, whose targets are claimed already.
@@ -78,7 +77,6 @@ class RunSettings:
     workers: WorkerGroup
     iteration_runner: IterationRunner = EAGER
     part: Part | None = None
-
 
     @cached_property
     def search_identities(self) -> tuple[str, ...]:
@@ -117,7 +115,6 @@ class RunSettings:
     def device(self) -> torch.device:
         """Return the device of this process."""
         return self.workers.mesh.device
-
 
     @property
     def no_bars(self) -> bool | None:

@@ -16,7 +16,6 @@ from helixfold.execution.device import (
 )
 from helixfold.execution.iteration_runner import LAUNCH_BOUND_RESIDUES, runner_for
 from helixfold.execution.stages import Stages
-
 from helixfold.folding.options import FoldingOptions
 from helixfold.folding.planned import fold_all, plan_prediction
 from helixfold.folding.prediction import Prediction
