@@ -8,6 +8,8 @@ comment. The table of pTM can have neither, so it is not written for predictions
 <target>_interfaces.tsv is our own: a line for each pair of chains of each prediction of a complex.
 """
 
+import csv
+import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -68,12 +70,13 @@ def plddt_table(plddts: Sequence[Float[np.ndarray, " r"]], notes: Sequence[str] 
 
     With notes, a last column has all of them in its first row.
     """
-    names = ["Positions", *(f"rank_{rank}" for rank in range(len(plddts))), *(["notes"] if notes else [])]
-    lines = []
+    text = io.StringIO()
+    writer = csv.writer(text, delimiter="\t", lineterminator="\n")
+    writer.writerow(["Positions", *(f"rank_{rank}" for rank in range(len(plddts))), *(["notes"] if notes else [])])
     for position, values in enumerate(zip(*plddts, strict=True)):
         remark = [plain_text(" ".join(notes)) if position == 0 else ""] if notes else []
-        lines.append([position, *(f"{value:.2f}" for value in values), *remark])
-    return tab_separated(names, lines)
+        writer.writerow([position, *(f"{value:.2f}" for value in values), *remark])
+    return text.getvalue()
 
 
 def pae_table(pae: Float[np.ndarray, "r r"], notes: Sequence[str] = ()) -> Iterator[bytes]:
