@@ -61,7 +61,7 @@ def command() -> NoReturn:
             thread.join()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, AttributeError):  # closed or absent
+        with suppress(OSError, ValueError, AttributeError):  # closed, such as by a library's exit function, or absent
             stream.flush()
     os._exit(code)
 
