@@ -157,6 +157,9 @@ def _openfold_block(preset: str, streams: Sequence[Tensor]) -> Action:
 def _openfold_network(preset: str, dtype: torch.dtype, device: torch.device) -> Callable[[Batch], object]:
     """Return a network that computes in chunks of a few rows, as the block; on a CPU, tuning would choose all rows."""
     config = import_module("openfold.config").model_config(preset)
+    # Its attention kernels need a GPU. They are not called with this option and with gradients enabled (below), which
+    # no tensor requires.
+    config.globals.use_lma = device.type == "cpu"
     model = config.model
     for stack in (model.evoformer_stack, model.extra_msa.extra_msa_stack, model.template.template_pair_stack):
         stack.tune_chunk_size = False
@@ -164,7 +167,7 @@ def _openfold_network(preset: str, dtype: torch.dtype, device: torch.device) -> 
     network = _random(network, torch.empty(0, dtype=dtype, device=device))
     with_angles = import_module("openfold.data.data_transforms").atom37_to_torsion_angles("template_")
 
-    @torch.no_grad()
+    @torch.set_grad_enabled(device.type == "cpu")
     def run(batch: Batch) -> object:
         arrays = deepmind_features(batch)
         arrays["template_all_atom_mask"] = arrays["template_all_atom_masks"]

@@ -227,8 +227,7 @@ def test_our_fastest_way_is_compared() -> None:
     assert compared({"A": Cost(seconds=5)}, ["A"]) == []
 
 
-@pytest.mark.parametrize("gradients", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("dtype", "gradients"), [(torch.float32, True), (torch.bfloat16, False)])
 def test_deepminds_block_has_the_shapes_of_the_streams(dtype: torch.dtype, gradients: bool) -> None:
     pytest.importorskip("haiku")
     pytest.importorskip("alphafold.model.modules")
