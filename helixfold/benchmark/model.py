@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
-from data_pipeline.io.errors import SearchError
-from data_pipeline.io.extras import require
+from data_pipeline.io.errors import InputError, SearchError
+from data_pipeline.io.extras import are_installed
 from helixfold.apps.verify.runs import MISSING, run_deepmind
 from helixfold.benchmark.measurement import (
     PLAIN,
@@ -61,8 +61,9 @@ def run(options: ModelOptions, common: CommonOptions) -> None:
     Raise `InputError` before anything is measured if a peer is not installed.
     """
     require_peers([name for name in options.peer if name in NETWORKS], options.preset, common.threads)
-    if not set(options.peer) <= set(NETWORKS) and options.jax_python == Path(sys.executable):
-        require("parity", "jax", "haiku", "alphafold", action="--peer jax or colabfold without --jax-python")
+    is_here = options.jax_python == Path(sys.executable)
+    if is_here and not set(options.peer) <= set(NETWORKS) and not are_installed("jax", "haiku", "alphafold"):
+        raise InputError(f"--peer jax and colabfold need jax, haiku and alphafold, not installed here; {MISSING}")
     show(partial(readings, options, common), common)
 
 

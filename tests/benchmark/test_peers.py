@@ -178,7 +178,7 @@ def test_programs_in_jax_are_looked_for_before_the_network_is_measured(
     monkeypatch.setattr("data_pipeline.io.extras.find_spec", lambda name: None)
     assert main(["benchmark", "model", "--peer", peer]) == 2
     printed = capsys.readouterr()
-    assert "jax and haiku and alphafold, not installed here" in printed.err
+    assert "need jax, haiku and alphafold, not installed here; install it with pip install" in printed.err
     assert printed.out == ""
 
 
