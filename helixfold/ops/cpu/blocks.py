@@ -1,10 +1,8 @@
 """Division of work into blocks that fit the cache of the processor."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from itertools import islice
 from math import prod
-from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -13,20 +11,6 @@ from torch import Tensor
 from helixfold.ops.device_properties import is_simulated
 
 T = TypeVar("T")
-_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-
-
-def l2_cache_bytes() -> int:
-    """Return the bytes of a core's level 2 cache, at most 2 MiB; 512 KiB if they are unknown or fewer.
-
-    Virtual machines may report more than the processor has, and some processors share this cache.
-    """
-    kibibytes = 512
-    with suppress(OSError, ValueError):
-        for cache in _CACHES.glob("index*"):
-            if (cache / "level").read_text() == "2\n":
-                kibibytes = int((cache / "size").read_text().strip().removesuffix("K"))
-    return 2**10 * min(max(kibibytes, 512), 2048)
 
 
 def for_all_cores(per_core: int) -> int:
