@@ -34,6 +34,7 @@ from data_pipeline.search.result_files import ResultFiles
 from data_pipeline.search.server_archive import DamagedArchiveError, ServerAlignments
 from helixfold.cli.main import main
 from helixfold.report.maps import pae_map
+from helixfold.report.page import Blobs
 from helixfold.results.training_log import read_log
 from tests.data_pipeline.parse.hhr_files import read_hhr
 
@@ -200,7 +201,10 @@ CASES: dict[str, Case] = {
     "x.json of 300 MiB": (lambda: plain(b'"', ZEROS, times=300), lambda path: read_json(path, "")),
     "log.jsonl of nested lists": (lambda: plain(b"[" * 10**6 + b"\n"), read_log),
     "log.jsonl without line ends": (lambda: plain(b'{"type": "', b"x" * MIB, times=300), read_log),
-    "pae.json without brackets": (lambda: plain(b"[[", b"1," * 2**19, times=300), lambda path: pae_map(path, 100)),
+    "pae.json without brackets": (
+        lambda: plain(b"[[", b"1," * 2**19, times=300),
+        lambda path: pae_map(path, 100, Blobs()),
+    ),
     "x.hhr of spaces": (lambda: plain(b"No 1\n>x\nQ ", b" " * MIB, times=30), read_hhr),
     "x.hhr of a million hits": (lambda: plain(b"No 1\n>x\nProb=1\n" * 10**6), read_hhr),
     "x.sto of hits without end": (

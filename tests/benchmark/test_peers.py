@@ -229,8 +229,8 @@ def test_our_fastest_way_is_compared() -> None:
 
 @pytest.mark.parametrize(("dtype", "gradients"), [(torch.float32, True), (torch.bfloat16, False)])
 def test_deepminds_block_has_the_shapes_of_the_streams(dtype: torch.dtype, gradients: bool) -> None:
-    pytest.importorskip("haiku")
-    pytest.importorskip("alphafold.model.modules")
+    for module in ("haiku", "alphafold.model.modules"):
+        pytest.importorskip(module, reason="needs the extra 'parity'")
     streams = leaves(random_streams("model_1", 6, 4, dtype, CPU), gradients=gradients)
     outputs: Any = BLOCKS["jax"]("model_1", streams)()
     msa, pair = outputs[1:] if gradients else outputs

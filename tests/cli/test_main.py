@@ -121,7 +121,7 @@ def test_help_and_version_import_no_command(option: str) -> None:
     assert {name for name in modules if name.startswith(("helixfold", "data_pipeline"))} == {
         *("helixfold", "helixfold._deprecated", "data_pipeline", "data_pipeline._deprecated"),
         *(f"helixfold.cli{name}" for name in ("", ".main", ".app", ".command", ".help")),
-        *(f"helixfold.runtime{name}" for name in ("", ".annotations", ".imports", ".interruption", ".openmp")),
+        *(f"helixfold.runtime{name}" for name in ("", ".annotations", ".imports", ".interruption")),
         *("helixfold.runtime.options", "helixfold.runtime.standard_streams"),
         *("data_pipeline.io", "data_pipeline.io.errors"),
     }

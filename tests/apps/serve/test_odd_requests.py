@@ -5,7 +5,7 @@ import os
 import shutil
 import socket
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -219,17 +219,17 @@ def test_result_that_is_deleted_while_it_is_fetched_is_not_found(
         server.finish(claimed, {"ranked_0.pdb": b"x"})
         return str(claimed["id"])
 
-    def packed(directory: Path, target: Path, *, folder: str) -> None:
-        pack(directory, target, folder=folder)
-        shutil.rmtree(target.parent)
+    def packed(path: Path, folders: Mapping[str, Path]) -> None:
+        write_zip(path, folders)
+        shutil.rmtree(path.parent)
 
-    def not_packed(directory: Path, target: Path, *, folder: str) -> None:
-        shutil.rmtree(target.parent)
-        pack(directory, target, folder=folder)
+    def not_packed(path: Path, folders: Mapping[str, Path]) -> None:
+        shutil.rmtree(path.parent)
+        write_zip(path, folders)
 
-    pack: Any = result_files.pack
+    write_zip: Any = result_files.write_zip
     for replacement in (packed, not_packed):
-        monkeypatch.setattr(result_files, "pack", replacement)
+        monkeypatch.setattr(result_files, "write_zip", replacement)
         assert server.asked("GET", f"{API}/jobs/{finished()}/archive")[0] == 404
     job = finished()
     found = server.service.storage.result_file

@@ -100,6 +100,6 @@ def archive_response(service: Service, job: Job) -> FileResponse:
         with suppress(FileNotFoundError):
             write_zip(archive, {file_name_of(job.name): directory})
         if not directory.is_dir():
-            service.storage.remove(job.id)  # `pack` created the deleted directory again
+            service.storage.remove(job.id)  # `write_zip` created the deleted directory again
             raise HTTPException(404, _DELETED_MESSAGE)
     return _ResultResponse(archive, media_type="application/zip", filename=f"{file_name_of(job.name)}.zip")
