@@ -127,7 +127,7 @@ class InputProblems:
             self.add(error, name)
 
     def raise_all(self) -> None:
-        """Raise `BatchInputError` with all errors, or the first if all texts are equal and there is no advice.
+        """Raise `BatchInputError` with all errors, or the first if all texts are equal and no advice is given.
 
         Return if there are none.
         """

@@ -18,7 +18,7 @@ _TASKS = Path("/proc/self/task")  # Linux only
 _INTERVAL = 0.5  # seconds between two readings
 _TEAM = "openmp team"  # name of a thread
 # Minimum seconds that the threads of this process wait for a processor per second, if other programs are busy. On idle
-# processors it is below 0.02.
+# processors it was at most 0.012.
 _BUSY = 0.1
 
 
@@ -31,8 +31,8 @@ def spin_less_if_busy() -> None:
     lets threads spin much less while it manages more threads than there are processors (`GOMP_SPINCOUNT` in its
     manual). More teams of threads, which compute nothing, have this effect.
 
-    This does nothing if the environment sets how threads wait, if PyTorch uses one thread, or where the system does not
-    tell how long threads wait for a processor.
+    This does nothing if the environment sets how threads wait, if PyTorch uses one thread, or if the system does not
+    report how long threads wait for a processor.
     """
     chosen = any(name in os.environ for name in _USER_SETTINGS)
     if not chosen and torch.get_num_threads() > 1 and _seconds_without_processor() > 0:

@@ -163,7 +163,7 @@ def resume_target(job: Job, directory: Path, settings: RunSettings) -> tuple[Tar
     """Keep the results of an earlier run with the same settings, remove all others, and write the new record.
 
     A packed target is unpacked. Return the record, and the models and stages in the timings of the earlier run. In both
-    cases, the target is no longer marked as finished.
+    cases, the target no longer counts as finished.
     """
     restore(directory)
     earlier = None if settings.options.overwrite else read_record(directory)
