@@ -138,13 +138,14 @@ class _SelfAttention(torch.autograd.Function):
         bias: Tensor | None,
         heads: int,
         adding: Adding,
+        bias_weight: Tensor | None,
         *parameters: Tensor,
     ) -> Tensor:
-        result, (normed, *saved) = _forward(x, mask, bias, heads, adding, *parameters, save=True)
+        result, (normed, *saved) = _forward(x, mask, bias, heads, adding, bias_weight, *parameters, save=True)
         ctx.heads, ctx.adds, (dropout_mask, _) = heads, adding is not None, adding or (None, False)
         needed = _Needed(*ctx.needs_input_grad)
         norm_is_read = needed.bias_weight or needed.qkv_weight or needed.gate_weight
-        ctx.save_for_backward(x, *parameters, dropout_mask, normed if norm_is_read else None, *saved)
+        ctx.save_for_backward(x, bias_weight, *parameters, dropout_mask, normed if norm_is_read else None, *saved)
         return result
 
     @staticmethod
