@@ -167,12 +167,14 @@ def read_prediction(directory: Path, name: str) -> Prediction:
         raise InputError.at(content.path, problem)
     msa, chains = content.child("msa"), content.children("chains")
     depth = msa.list_of("coverage", float, [])
+    with np.errstate(over="ignore"):  # too large a number becomes infinite, which `Prediction` refuses
+        plddt_values = np.array(plddt, dtype=np.float32)
     no_pdb = content.content.get(NO_PDB_FILE) is not None
     try:
         return Prediction(
             name=name,
             identity=PredictionIdentity(model=content.get("model", str, name), seed=content.get("seed", int, 0)),
-            plddt=np.array(plddt, dtype=np.float32),
+            plddt=plddt_values,
             ptm=content.optional_number("ptm"),
             iptm=content.optional_number("iptm"),
             tm_by_chain=_tm_by_chain(content, len(chains)),

@@ -307,7 +307,8 @@ def read_pae(path: Path, residues: int, problem: str = _DAMAGED_PROBLEM) -> tupl
     """
     try:
         content = read_pair_json(path, residues)[0]
-        pae = np.array(content["predicted_aligned_error"], dtype=np.float32)
+        with np.errstate(over="ignore"):  # a number too large for float32 is damage, too
+            pae = np.array(content["predicted_aligned_error"], dtype=np.float32)
         largest = float(content["max_predicted_aligned_error"])
     except (InputError, LookupError, TypeError, ValueError, OverflowError) as error:
         raise InputError.at(path, problem) from error

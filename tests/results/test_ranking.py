@@ -119,7 +119,8 @@ DAMAGE: dict[str, Any] = {
     "deep": "[" * 100_000,
     "missing": {"ptm": None},
     "no numbers": {"plddt": ["x"]},
-    "too much": {"plddt": [100.5]},
+    "too much": {"plddt": [100.5], "residueNumber": [1]},
+    "far too much": {"plddt": [1e60], "residueNumber": [1]},
     "not finite": {"ranking_confidence": float("nan")},
     "huge": {"num_recycles": float("inf")},
     "ragged": {"plddt": [[1], [2, 3]]},
@@ -150,6 +151,7 @@ def test_a_damaged_pae_file_is_one_sentence(tmp_path: Path) -> None:
         "{}",
         '[{"predicted_aligned_error":[[1,2]],"max_predicted_aligned_error":3}]',
         '[{"predicted_aligned_error":[[1]],"max_predicted_aligned_error":3}]',
+        '[{"predicted_aligned_error":[[1,1e60],[1,1]],"max_predicted_aligned_error":3}]',
         "[" * 100_000,
     ):
         path.write_text(text)
