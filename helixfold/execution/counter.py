@@ -175,7 +175,7 @@ class _Operator:
     """An operator, and what happens to the memory of its arguments.
 
     `returns_argument` is true if the result shares memory with an argument. `written` is the position or the name of
-    the argument that the operator writes; None unless exactly one is written and returned.
+    the argument that the operator writes; None unless exactly one is written and returned with the same shape.
     """
 
     run: Any
@@ -189,6 +189,7 @@ class _Operator:
 def _operator(func: Any) -> _Operator:
     """Return the properties of a PyTorch operator from its schema."""
     returns = func._schema.returns
+    keeps_shape = torch.Tag.inplace_view not in func.tags  # unlike `squeeze_`
     written = [
         argument.name if argument.kwarg_only else place
         for place, argument in enumerate(func._schema.arguments)
@@ -199,7 +200,7 @@ def _operator(func: Any) -> _Operator:
         name=func._overloadpacket.__name__,
         returns_argument=any(each.alias_info is not None for each in returns),
         is_pointwise=torch.Tag.pointwise in func.tags,
-        written=written[0] if len(written) == len(returns) == 1 else None,
+        written=written[0] if len(written) == len(returns) == 1 and keeps_shape else None,
     )
 
 

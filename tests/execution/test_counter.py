@@ -64,6 +64,13 @@ def test_products_that_are_added_in_place_count() -> None:
     assert counter.products == 2 * 4 * 5 * 7
 
 
+def test_operators_that_change_a_shape_in_place_do_so_on_the_meta_device() -> None:
+    with Counter():
+        # A product of a vector and a matrix removes a dim in place.
+        assert (torch.ones(7, device="meta") @ torch.ones(7, 3, device="meta", requires_grad=True)).shape == (3,)
+        assert torch.ones(1, 3, device="meta").t_().shape == (3, 1)
+
+
 def test_counting_changes_nothing() -> None:
     x = torch.randn(8, 8, requires_grad=True)
     with Counter():
