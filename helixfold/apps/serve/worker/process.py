@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -183,7 +184,13 @@ def _serve(
     end_with_parent()
     for descriptor in (1, 2):
         os.dup2(printed.fileno(), descriptor)
-    from helixfold.apps.serve.worker.tasks import do  # noqa: PLC0415  # a slow import that only this process needs
+    # Slow imports that only this process needs.
+    from tqdm import tqdm  # noqa: PLC0415
+
+    from helixfold.apps.serve.worker.tasks import do  # noqa: PLC0415
+
+    # By default, bars share a lock between processes. If this process were killed, Python would warn of a leak.
+    tqdm.set_lock(threading.RLock())
 
     while True:
         try:
