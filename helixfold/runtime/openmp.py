@@ -2,7 +2,6 @@
 
 import os
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
@@ -40,9 +39,10 @@ def spin_less_if_busy() -> None:
 
 
 def _readings() -> Iterator[float]:
+    pause = threading.Event()
     while True:
         yield _seconds_without_processor()
-        time.sleep(_INTERVAL)
+        pause.wait(_INTERVAL)
 
 
 def _watch(readings: Iterator[float]) -> None:
