@@ -102,7 +102,7 @@ def _function(
         tensors, saved = all_saved[: ctx.arguments], all_saved[ctx.arguments :]
         if "saved" in constants:
             constants = constants | {"saved": saved}
-        with loops_if_large(*_sizes(tensors)):
+        with loops_if_large(*_sizes((*gradients, *tensors))):
             return None, *backward(ctx.needs_input_grad[1:], *gradients, *tensors, **constants)
 
     methods = {"forward": staticmethod(compute), "backward": staticmethod(differentiate)}

@@ -13,6 +13,7 @@ from helixfold.execution.whole import Whole
 from helixfold.ops.attention import attention
 from helixfold.ops.dispatch import forced, intercepted
 from tests.gpu.devices import DEVICES
+from tests.ops.comparing import assert_equal, by_triton
 from tests.support.networks import random_batch, relative_error, tiny_config, with_every_parameter_random
 
 SIZES = [(1, 1), (7, 7), (63, 65), (65, 7), (1, 65), (65, 1)]
@@ -66,6 +67,14 @@ def test_each_backend_equals_the_reference(queries: int, keys: int, bias: bool, 
     assert used == {"attention": 1}
     assert torch.isfinite(found).all()
     assert relative_error(found, expected) < 1e-5
+
+
+def test_kernels_compute_keys_of_several_tiles() -> None:
+    pytest.importorskip("triton")
+    query, key, value, mask, bias = inputs(18, 130, b=1)
+    heads = [each[:, :1, :1].requires_grad_() for each in (query, key, value)]
+    given = [*heads, mask[:, :1], bias[:, :1].requires_grad_()]
+    assert_equal(by_triton(attention), attention.reference, given, 5e-5)
 
 
 @pytest.mark.parametrize("backend", ["reference", "rows", "sdpa"])

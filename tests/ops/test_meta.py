@@ -6,16 +6,6 @@ import pytest
 import torch
 
 from helixfold.benchmark.op_cases import Shape, op_cases
-from helixfold.ops.cpu import (
-    attention,
-    fused_norm,
-    global_attention,
-    invariant_point,
-    outer_product,
-    self_attention,
-    transition,
-    triangle,
-)
 from helixfold.ops.device_properties import DEVICE_MODELS, is_simulated, simulated_device
 from helixfold.ops.linear import linear
 from helixfold.ops.look_up import look_up
@@ -24,27 +14,6 @@ from tests.ops.metering import metered, with_some_masked
 
 # PyTorch's layer norm in bfloat16 keeps its statistics in bfloat16 on a CPU, and in float32 on meta tensors.
 STATISTICS = "layer norm of the pair"
-
-
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many blocks even of tiny arguments."""
-    for module, name, size in (
-        (attention, "_LOGITS_BYTES", 2**12),
-        (attention, "_ROWS_BYTES", 2**15),
-        (fused_norm, "POSITIONS", 40),
-        (global_attention, "_BLOCK_BYTES", 2**13),
-        (invariant_point, "_BLOCK_ELEMENTS", 2**10),
-        (outer_product, "_TILE_ELEMENTS", 2**13),
-        (outer_product, "_TILE_ROWS", 6),
-        (self_attention, "_BLOCK_BYTES", 2**15),
-        (transition, "_HIDDEN_ELEMENTS", 2**12),
-        (transition, "_LARGE_HIDDEN_ELEMENTS", 2**12),
-        (triangle, "_BYTES", 1),
-        (triangle, "_MIN_ROWS", 6),
-        (triangle, "_PRODUCT_BYTES", 2**12),
-    ):
-        monkeypatch.setattr(module, name, size)
 
 
 def assert_alike(dtype: torch.dtype, *, gradients: bool, tolerance: float) -> None:

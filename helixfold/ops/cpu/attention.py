@@ -7,16 +7,16 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from helixfold.ops.cpu.blocks import Scratch, all_slices, for_all_cores, slices, steps
+from helixfold.ops.cpu.blocks import Scratch, all_slices, for_all_cores, l2_cache_bytes, slices, steps
 from helixfold.ops.cpu.loops import compiled
 from helixfold.ops.mask_bias import mask_bias
 from helixfold.ops.precision import product_dtype
 from helixfold.ops.recomputed import recomputed
 
 # Bytes of the logits computed at a time, per core: enough for efficient operators, few enough for its cache.
-_LOGITS_BYTES = 2**20
+_LOGITS_BYTES = 2 * l2_cache_bytes()
 # Maximum bytes of logits, queries, keys and values, per core, of rows that are computed together, which copies heads.
-_ROWS_BYTES = 4 * 2**20
+_ROWS_BYTES = 4 * _LOGITS_BYTES
 # Maximum elements of a bias that is converted to float32 at once. A larger bias, which may be as large as a stream, is
 # converted part by part.
 _BIAS_ELEMENTS = 2**22

@@ -1,8 +1,10 @@
 """Division of work into blocks that fit the cache of the processor."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 from math import prod
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -11,6 +13,20 @@ from torch import Tensor
 from helixfold.ops.device_properties import is_simulated
 
 T = TypeVar("T")
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+
+
+def l2_cache_bytes() -> int:
+    """Return the bytes of a core's level 2 cache, at most 2 MiB; 512 KiB if they are unknown or fewer.
+
+    Virtual machines may report more than the processor has, and some processors share this cache.
+    """
+    kibibytes = 512
+    with suppress(OSError, ValueError):
+        for cache in _CACHES.glob("index*"):
+            if (cache / "level").read_text() == "2\n":
+                kibibytes = int((cache / "size").read_text().strip().removesuffix("K"))
+    return 2**10 * min(max(kibibytes, 512), 2048)
 
 
 def for_all_cores(per_core: int) -> int:
@@ -19,10 +35,11 @@ def for_all_cores(per_core: int) -> int:
 
 
 def slices(length: int, size: int) -> Iterator[slice]:
-    """Yield slices of about equal length, at most `size` (or 1) long, that cover 0 to `length`.
+    """Yield slices of about equal length, at most `size` (or 1) long, that cover 0 to `length`, the longest first.
 
-    Inside `simulated_device`, yield only the longest slice, twice. The results of the first still exist while the
-    second is computed, and all further slices would allocate the same memory.
+    Buffers for the first slice (`Scratch`) therefore fit all others. Inside `simulated_device`, yield only the
+    longest slice, twice. The results of the first still exist while the second is computed, and all further slices
+    would allocate the same memory.
     """
     if is_simulated():
         count = -(-length // max(size, 1))
@@ -35,7 +52,7 @@ def all_slices(length: int, size: int) -> Iterator[slice]:
     """Yield all slices, also inside `simulated_device`, for loops that hold the results of all slices until the end."""
     count = -(-length // max(size, 1))
     for index in range(count):
-        yield slice(length * index // count, length * (index + 1) // count)
+        yield slice(-(-length * index // count), -(-length * (index + 1) // count))
 
 
 def steps(blocks: Iterable[T]) -> Iterator[T]:

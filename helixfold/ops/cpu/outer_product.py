@@ -14,6 +14,7 @@ from helixfold.ops.cpu.fused_norm import MapGradient
 from helixfold.ops.cpu.products import add_product, mapped, product
 from helixfold.ops.precision import product_dtype
 from helixfold.ops.recomputed import SavedIntermediates, recomputed
+from helixfold.ops.sizes import loops_if_large
 from helixfold.ops.weights import Affine
 
 # Minimum sequences for which outer products, which are sums over sequences, are worth saving.
@@ -36,15 +37,17 @@ def outer_product_mean_rows(left: Tensor, right: Tensor, left_mask: Tensor, righ
         count.baddbmm_(left_part.float(), right_part.float())
     # With sequences last, the operands of a tile are dense. The model's right operand already has this memory layout.
     left, right = rearrange(left, "b i s c -> b (i c) s"), rearrange(right, "b s j d -> b (j d) s")
-    return recomputed(
-        _outer_product_mean,
-        _outer_product_mean_gradients,
-        left.contiguous(),
-        right.contiguous(),
-        count.reciprocal_(),
-        *out.to(product_dtype(left.dtype)),
-        can_save=True,
-    )
+    # The pair stream may be large where the operands are not.
+    with loops_if_large(count.numel() * len(out.weight)):
+        return recomputed(
+            _outer_product_mean,
+            _outer_product_mean_gradients,
+            left.contiguous(),
+            right.contiguous(),
+            count.reciprocal_(),
+            *out.to(product_dtype(left.dtype)),
+            can_save=True,
+        )
 
 
 def _outer_product_mean(

@@ -40,16 +40,16 @@ def mapped(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool 
 
     This is fastest if `x` or its transpose is contiguous.
     """
-    if x.stride(-1) != 1 and _loops(x, weight.mT):
-        result = x.new_zeros(len(x), len(weight)) if bias is None else bias.repeat(len(x), 1)
-        add_product(result, x, weight.mT)
-    elif HAS_ONEDNN and x.dtype in _DTYPES and x.numel() * len(weight) >= _MIN_MULTIPLICATIONS:
+    if loops := _loops(x, weight.mT):
+        result = x.new_empty(len(x), len(weight))
+        loops.write_products(x[None], weight.mT[None], result[None], bias=bias, relu=relu)
+        return result
+    if HAS_ONEDNN and x.dtype in _DTYPES and x.numel() * len(weight) >= _MIN_MULTIPLICATIONS:
         # oneDNN multiplies non-dense matrices one number at a time.
         dense = weight if weight.is_contiguous() or weight.mT.is_contiguous() else weight.contiguous()
         activation = "relu" if relu else "none"
         return torch.ops.mkldnn._linear_pointwise(contiguous(x), dense, bias, activation, [], "")
-    else:
-        result = torch.nn.functional.linear(x, weight, bias)
+    result = torch.nn.functional.linear(x, weight, bias)
     return result.relu_() if relu else result
 
 
@@ -65,9 +65,9 @@ def product(left: Tensor, right: Tensor) -> Tensor:
     if left.stride(1) != 1 and left.dtype != torch.float32:
         # PyTorch also uses oneDNN for lower precisions, without a copy of the transposed matrix.
         return left @ right
-    if left.stride(1) != 1 and (loops := _loops(left, right)):
+    if loops := _loops(left, right):
         result = left.new_empty(len(left), right.shape[1])
-        loops.write_products(left[None], right[None], result[None], add=False)
+        loops.write_products(left[None], right[None], result[None])
         return result
     if left.stride(1) != 1 and (right.stride(0) == 1 or right.numel() < left.numel()):
         return mapped(right.mT, left).mT
@@ -76,7 +76,9 @@ def product(left: Tensor, right: Tensor) -> Tensor:
 
 def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     """Add a matrix product to a float32 sum in place."""
-    if left.stride(1) != 1 and (loops := _loops(left, right, total)):
+    if total.stride(1) != 1:
+        total, left, right = total.mT, right.mT, left.mT
+    if loops := _loops(left, right, total):
         loops.write_products(left[None], right[None], total[None], add=True)
     else:
         _add(total, product(left, right))
@@ -112,13 +114,13 @@ def batched_product(left: Tensor, right: Tensor, out: Tensor, *, add: bool = Fal
 
 
 def _loops(left: Tensor, right: Tensor, out: Tensor | None = None) -> Any:
-    """Return the compiled loops if they support this product of float32 matrices."""
-    right_rows = right if right.stride(-1) == 1 else right.mT
-    loops = compiled("products", right_rows, out, one_dtype=True)
-    are_float32 = left.dtype == right.dtype == torch.float32
-    if loops is None or not (are_float32 and left.numel() and right.shape[-1] % 8 == 0 and loops.MULTIPLIES):
+    """Return the compiled loops if they compute this product of float32 matrices and are faster than oneDNN."""
+    if left.dtype != torch.float32 or left.shape[-2] * right.numel() < _MIN_MULTIPLICATIONS:
         return None
-    return loops if left[..., 0].numel() * right.numel() >= _MIN_MULTIPLICATIONS else None
+    dense = (matrix if matrix.stride(-1) == 1 else matrix.mT for matrix in (left, right))
+    loops = compiled("products", *dense, out, one_dtype=True)
+    is_faster = loops is not None and (left.ndim == 3 or left.stride(-1) != 1 or loops.REPLACES_ONEDNN)
+    return loops if is_faster and loops.MULTIPLIES else None
 
 
 def multiply_in_float32(left: Tensor, right: Tensor) -> Tensor:

@@ -3,10 +3,12 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from importlib.resources import files
+from itertools import product as product_of
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,6 +37,8 @@ from helixfold.ops.cpu.compiled import (
     sums,
     threads,
 )
+from helixfold.ops.cpu.compiled.elements import FEATURES
+from helixfold.ops.cpu.compiled.register_products import narrow_product, wide_product
 
 DTYPES = (torch.float32, torch.bfloat16)
 CPU = torch.device("cpu")
@@ -158,18 +162,48 @@ def test_transposed_matrices_are_exact(dtype: torch.dtype, height: int, width: i
     assert torch.equal(products.transposed(x), x.mT)
 
 
+# Odd numbers of columns, several blocks of rows, terms in several parts.
 @pytest.mark.skipif(not products.MULTIPLIES, reason="this processor multiplies by PyTorch's products")
 @pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
-@pytest.mark.parametrize(("m", "k", "n"), [(1, 1, 8), (130, 129, 72), (5, 300, 104), (131, 1, 64)])
-def test_products_of_any_strides_are_those_of_pytorch(turned: tuple[bool, bool], m: int, k: int, n: int) -> None:
+@pytest.mark.parametrize(("m", "k", "n"), [(1, 1, 8), (130, 129, 72), (5, 1_300, 104), (131, 1, 61), (97, 40, 3)])
+def test_products_of_any_strides_are_those_of_pytorch(
+    turned: tuple[bool, bool], m: int, k: int, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     left = torch.randn(2, k, m).mT if turned[0] else torch.randn(2, m, k)
     right = torch.randn(2, n, k).mT if turned[1] else torch.randn(2, k, n)
-    out = torch.full((2, m, n), float("nan"))
-    products.write_products(left, right, out, add=False)
+    # Rows farther apart than their length.
+    out = torch.full((2, m, n + 3), float("nan"))[..., :n]
     exact = left.double() @ right.double()
-    assert torch.allclose(out.double(), exact, atol=1e-4)
-    products.write_products(left, right, out, add=True)
-    assert torch.allclose(out.double(), 2 * exact, atol=2e-4)
+    for packed in (2**20, 2**16):
+        monkeypatch.setattr(products, "_PACKED_ELEMENTS", packed)
+        products.write_products(left, right, out)
+        assert torch.allclose(out.double(), exact, atol=2e-4)
+        products.write_products(left, right, out, add=True)
+        assert torch.allclose(out.double(), 2 * exact, atol=4e-4)
+        bias = torch.randn(n, 2)[:, 0]
+        products.write_products(left, right, out, bias=bias)
+        assert torch.allclose(out.double(), exact + bias, atol=2e-4)
+        products.write_products(left, right, out, bias=bias, relu=True)
+        assert torch.allclose(out.double(), (exact + bias).relu(), atol=2e-4)
+
+
+@pytest.mark.skipif("fma" not in FEATURES, reason="vectors of this width are for x86-64")
+@pytest.mark.parametrize("make", [narrow_product, lambda: wide_product(4)], ids=["8 wide", "16 wide"])
+def test_products_in_registers_have_every_row_and_column(make: Callable[[], Any]) -> None:
+    product = make()
+    for rows, columns in product_of(range(1, 16), (8, 16, 24, 56, 120)):
+        left, right = torch.randn(rows, 9), torch.randn(5, columns)
+        out = torch.full((rows, columns), float("nan"))
+        # Every second column of the left matrix.
+        places = left.data_ptr(), 9, 2, right.data_ptr(), columns, 5, out.data_ptr(), columns
+        product(*places, rows, columns, 0, 0, 0)
+        exact = left.double()[:, ::2] @ right.double()
+        assert torch.allclose(out.double(), exact, atol=1e-5)
+        product(*places, rows, columns, out.data_ptr(), columns, 0)
+        assert torch.allclose(out.double(), 2 * exact, atol=2e-5)
+        row = torch.randn(columns)
+        product(*places, rows, columns, row.data_ptr(), 0, 1)
+        assert torch.allclose(out.double(), (exact + row).relu(), atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

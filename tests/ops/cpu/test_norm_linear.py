@@ -3,36 +3,17 @@
 import pytest
 import torch
 
-from helixfold.ops.cpu import fused_norm
 from helixfold.ops.cpu.linear import norm_linear_rows
 from helixfold.ops.linear import norm_linear
 from tests.ops.comparing import affine, assert_as_near, assert_equal, norm
 
-
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that there are several, with remainders."""
-    monkeypatch.setattr(fused_norm, "POSITIONS", 100)
+pytestmark = pytest.mark.usefixtures("small_blocks")
 
 
-@pytest.mark.parametrize(
-    ("shape", "out", "turned"),
-    [
-        ((8,), 4, False),
-        ((1, 1, 1, 8), 4, False),
-        ((2, 7, 63, 16), 12, True),
-        ((1, 65, 256, 8), 4, True),
-        ((99, 256), 32, False),
-    ],
-)
-@pytest.mark.parametrize("bias", [True, False])
-def test_it_equals_the_reference(shape: tuple[int, ...], out: int, turned: bool, bias: bool) -> None:
-    x = 2 * torch.randn(shape) + 1
-    x = (x.transpose(1, 2) if turned else x).requires_grad_()
-    arguments = x, norm(shape[-1]), affine(out, shape[-1], bias=bias)
+@pytest.mark.parametrize("shape", [(8,), (99, 256)])
+def test_batches_of_few_dims_equal_the_reference(shape: tuple[int, ...]) -> None:
+    arguments = (2 * torch.randn(shape) + 1).requires_grad_(), norm(shape[-1]), affine(32, shape[-1])
     assert_equal(norm_linear_rows, norm_linear.reference, arguments)
-    if x.numel() > 100:
-        assert_as_near(norm_linear_rows, norm_linear.reference, arguments)
 
 
 def test_a_large_mean_costs_no_digits() -> None:

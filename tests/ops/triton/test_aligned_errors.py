@@ -7,12 +7,10 @@ import torch
 from torch import Tensor
 
 from helixfold.ops.device_properties import DEVICE_MODELS
-from helixfold.ops.dispatch import forced
 from helixfold.ops.structure.aligned_errors import aligned_errors
-from tests.ops.comparing import mask, poisoned
+from tests.ops.comparing import by_triton, mask, poisoned
 
 pytest.importorskip("triton")
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def arguments(n: int, f: int, p: int) -> list[Tensor]:
@@ -27,9 +25,8 @@ def arguments(n: int, f: int, p: int) -> list[Tensor]:
 @pytest.mark.parametrize(("n", "f", "p"), [(1, 1, 1), (3, 7, 33), (2, 65, 40), (1, 32, 128)])
 def test_the_sum_and_its_gradients_equal_the_references(n: int, f: int, p: int) -> None:
     given = arguments(n, f, p)
-    with poisoned(), forced("triton") as used:
-        found = aligned_errors(*(each.to(DEVICE) for each in given))
-    assert used["aligned_errors"] == 1
+    with poisoned():
+        found = by_triton(aligned_errors)(*given)
     for ours, exact in zip(found, aligned_errors.reference(*(each.double() for each in given)), strict=True):
         torch.testing.assert_close(ours.cpu().double(), exact, rtol=1e-5, atol=1e-5 * float(exact.abs().max() + 1e-3))
 

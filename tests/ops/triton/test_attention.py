@@ -8,19 +8,11 @@ from torch import Tensor
 
 from helixfold.ops.attention import attention
 from helixfold.ops.device_properties import DEVICE_MODELS
-from helixfold.ops.dispatch import forced
-from tests.ops.comparing import assert_as_near, assert_equal, mask, poisoned
+from tests.ops.comparing import DEVICE, assert_as_near, assert_equal, by_triton, mask, poisoned
 
 pytest.importorskip("triton")
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+BY_TRITON = by_triton(attention)
 Given = list[Tensor | None]
-
-
-def by_triton(*given: Tensor | None) -> Tensor:
-    with forced("triton") as used:
-        found = attention(*(None if each is None else each.to(DEVICE) for each in given))
-    assert used == {"attention": 1}
-    return found
 
 
 def inputs(*shape: int, bias: bool = True, gate: bool = True) -> Given:
@@ -49,7 +41,7 @@ SHAPES = [
 
 @pytest.mark.parametrize(("shape", "bias", "gate"), SHAPES)
 def test_results_and_gradients_equal_the_reference(shape: tuple[int, ...], bias: bool, gate: bool) -> None:
-    assert_equal(by_triton, attention.reference, inputs(*shape, bias=bias, gate=gate))
+    assert_equal(BY_TRITON, attention.reference, inputs(*shape, bias=bias, gate=gate))
 
 
 # Tiles are of up to 128 in bfloat16.
@@ -58,7 +50,7 @@ def test_results_and_gradients_equal_the_reference(shape: tuple[int, ...], bias:
     [((1, 2, 1, 130, 129, 8), True, True), ((1, 2, 1, 7, 63, 32), False, True)],
 )
 def test_bfloat16_is_as_near_as_plain_bfloat16(shape: tuple[int, ...], bias: bool, gate: bool) -> None:
-    assert_as_near(by_triton, attention.reference, inputs(*shape, bias=bias, gate=gate))
+    assert_as_near(BY_TRITON, attention.reference, inputs(*shape, bias=bias, gate=gate))
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -70,39 +62,39 @@ def test_views_of_one_projection_are_read_where_they_are(turned: bool) -> None:
     query, key, value = projection.permute(3, 0, 1, 4, 2, 5)
     bias = torch.randn(1, 3, 3, 2).permute(0, 3, 2, 1) if turned else torch.randn(1, 3, 3, 2).permute(0, 3, 1, 2)
     given = [query, key, value, mask_of_pair, bias]
-    assert_equal(by_triton, attention.reference, [each.requires_grad_(each is not mask_of_pair) for each in given])
+    assert_equal(BY_TRITON, attention.reference, [each.requires_grad_(each is not mask_of_pair) for each in given])
 
 
 def test_the_result_is_a_view_that_makes_joining_the_heads_free() -> None:
     query, key, value, given_mask, *_ = inputs(1, 2, 2, 7, 7, 8)
     for gradients in (True, False):
         with torch.set_grad_enabled(gradients):
-            assert by_triton(query, key, value, given_mask).transpose(2, 3).is_contiguous()
+            assert BY_TRITON(query, key, value, given_mask).transpose(2, 3).is_contiguous()
 
 
 def test_a_row_without_keys_that_count_attends_evenly() -> None:
     query, key, value, given_mask, bias, _ = inputs(1, 3, 2, 7, 37, 8)
     with torch.no_grad(), poisoned():
-        found = by_triton(query, key, value, given_mask, bias)
+        found = BY_TRITON(query, key, value, given_mask, bias)
         torch.testing.assert_close(found[:, 1].cpu(), value[:, 1].mean(2, keepdim=True).expand_as(found[:, 1]))
 
 
 def test_without_a_gradient_for_the_bias_that_of_the_query_is_the_same() -> None:
     query, key, value, given_mask, bias, gate = inputs(1, 3, 1, 35, 33, 8)
-    assert_equal(by_triton, attention.reference, [query, key.detach(), value.detach(), given_mask, bias.detach(), gate])
+    assert_equal(BY_TRITON, attention.reference, [query, key.detach(), value.detach(), given_mask, bias.detach(), gate])
 
 
 def test_a_single_key_gets_everything() -> None:
     """Gradients of logits are differences of equal numbers then."""
-    assert_equal(by_triton, attention.reference, inputs(1, 2, 1, 5, 1, 8), tolerance=1e-3)
+    assert_equal(BY_TRITON, attention.reference, inputs(1, 2, 1, 5, 1, 8), tolerance=1e-3)
 
 
 def test_rows_are_shared_among_programs_in_any_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """In groups that read the same bias, and in parts with sums of their own for its gradient."""
     monkeypatch.setattr("helixfold.ops.triton.attention_tiles._GROUP", 2)
     monkeypatch.setattr("helixfold.ops.triton.attention_gradients._PROGRAMS", 3)
-    assert_equal(by_triton, attention.reference, inputs(1, 5, 1, 7, 40, 8))
-    assert_equal(by_triton, attention.reference, inputs(1, 3, 2, 7, 9, 8, bias=False))
+    assert_equal(BY_TRITON, attention.reference, inputs(1, 5, 1, 7, 40, 8))
+    assert_equal(BY_TRITON, attention.reference, inputs(1, 3, 2, 7, 9, 8, bias=False))
 
 
 def test_a_gradient_that_is_one_number_expanded_is_read() -> None:
@@ -110,7 +102,7 @@ def test_a_gradient_that_is_one_number_expanded_is_read() -> None:
     given = [each.to(DEVICE) for each in (query, key, value)]
     ours, right = (
         torch.autograd.grad(op(*given, given_mask.to(DEVICE)).sum(), given[2])[0]
-        for op in (by_triton, attention.reference)
+        for op in (BY_TRITON, attention.reference)
     )
     torch.testing.assert_close(ours, right, rtol=1e-5, atol=1e-6)
 
@@ -142,5 +134,5 @@ def test_a_row_without_keys_is_the_mean_of_values_beside_large_logits() -> None:
     assert query is not None
     assert value is not None
     mean = value[:, 1].mean(-2, keepdim=True)
-    found = by_triton(30 * query, key, value, *others)[:, 1].cpu()
+    found = BY_TRITON(30 * query, key, value, *others)[:, 1].cpu()
     torch.testing.assert_close(found, mean.expand_as(found), atol=1e-6, rtol=1e-5)

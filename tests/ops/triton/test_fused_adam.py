@@ -12,8 +12,7 @@ from helixfold.ops.adam import AdamBuffers
 from helixfold.ops.constants import LINE
 from helixfold.ops.fused_adam import fused_adam
 from tests.ops.adam_inputs import STEP, buffers, copied, gradient_and_scale
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+from tests.ops.comparing import DEVICE
 
 
 @pytest.fixture(scope="module")

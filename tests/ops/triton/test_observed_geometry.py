@@ -6,10 +6,9 @@ import torch
 from data_pipeline.residues import RESTYPES_WITH_X
 from helixfold.model.geometry.observed import observed_geometry
 from helixfold.ops.device_properties import DEVICE_MODELS
-from helixfold.ops.dispatch import forced
+from tests.ops.comparing import by_triton
 
 pytest.importorskip("triton")
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def test_groups_and_chis_of_all_residue_types_equal_the_references() -> None:
@@ -18,10 +17,7 @@ def test_groups_and_chis_of_all_residue_types_equal_the_references() -> None:
     positions = 5 * torch.randn(*aatype.shape, 37, 3)
     mask = (torch.rand(*aatype.shape, 37) > 0.1).float()
     positions[0, 3] = 0
-    given = [each.to(DEVICE) for each in (aatype, positions, mask)]
-    with forced("triton") as used:
-        found = observed_geometry(*given)
-    assert used["observed_geometry"] == 1
+    found = by_triton(observed_geometry)(aatype, positions, mask)
     expected = observed_geometry.reference(aatype, positions.double(), mask.double())
     for ours, right in zip(found, expected, strict=True):
         assert ours.shape == right.shape

@@ -4,35 +4,19 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from helixfold.ops.device_properties import DEVICE_MODELS
-from helixfold.ops.dispatch import forced
 from helixfold.ops.structure.point_attention import point_attention
-from tests.ops.comparing import assert_equal, poisoned
+from tests.ops.comparing import assert_equal, by_triton, poisoned
 from tests.ops.point_arguments import MASK, MULTIMER, PAIR, TRANSLATION, point_arguments
 
 pytest.importorskip("triton")
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def on_device(given: Any) -> Any:
-    if isinstance(given, Tensor):
-        return given.to(DEVICE)
-    return type(given)(*map(on_device, given)) if isinstance(given, tuple) and hasattr(given, "_fields") else given
-
-
-def by_triton(*given: Any) -> Tensor:
-    with forced("triton") as used:
-        found = point_attention(*map(on_device, given))
-    assert used["point_attention"] == 1
-    return found
+BY_TRITON = by_triton(point_attention)
 
 
 @pytest.mark.parametrize(
     ("r", "rows", "options"),
     [
-        (5, slice(None), {"b": 2}),
         (3, slice(None), {"h": 1, "floors": MULTIMER}),
         (17, slice(14, 17), {"h": 12, "c_z": 128, "d": 16, "q": 4, "p": 8}),
         pytest.param(33, slice(20, 21), {"h": 12, "q": 5, "p": 1}, marks=pytest.mark.long),
@@ -40,47 +24,47 @@ def by_triton(*given: Any) -> Tensor:
     ],
 )
 def test_outputs_and_gradients_equal_the_references(r: int, rows: slice, options: dict[str, Any]) -> None:
-    assert_equal(by_triton, point_attention.reference, point_arguments(r, rows, **options), 5e-5)
+    assert_equal(BY_TRITON, point_attention.reference, point_arguments(r, rows, **options), 5e-5)
 
 
 def test_a_single_key_gets_all_weight() -> None:
     """Many gradients are 0 then, but for rounding."""
-    assert_equal(by_triton, point_attention.reference, point_arguments(1), tolerance=1e-2)
+    assert_equal(BY_TRITON, point_attention.reference, point_arguments(1), tolerance=1e-2)
 
 
 def test_points_far_from_the_origin_lose_no_digits() -> None:
-    assert_equal(by_triton, point_attention.reference, point_arguments(9, slice(3, 5), center=30.0), 1e-4)
+    assert_equal(BY_TRITON, point_attention.reference, point_arguments(9, slice(3, 5), center=30.0), 1e-4)
 
 
 def test_padding_gets_and_gives_nothing() -> None:
     given = point_arguments(7)
     with torch.no_grad():
         given[MASK][:, :5], given[MASK][:, 5:] = 1, 0
-        found, moved = by_triton(*given), list(given)
+        found, moved = BY_TRITON(*given), list(given)
         for index in (0, TRANSLATION):
             moved[index] = given[index].clone()
             moved[index][:, 5:] += 1
         moved[PAIR] = given[PAIR].clone()
         moved[PAIR][:, :, 5:] += 1
-        torch.testing.assert_close(by_triton(*moved)[:, :5], found[:, :5])
-    assert_equal(by_triton, point_attention.reference, given)
+        torch.testing.assert_close(BY_TRITON(*moved)[:, :5], found[:, :5])
+    assert_equal(BY_TRITON, point_attention.reference, given)
 
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_rows_of_a_larger_pair_are_read_where_they_are(transposed: bool) -> None:
     given = point_arguments(9, slice(3))
-    expected = by_triton(*given)
+    expected = BY_TRITON(*given)
     with torch.no_grad():
         pair = torch.randn(1, 9, 8, 32).transpose(1, 2) if transposed else torch.randn(1, 8, 9, 32)
         given[PAIR] = pair[:, 4:7].copy_(given[PAIR])
-        assert torch.equal(by_triton(*given), expected)
+        assert torch.equal(BY_TRITON(*given), expected)
 
 
 def test_a_pair_in_bfloat16_gets_a_gradient_in_bfloat16() -> None:
     given = point_arguments(18, slice(2))
     narrow = given[PAIR].detach().bfloat16()
     results = []
-    for run, pair in ((by_triton, narrow), (point_attention.reference, narrow.float())):
+    for run, pair in ((BY_TRITON, narrow), (point_attention.reference, narrow.float())):
         leaf = pair.clone().requires_grad_()
         found = run(*given[:PAIR], leaf, *given[PAIR + 1 :])
         (gradient,) = torch.autograd.grad(found.square().sum(), leaf)
@@ -93,7 +77,7 @@ def test_a_pair_in_bfloat16_gets_a_gradient_in_bfloat16() -> None:
 def test_a_second_backward_pass_finds_what_the_first_found() -> None:
     given = point_arguments(4)
     with poisoned():
-        output = by_triton(*given).square().sum()
+        output = BY_TRITON(*given).square().sum()
         leaves = [*given[:MASK], given[PAIR]]
         first = torch.autograd.grad(output, leaves, retain_graph=True)
         assert all(map(torch.equal, torch.autograd.grad(output, leaves), first))

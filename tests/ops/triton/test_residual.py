@@ -5,23 +5,14 @@ import torch
 from torch import Tensor
 
 from helixfold.ops.device_properties import DEVICE_MODELS
-from helixfold.ops.dispatch import forced
 from helixfold.ops.residual import add_change
-from tests.ops.comparing import assert_as_near, assert_equal
+from tests.ops.comparing import FLOOR, assert_as_near, assert_equal, by_triton
 
 pytest.importorskip("triton")
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-# The interpreter cuts digits off where a GPU rounds.
-FLOOR = 0.0 if DEVICE == "cuda" else 2**-7
 
 
-def by_triton(stream: Tensor, change: Tensor, kept: Tensor | None) -> Tensor:
-    with forced("triton") as used:
-        found = add_change(
-            stream.to(DEVICE), change.to(DEVICE), None if kept is None else kept.to(DEVICE, stream.dtype)
-        )
-    assert used["add_change"] == 1
-    return found
+def kernel(stream: Tensor, change: Tensor, kept: Tensor | None) -> Tensor:
+    return by_triton(add_change)(stream, change, None if kept is None else kept.to(stream.dtype))
 
 
 def reference(stream: Tensor, change: Tensor, kept: Tensor | None) -> Tensor:
@@ -55,19 +46,19 @@ def test_outputs_and_gradients_are_the_references(
 ) -> None:
     stream, change, kept = inputs(shape, shared)
     given = (turned(stream) if of_stream else stream, turned(change) if of_change else change, kept)
-    assert_equal(by_triton, reference, given)
-    assert_as_near(by_triton, reference, given, FLOOR)
+    assert_equal(kernel, reference, given)
+    assert_as_near(kernel, reference, given, FLOOR)
 
 
 def test_a_turned_change_is_added_without_dropout() -> None:
     stream, change, _ = inputs((2, 7, 65, 32), None)
-    assert_equal(by_triton, reference, (stream, turned(change), None))
+    assert_equal(kernel, reference, (stream, turned(change), None))
 
 
 def test_gradients_lie_in_memory_as_what_they_are_of() -> None:
     stream, change, kept = inputs((2, 7, 9, 32), 1)
     change = turned(change)
-    total = by_triton(stream, change, kept)
+    total = kernel(stream, change, kept)
     assert total.stride() == stream.stride()
     of_stream, of_change = torch.autograd.grad(total, (stream, change), torch.ones_like(total))
     assert of_stream.stride() == stream.stride()

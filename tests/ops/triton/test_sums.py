@@ -6,8 +6,7 @@ import torch
 pytest.importorskip("triton")
 
 from helixfold.ops.triton.sums import summed
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+from tests.ops.comparing import DEVICE
 
 
 @pytest.mark.parametrize("parts", [1, 5, 64, 150])

@@ -145,6 +145,18 @@ def _largest(row, keys, bias, bias_size, mask, mask_size):
     return unordered(largest)
 
 
+@njit(forceinline=True, **OPTIONS)
+def _total(row, keys):
+    """Return the sum of float32 numbers.
+
+    It is a loop of its own, because the order of additions would depend on what else a loop computes.
+    """
+    total = np.float32(0)
+    for k in range(keys):
+        total += read(row, k, 4)
+    return total
+
+
 def _forward(size: int, bias_size: int, mask_size: int) -> Rows:
     pair = 4 // size
 
@@ -179,8 +191,11 @@ def _forward(size: int, bias_size: int, mask_size: int) -> Rows:
                     for k in range(keys):
                         exponential = exp(read(row, k, 4) - maximum)
                         write(exponentials, k, size, exponential)
-                        total += exponential
-                    if size == 2:
+                        if size == 2:
+                            total += exponential
+                    if size == 4:
+                        total = _total(exponentials, keys)
+                    else:
                         write(exponentials, keys, size, np.float32(0))
                     # Divide the results, which are fewer than the weights, by the sum.
                     write(scales, q, 4, np.float32(1) / total)
@@ -278,8 +293,11 @@ def _backward(size: int, bias_size: int, mask_size: int) -> Rows:
                             for k in range(keys):
                                 exponential = exp(read(row, k, 4) - maximum)
                                 write(row, k, 4, exponential)
-                                total += exponential
                                 mean += exponential * read(slope, k, 4)
+                                if size == 2:
+                                    total += exponential
+                            if size == 4:
+                                total = _total(row, keys)
                             scale = np.float32(1) / total
                             write(scales, q, 4, scale)
                             write(means, q, 4, mean * scale)
