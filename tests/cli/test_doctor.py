@@ -217,7 +217,7 @@ def test_the_allocator_that_cannot_be_told_is_named(
     assert said["memory of freed tensors"] == "default allocator: no glibc\n"
 
 
-@pytest.mark.integration
+@pytest.mark.long
 def test_each_model_is_shown_with_its_memory_and_the_longest_chain(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -438,7 +438,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_a_file_holds_makes_a_page_or_a_sentence(full_target: Path, data: st.DataObject) -> None:
     file = full_target / data.draw(st.sampled_from(sorted(path.name for path in full_target.glob("*.json"))))

@@ -25,6 +25,7 @@ IS_ON = os.environ.get("HELIXFOLD_TEST_SPEEDUPS", "1") != "0"
 
 def install() -> None:
     """Install all patches, unless they are switched off."""
+    jaxtyping.jaxtyped = shapes_checked
     if not IS_ON:
         return
     # Processes that tests start would compile every module again where bytecode is switched off, and pytest would
@@ -34,7 +35,6 @@ def install() -> None:
     # Test tensors are small: threads that wait for each other would take most of the time, also in child processes.
     torch.set_num_threads(1)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    jaxtyping.jaxtyped = checked_once
     _count_without_checks()
     if find_spec("triton") and os.environ.get("TRITON_INTERPRET") == "1":
         _interpret_faster()
@@ -72,8 +72,11 @@ def form(value: Any) -> Any:
     return kind, getattr(value, "shape", None), getattr(value, "dtype", None)
 
 
-def checked_once(*, typechecker: Any) -> Callable[[Any], Any]:
-    """Replace `jaxtyped`: a call is not checked if a call with arguments and a result of the same forms has passed."""
+def shapes_checked(*, typechecker: Any) -> Callable[[Any], Any]:
+    """Replace `jaxtyped`: functions without shapes in their annotations are left to mypy.
+
+    With speed-ups, a call is not checked if a call with arguments and a result of the same forms has passed.
+    """
     decorate = jaxtyped(typechecker=typechecker)
 
     def checked(function: Any) -> Any:
@@ -82,13 +85,15 @@ def checked_once(*, typechecker: Any) -> Callable[[Any], Any]:
             return function
         if type(function) is not FunctionType:
             return decorate(function)
-        return _checked_once(function, decorate) if _has_shapes(function) else function
+        if not _has_shapes(function):
+            return function
+        return _checked_once(function, decorate) if IS_ON else decorate(function)
 
     return checked
 
 
 def _has_shapes(function: FunctionType) -> bool:
-    """Return whether any annotation has a shape; the type checker covers all other annotations."""
+    """Return whether any annotation has a shape."""
     return any(isinstance(each, str) or "jaxtyping" in repr(each) for each in function.__annotations__.values())
 
 

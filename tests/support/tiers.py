@@ -57,7 +57,24 @@ INTEGRATION = (
     "ops/cpu/test_loops.py",  # compiles loops
     "ops/test_frozen.py",  # kernels in Triton's interpreter
     "ops/test_meta.py",
-    "ops/triton",
+    *(
+        f"ops/triton/test_{kernel}.py"
+        for kernel in (
+            "attention",
+            "layer_norm",
+            "meta",
+            "norm_linear",
+            "outer_product",
+            "point_attention",
+            "residual",
+            "residual_norm",
+            "self_attention",
+            "shared_memory",  # compiles kernels
+            "transition",
+            "triangle",
+            "update_frames",
+        )
+    ),
     "parallel/test_complexes.py",  # several ranks
     "parallel/test_hybrid.py",
     "parallel/test_launch.py",

@@ -46,8 +46,8 @@ def planned(model: str, residues: int, memory: float) -> tuple[bool, int]:
     return found.fits, found.memory.peak
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize("memory", [pytest.param(6.0, marks=pytest.mark.long), 16.5])
+@pytest.mark.long
+@pytest.mark.parametrize("memory", [6.0, 16.5])
 def test_service_takes_the_chains_that_predict_folds_in_slabs(memory: float, offers_of: Any) -> None:
     offers = WorkerOffers.model_validate(offers_of("tiny", memory))
     for residues in (256, 3_000, 6_000):

@@ -78,6 +78,7 @@ def alone(store: Path, weights: Path, held_out: Path, tmp_path_factory: pytest.T
     return output
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_each_comes_to_what_it_comes_to_alone(name: str, together: Path, alone: Path) -> None:
     assert result(together / name) == result(alone / name)

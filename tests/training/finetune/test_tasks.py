@@ -120,10 +120,8 @@ def test_a_planted_class_is_learnt_and_shuffled_ones_are_not(
         assert score["value"] >= 0.9
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize(
-    ("task", "head"), [("binder", "pae"), pytest.param("regression", "pair", marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("task", "head"), [("binder", "pae"), ("regression", "pair")])
 def test_the_network_learns_with_the_head_and_its_changes_are_an_adapter(
     task: str, head: str, weights: Path, tmp_path: Path
 ) -> None:
