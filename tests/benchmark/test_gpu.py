@@ -46,9 +46,7 @@ def test_parts_are_measured_and_written(
     assert main(words) == 0
     readings = json.loads(file.read_text())["readings"]
     assert {row["part"] for row in readings} == set(parts)
-    failed = {row["by"] for row in readings if row["failure"]}
-    # These know no tiny network.
-    assert failed == ({"DeepMind's JAX program", "ColabFold's kernels in JAX"} if "model" in parts else set())
+    assert not [row["by"] for row in readings if row["failure"]]
     printed = capsys.readouterr().out
     assert "computes something else" not in printed
     assert "failed" not in printed.rpartition("to peer")[2]

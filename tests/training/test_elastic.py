@@ -132,9 +132,9 @@ def test_nodes_leave_and_come_back_and_the_batch_stays_what_it_was(store: Path, 
     settings = {"steps": 40, "batch_size": 16, "optimizer.learning_rate": 1e-5}
     run = Run(store=store, directory=tmp_path / "run", options=("--timeout=60", "--layout=dp=4"))
     # The nodes meet at a store of this process.
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    rendezvous = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     options = (
-        "--nnodes=1:2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{store.port}", "--rdzv-id=shrink",
+        "--nnodes=1:2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{rendezvous.port}", "--rdzv-id=shrink",
         "--max-restarts=9", "--monitor-interval=0.2", "--rdzv-conf=is_host=0,last_call_timeout=5,join_timeout=120",
     )  # fmt: skip
     log = run.directory / "log.jsonl"

@@ -250,7 +250,7 @@ from collections.abc import Sequence
 import torch
 from helixfold.cli.main import main
 from helixfold.folding import planned
-from helixfold.planning import estimate as policy
+from helixfold.planning import estimate, executors
 from helixfold.execution.whole import Whole
 
 MIB, fold = 2**20, planned.fold
@@ -264,7 +264,7 @@ def hungry(model, preset, targets, options, run, **named):
     return fold(model, preset, targets, options, run, **named)
 
 planned.fold = hungry
-policy.available_memory = lambda device: 256 * MIB
+estimate.available_memory = executors.available_memory = lambda device: 256 * MIB
 sys.exit(main(["predict", *sys.argv[1:], "--num-recycles", "0", "--executor", "whole", "--models", "tiny"]))
 """
 
