@@ -124,6 +124,7 @@ def _slower_than_plain(left: Tensor, right: Tensor, *_: object, **__: object) ->
         name="rows",
         kinds=("cpu",),
         run="helixfold.ops.cpu.outer_product:outer_product_mean_rows",
+        run_adding="helixfold.ops.cpu.outer_product:outer_product_mean_adding_rows",
         unsupported_reason=unsupported_float64_or_empty,
         slower=_slower_than_plain,
     ),

@@ -35,9 +35,10 @@ class Residual(NamedTuple):
     def plus(self, change: Tensor) -> Tensor:
         """Return the stream plus the product of change and dropout mask, overwriting the stream if `in_place`."""
         stream, dropout_mask, in_place = self
-        if in_place:
-            return stream.add_(change if dropout_mask is None else change * dropout_mask)
-        return add_change(stream, change, dropout_mask)
+        if in_place and dropout_mask is None:
+            return stream.add_(change)
+        total = add_change(stream, change, dropout_mask)
+        return stream.copy_(total) if in_place else total
 
 
 def _unsupported_by_triton(

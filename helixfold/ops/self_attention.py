@@ -70,6 +70,7 @@ def _slower_than_plain(
         name="rows",
         kinds=("cpu",),
         run="helixfold.ops.cpu.self_attention:self_attention_rows",
+        run_adding="helixfold.ops.cpu.self_attention:self_attention_adding_rows",
         unsupported_reason=unsupported_float64_or_empty,
         slower=_slower_than_plain,
     ),

@@ -52,6 +52,7 @@ def _unsupported_by_triton(properties: DeviceProperties, x: Tensor, weights: Tra
         name="rows",
         kinds=("cpu",),
         run="helixfold.ops.cpu.transition:transition_rows",
+        run_adding="helixfold.ops.cpu.transition:transition_adding_rows",
         unsupported_reason=unsupported_float64,
         slower=plain_is_faster,
     ),

@@ -145,7 +145,9 @@ class Comparison:
         if self.dtype == torch.float32:
             assert_equal(ours, plain, given, TOLERANCES.get(self.op, 1e-4 if HAS_GPU else 1e-5))
         else:
-            assert_as_near(ours, plain, given, FLOOR if self.backend == "triton" else 0.0)
+            # Of one residue, so few numbers are added that the errors of both backends differ by chance.
+            floor = 2**-6 if self.shape.residues == 1 else 0.0
+            assert_as_near(ours, plain, given, max(floor, FLOOR if self.backend == "triton" else 0.0))
 
     def read(self, run: Callable[..., Any], given: Sequence[Any]) -> Any:
         """Return what the network reads of a result.
@@ -262,10 +264,12 @@ def test_changes_are_added_to_their_streams(case: Comparison) -> None:
         shape = [1 if dim == shared else size for dim, size in enumerate(given[0].shape)]
         kept = dropout(torch.ones(shape), 0.25) if case.op in DROPPED and shared else None
         case.compare(partial(added_change, case.op, kept), given)
-        with torch.no_grad(), forced(case.backend):
-            stream, *rest = (each.detach() if isinstance(each, Tensor) else each for each in given)
-            expected = added_change(case.op, kept, stream, *rest)
-            assert not expected.equal(stream)
-            found = added_change(case.op, kept, stream, *rest, in_place=True)
+        # Without gradients, other functions may add the change, also in place.
+        with forced("rows" if case.backend == "loops" else case.backend):
+            expected = added_change(case.op, kept, *given).detach()
+            with torch.no_grad():
+                stream, *rest = (each.detach() if isinstance(each, Tensor) else each for each in given)
+                assert added_change(case.op, kept, stream, *rest).equal(expected)
+                found = added_change(case.op, kept, stream, *rest, in_place=True)
         assert found.data_ptr() == stream.data_ptr()
         assert found.equal(expected)

@@ -12,8 +12,10 @@ from helixfold.ops.constants import COUNT_FLOOR
 from helixfold.ops.cpu.blocks import for_all_cores, slices, steps
 from helixfold.ops.cpu.fused_norm import MapGradient
 from helixfold.ops.cpu.products import add_product, mapped, product
+from helixfold.ops.cpu.result import Result
 from helixfold.ops.precision import product_dtype
 from helixfold.ops.recomputed import SavedIntermediates, recomputed
+from helixfold.ops.residual import Residual
 from helixfold.ops.sizes import loops_if_large
 from helixfold.ops.weights import Affine
 
@@ -27,10 +29,19 @@ _TILE_ELEMENTS = 2**19
 _TILE_ROWS = 32
 
 
-def outer_product_mean_rows(left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Tensor, out: Affine) -> Tensor:
-    """Compute `outer_product_mean` on a CPU; the arguments and a copy of the left operand are saved.
+def outer_product_mean_rows(
+    left: Tensor,
+    right: Tensor,
+    left_mask: Tensor,
+    right_mask: Tensor,
+    out: Affine,
+    *,
+    residual: Residual | None = None,
+) -> Tensor:
+    """Compute `outer_product_mean` on a CPU, and add it to the stream of `residual`, if any.
 
-    Outer products over many sequences are saved for the gradients or recomputed.
+    The arguments and a copy of the left operand are saved. Outer products over many sequences are saved for the
+    gradients or recomputed.
     """
     count = torch.full((*left.shape[:2], right.shape[2]), COUNT_FLOOR, device=left.device)
     for left_part, right_part in zip(left_mask.split(_SEQUENCES, 2), right_mask.split(_SEQUENCES, 1), strict=True):
@@ -47,24 +58,43 @@ def outer_product_mean_rows(left: Tensor, right: Tensor, left_mask: Tensor, righ
             count.reciprocal_(),
             *out.to(product_dtype(left.dtype)),
             can_save=True,
+            residual=residual,
         )
 
 
-def _outer_product_mean(
-    left: Tensor, right: Tensor, scale: Tensor, weight: Tensor, offset: Tensor | None, *, saved: SavedIntermediates
+def outer_product_mean_adding_rows(
+    residual: Residual, left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Tensor, out: Affine
 ) -> Tensor:
-    """Return the mapped means of outer products, times `scale` [b i j], the reciprocal count of sequences."""
-    mean = left.new_empty(*scale.shape, weight.shape[0])
+    """Compute `outer_product_mean` on a CPU, and add it to the stream of `residual`."""
+    return outer_product_mean_rows(left, right, left_mask, right_mask, out, residual=residual)
+
+
+def _outer_product_mean(
+    left: Tensor,
+    right: Tensor,
+    scale: Tensor,
+    weight: Tensor,
+    offset: Tensor | None,
+    *,
+    saved: SavedIntermediates,
+    residual: Residual | None = None,
+) -> Tensor:
+    """Return the mapped means of outer products, times `scale` [b i j], the reciprocal count of sequences.
+
+    With `residual`, return its stream plus these.
+    """
+    like = left.new_empty(1).expand(*scale.shape, len(weight)) if residual is None else residual.stream
+    mean = Result(like, residual)
     is_worth_it = left.shape[2] >= _SAVED_SEQUENCES
     buffer = saved.buffer(len(left), left.shape[1] * right.shape[1], like=weight) if is_worth_it else None
-    for index, (factors, edges) in steps(enumerate(zip(scale, mean, strict=True))):
+    for index, factors in steps(enumerate(scale)):
         storage = None if buffer is None else buffer[index]
         products = _OuterProducts(left[index], right[index], *factors.shape, dtype=weight.dtype, storage=storage)
         for tile in chain(*products.rows_of_tiles()):
-            result = mapped(products.compute(tile), weight, offset)
-            out = edges[tile.rows, tile.columns]
-            out.copy_(result.view(out.shape).float().mul_(factors[tile.rows, tile.columns, None]))
-    return mean
+            result = mapped(products.compute(tile), weight, offset).float()
+            result.mul_(factors[tile.rows, tile.columns].reshape(-1, 1))
+            mean.write((index, tile.rows, tile.columns), result.to(left.dtype))
+    return mean.tensor
 
 
 def _outer_product_mean_gradients(

@@ -11,10 +11,12 @@ from helixfold.ops.cpu.blocks import Scratch, row_blocks
 from helixfold.ops.cpu.fused_norm import MapGradient, fused, norm_gradient, normalised
 from helixfold.ops.cpu.head_gates import attended_gradient, gate_heads, gate_heads_and_logits_gradient
 from helixfold.ops.cpu.products import mapped, product
+from helixfold.ops.cpu.result import Result
 from helixfold.ops.linear import norm_linear
 from helixfold.ops.mask_bias import mask_bias
 from helixfold.ops.precision import product_dtype
 from helixfold.ops.recomputed import SavedIntermediates, recomputed
+from helixfold.ops.residual import Residual
 from helixfold.ops.weights import Affine, SelfAttentionWeights
 
 # Bytes of the projections of a block, per core: enough for fast matrix products.
@@ -25,9 +27,15 @@ _SAVED_CHANNELS = 128
 
 
 def self_attention_rows(
-    x: Tensor, mask: Tensor, bias: Tensor | Affine | None, weights: SelfAttentionWeights, heads: int
+    x: Tensor,
+    mask: Tensor,
+    bias: Tensor | Affine | None,
+    weights: SelfAttentionWeights,
+    heads: int,
+    *,
+    residual: Residual | None = None,
 ) -> Tensor:
-    """Compute `self_attention` on a CPU.
+    """Compute `self_attention` on a CPU, and add it to the stream of `residual`, if any.
 
     The attended values, and projections of many channels in lower precisions, are saved for the gradients or
     recomputed.
@@ -52,15 +60,37 @@ def self_attention_rows(
         out_bias,
         heads=heads,
         can_save=True,
+        residual=residual,
     )
 
 
-def _self_attention(
-    x: Tensor, mask_bias: Tensor | None, bias: Tensor | None, *parameters: Tensor, heads: int, saved: SavedIntermediates
+def self_attention_adding_rows(
+    residual: Residual,
+    x: Tensor,
+    mask: Tensor,
+    bias: Tensor | Affine | None,
+    weights: SelfAttentionWeights,
+    heads: int,
 ) -> Tensor:
-    """Return the change of `x`; `parameters` are the maps to queries, keys, values and gates, and the output map."""
+    """Compute `self_attention` on a CPU, and add it to the stream of `residual`."""
+    return self_attention_rows(x, mask, bias, weights, heads, residual=residual)
+
+
+def _self_attention(
+    x: Tensor,
+    mask_bias: Tensor | None,
+    bias: Tensor | None,
+    *parameters: Tensor,
+    heads: int,
+    saved: SavedIntermediates,
+    residual: Residual | None = None,
+) -> Tensor:
+    """Return the change of `x`, or the stream of `residual` plus the change.
+
+    `parameters` are the maps to queries, keys, values and gates, and the output map.
+    """
     weight, offset, out_weight, out_bias = (parameter.to(product_dtype(x.dtype)) for parameter in parameters)
-    change, bias = torch.empty_like(x), float32_bias(bias)
+    result, bias = Result(x, residual), float32_bias(bias)
     scratch, (b, n, k, _), channels = Scratch(x.device), x.shape, len(weight) // 4
     attended_buffer = saved.buffer(b, n, heads, k, channels // heads, like=weight)
     projected_buffer = saved.buffer(b, n, k, len(weight), like=weight) if _saves_projections(weight) else None
@@ -77,8 +107,8 @@ def _self_attention(
         gated = gate_heads(attended, logits)
         # Free projections that are not saved before the output map.
         del projected, attention, logits
-        change[index] = mapped(gated, out_weight, out_bias).view(change[index].shape)
-    return change
+        result.write(index, mapped(gated, out_weight, out_bias))
+    return result.tensor
 
 
 def _self_attention_gradients(

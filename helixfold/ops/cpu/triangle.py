@@ -16,8 +16,10 @@ from helixfold.ops.cpu.blocks import Scratch, for_all_cores, slices, steps
 from helixfold.ops.cpu.fused_norm import MapGradient, block_rows, fused, norm_gradient, normalised
 from helixfold.ops.cpu.loops import compiled
 from helixfold.ops.cpu.products import batched_product, mapped, product
+from helixfold.ops.cpu.result import Result
 from helixfold.ops.precision import product_dtype
 from helixfold.ops.recomputed import SavedIntermediates, recomputed
+from helixfold.ops.residual import Residual
 from helixfold.ops.sizes import loops_if_large
 from helixfold.ops.weights import Affine, TriangleOperandWeights, TriangleWeights
 
@@ -139,15 +141,38 @@ def triangle_operand_rows(pair: Tensor, mask: Tensor, weights: TriangleOperandWe
 
 
 def triangle_update_rows(
-    pair: Tensor, mask: Tensor, right: Affine, right_gate: Affine, weights: TriangleWeights
+    pair: Tensor,
+    mask: Tensor,
+    right: Affine,
+    right_gate: Affine,
+    weights: TriangleWeights,
+    *,
+    residual: Residual | None = None,
 ) -> Tensor:
-    """Compute `triangle_update` on a CPU: the right operand, then the rest."""
+    """Compute `triangle_update` on a CPU, and add it to the stream of `residual`, if any."""
     operand = TriangleOperandWeights(weights.norm_in, right, right_gate)
-    return triangle_multiplication_rows(pair, mask, triangle_operand_rows(pair, mask, operand), weights)
+    right_operand = triangle_operand_rows(pair, mask, operand)
+    return triangle_multiplication_rows(pair, mask, right_operand, weights, residual=residual)
 
 
-def triangle_multiplication_rows(pair: Tensor, mask: Tensor, right: Tensor, weights: TriangleWeights) -> Tensor:
-    """Compute `triangle_multiplication` on a CPU."""
+def triangle_update_adding_rows(
+    residual: Residual, pair: Tensor, mask: Tensor, right: Affine, right_gate: Affine, weights: TriangleWeights
+) -> Tensor:
+    """Compute `triangle_update` on a CPU, and add it to the stream of `residual`."""
+    return triangle_update_rows(pair, mask, right, right_gate, weights, residual=residual)
+
+
+def triangle_multiplication_adding_rows(
+    residual: Residual, pair: Tensor, mask: Tensor, right: Tensor, weights: TriangleWeights
+) -> Tensor:
+    """Compute `triangle_multiplication` on a CPU, and add it to the stream of `residual`."""
+    return triangle_multiplication_rows(pair, mask, right, weights, residual=residual)
+
+
+def triangle_multiplication_rows(
+    pair: Tensor, mask: Tensor, right: Tensor, weights: TriangleWeights, *, residual: Residual | None = None
+) -> Tensor:
+    """Compute `triangle_multiplication` on a CPU, and add it to the stream of `residual`, if any."""
     norm_in, left, left_gate, norm_out, out, gate = weights
     # The norm is converted once, so that the gradients of both uses are added before they are rounded.
     norm_in = norm_in.to(torch.float32)
@@ -161,6 +186,7 @@ def triangle_multiplication_rows(pair: Tensor, mask: Tensor, right: Tensor, weig
         *fused(norm_in, gate),
         *fused(norm_out, out),
         can_save=True,
+        residual=residual,
     )
 
 
@@ -205,21 +231,33 @@ class _Operand(torch.autograd.Function):
 
 
 def _multiplication(
-    pair: Tensor, mask: Tensor, right: Tensor, *parameters: Tensor, saved: SavedIntermediates
+    pair: Tensor,
+    mask: Tensor,
+    right: Tensor,
+    *parameters: Tensor,
+    saved: SavedIntermediates,
+    residual: Residual | None = None,
 ) -> Tensor:
-    """Return the change of the pair; `parameters` are the map to the left operand, output gate and output map."""
+    """Return the change of the pair, or the stream of `residual` plus the change.
+
+    `parameters` are the map to the left operand, output gate and output map.
+    """
     w_in, b_in, w_gate, b_gate, w_out, b_out = (x.to(product_dtype(pair.dtype)) for x in parameters)
-    change = torch.empty_like(pair)
+    result = Result(pair, residual)
     scratch = Scratch(pair.device)
     buffer = saved.buffer(len(pair), right.shape[1] * mask[0].numel(), like=w_in)
     for sample, block in _blocks(pair, right):
-        stream, block_mask, out = pair[sample, block], mask[sample, block], change[sample, block]
+        stream, block_mask = pair[sample, block], mask[sample, block]
+        # The logits of the output gate are stored where the result will be written, unless the pair is there.
+        if residual is None or not residual.in_place:
+            logits = result.tensor[sample, block]
+        else:
+            logits = scratch("logits", *stream.shape, dtype=pair.dtype)
         left = _block_operand(scratch, "left", right, len(stream))
         for rows in block_rows(*block_mask.shape):
             values = normalised(stream[rows], w_in.dtype)[0]
             gate(mapped(w_in, values), b_in, block_mask[rows], left[:, rows])
-            # The logits of the output gate are stored where the change will be written.
-            out[rows] = mapped(values, w_gate, b_gate).view(out[rows].shape)
+            logits[rows] = mapped(values, w_gate, b_gate).view(logits[rows].shape)
         if buffer is None:
             products = _products(left, right[sample].mT, scratch)
         else:
@@ -227,8 +265,11 @@ def _multiplication(
             batched_product(left, right[sample].mT, products)
         for rows in block_rows(*block_mask.shape):
             values = normalised_channels(products[:, rows], w_in.dtype)[0]
-            gate_change(out[rows], mapped(values.mT, w_out, b_out))
-    return change
+            gate_change(logits[rows], mapped(values.mT, w_out, b_out))
+            if residual is not None:
+                within = slice(block.start + rows.start, block.start + rows.stop)
+                result.write((sample, within), logits[rows])
+    return result.tensor
 
 
 def _multiplication_gradients(
