@@ -15,7 +15,7 @@ import torch
 
 from data_pipeline.io.errors import InputError
 from data_pipeline.io.extras import require
-from data_pipeline.io.files import unmoved_directory
+from data_pipeline.io.files import remove_partial_files, unmoved_directory
 from helixfold.execution.available import available_memory
 from helixfold.execution.device import dtype_on, limit_threads, pick_device
 from helixfold.ops.device_properties import DeviceProperties, properties_of
@@ -403,6 +403,7 @@ def finetune_jobs(jobs: Path, options: FinetuneOptions, output: Path) -> int:
             (dtype_on(task.config.run.dtype, properties) for task in tasks), key=lambda each: each == torch.bfloat16
         )
         with driven(output, "step", sum(run.steps for run in runs), options.progress) as progress:
+            remove_partial_files([output])  # each fine-tuning does the same in its own directory
             schedule = Schedule(
                 runs=runs,
                 shared=parameter_bytes(preset.model, dtype),

@@ -113,6 +113,13 @@ def test_what_has_ended_is_not_made_again(weights: Path, jobs: Path, together: P
     assert main(["finetune", *several(weights, changed, together)]) == 2
 
 
+def test_a_table_that_a_killed_run_did_not_finish_is_removed(weights: Path, jobs: Path, together: Path) -> None:
+    partial = together / ".finetuning.tsv.0123abcd.partial"
+    partial.touch()
+    assert main(["finetune", *several(weights, jobs, together)]) == 0
+    assert not partial.exists()
+
+
 def test_a_directory_that_another_run_writes_into_is_refused(
     weights: Path, some_jobs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
