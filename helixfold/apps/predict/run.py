@@ -258,6 +258,9 @@ def _begin(batch: Batch, settings: RunSettings, dtype: str) -> dict[str, Any]:
 def _end(settings: RunSettings) -> int:
     """Write the files about all targets after all processes have ended, and return the exit code."""
     options, queue = settings.options, settings.workers.queue
+    if options.is_shared:
+        # A run that was killed after it had packed the last target leaves its directory, and nothing else to pack.
+        remove_partial(options.output)
     failures = queue.failures()
     if options.failures_file is not None:
         write_failures(options.failures_file.parent, failures, options.failures_file.name)

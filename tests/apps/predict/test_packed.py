@@ -257,6 +257,18 @@ def test_runs_that_share_a_directory_pack_what_is_finished(five: Path, runs: Run
     assert runs(five, "--shared", *PACKED) == []
 
 
+@pytest.mark.parametrize("options", [(), ("--shared",)])
+def test_what_a_run_killed_while_packing_left_is_removed(options: tuple[str, ...], five: Path, runs: Runs) -> None:
+    runs(five, *options, *PACKED)
+    directory, draft = (runs.output / "packed" / f".{name}.0123abcd.partial" for name in ("t04", "draft"))
+    directory.mkdir()
+    for path in (directory / "ranked_0.pdb", draft):
+        path.touch()
+    assert runs(five, *options, *PACKED) == []
+    assert not directory.exists()
+    assert not draft.exists()
+
+
 def test_a_target_that_another_run_works_on_is_not_packed(
     five: Path, runs: Runs, begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
