@@ -68,7 +68,7 @@ def launch(
             # Hides warnings with stack traces of a process whose parent, which has the store, was killed.
             quiet = {"TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")}
             variables = {**quiet, **(environment or {}), **torchrun_environment(rank, count, store.port)}
-            processes.append(_start(variables, _call, function, argument))
+            _start(processes, variables, _call, function, argument)
         running, first_died = set(range(count)), False
         while running:
             wait([processes[rank].sentinel for rank in running])
@@ -101,11 +101,11 @@ def on_ranks(
     """
     store = dist.TCPStore(_HOST, 0, is_master=True, wait_for_workers=False)
     results: "multiprocessing.Queue[Result]" = _SPAWN.Queue()
-    processes = []
-    for rank in range(count):
-        variables = torchrun_environment(rank, count, store.port) if count > 1 else {}
-        processes.append(_start(variables, _call_on_mesh, device, threads, results, function, arguments))
+    processes: list[BaseProcess] = []
     try:
+        for rank in range(count):
+            variables = torchrun_environment(rank, count, store.port) if count > 1 else {}
+            _start(processes, variables, _call_on_mesh, device, threads, results, function, arguments)
         while True:
             try:
                 return results.get(timeout=1)
@@ -114,7 +114,7 @@ def on_ranks(
                 if failed:
                     raise RuntimeError(f"rank {failed[0]} of {count} ended with an error") from None
     finally:
-        for process in processes:
+        for process in _started(processes):
             process.join(10)
             process.kill()
 
@@ -136,18 +136,28 @@ def torchrun_environment(rank: int, count: int, port: int) -> dict[str, str]:
     return names | {name: str(value) for name, value in values.items()}
 
 
-def _start(environment: Mapping[str, str], function: Callable[..., None], *arguments: Any) -> BaseProcess:
-    """Start a process with environment variables, because libraries read these while they are imported."""
+def _start(
+    processes: list[BaseProcess], environment: Mapping[str, str], function: Callable[..., None], *arguments: Any
+) -> None:
+    """Append a process to `processes` and start it with environment variables, which libraries read on import.
+
+    It is in the list when a signal raises an exception during or just after its start, so the caller can terminate it.
+    """
     before = dict(os.environ)
     os.environ.update(environment)
     try:
         process = _SPAWN.Process(target=_run, args=(function, *arguments), daemon=False)
+        processes.append(process)
         with interruptions_postponed():
             process.start()
     finally:
         os.environ.clear()
         os.environ.update(before)
-    return process
+
+
+def _started(processes: Sequence[BaseProcess]) -> list[BaseProcess]:
+    """Return the processes without one whose start a signal prevented, which cannot be joined or killed."""
+    return [process for process in processes if process.pid is not None]
 
 
 def _run(function: Callable[..., None], *arguments: Any) -> None:
@@ -181,9 +191,9 @@ def _call_on_mesh(device: str, threads: int, results: Any, function: Callable[..
 
 
 def _terminate(processes: Sequence[BaseProcess]) -> None:
-    """Send all processes a termination signal, and kill those that do not end in time."""
-    for process in processes:
+    """Send all started processes a termination signal, and kill those that do not end in time."""
+    for process in _started(processes):
         process.terminate()
-    for process in processes:
+    for process in _started(processes):
         process.join(_TERMINATION_TIMEOUT)
         process.kill()

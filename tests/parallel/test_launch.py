@@ -1,12 +1,16 @@
 """Processes started from one command: who dies takes no others along, and is found out."""
 
 import fcntl
+import multiprocessing
+import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from helixfold.parallel.launch import launch
+from helixfold.parallel.launch import launch, on_ranks
 from tests.parallel import worker_groups
+from tests.support.interruptions import Event
 from tests.training.ranks import Ranks
 
 
@@ -38,3 +42,36 @@ def test_processes_whose_launching_process_is_killed_end_without_a_word(tmp_path
 def test_a_process_that_fails_at_the_start_ends_the_run() -> None:
     run = launch(worker_groups.fail_at_the_start, None, count=2)
     assert (run.code, run.unclosed) == (2, None)
+
+
+def start_two() -> None:
+    launch(worker_groups.fail_at_the_start, None, count=2)
+
+
+def start_one() -> None:
+    on_ranks(1, str)
+
+
+def interrupt() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def terminate() -> None:
+    raise SystemExit(143)  # as the handler of SIGTERM of a command does
+
+
+@pytest.mark.parametrize("is_after", [False, True])
+@pytest.mark.parametrize("strike", [interrupt, terminate])
+@pytest.mark.parametrize(("start", "count"), [(start_two, 2), (start_one, 1)])
+def test_a_signal_while_the_last_process_is_started_leaves_no_process(
+    start: Callable[[], None], count: int, strike: Callable[[], None], is_after: bool, tmp_path: Path
+) -> None:
+    others = multiprocessing.active_children()
+    event = Event(index=count, call="multiprocessing.process:BaseProcess.start", is_after=is_after)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background may ignore it
+    try:
+        with event.watched(tmp_path, strike), pytest.raises((KeyboardInterrupt, SystemExit)):
+            start()
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert [child for child in multiprocessing.active_children() if child not in others] == []

@@ -21,10 +21,11 @@ def fork_ranks(monkeypatch: pytest.MonkeyPatch, output: Path) -> None:
     For tests of the work of ranks, not of their start.
     """
 
-    def start(environment: Mapping[str, str], function: Callable[..., None], *arguments: Any) -> BaseProcess:
-        process = SERVER.Process(target=_run, args=(dict(environment), output, function, arguments))
-        process.start()
-        return process
+    def start(
+        processes: list[BaseProcess], environment: Mapping[str, str], function: Callable[..., None], *arguments: Any
+    ) -> None:
+        processes.append(SERVER.Process(target=_run, args=(dict(environment), output, function, arguments)))
+        processes[-1].start()
 
     monkeypatch.setattr(launch, "_start", start)
 
