@@ -17,7 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from helixfold.apps.serve.client import Client
+from helixfold.apps.serve.client import Client, ServerUnreachableError
 from helixfold.apps.serve.http_client import HttpClient
 from helixfold.apps.serve.queue.jobs import QueueOptions
 from helixfold.apps.serve.run import serve
@@ -103,8 +103,20 @@ class Processes:
 
         while not (self.directory / "data" / "service.sqlite").exists():
             time.sleep(0.05)
+        self.wait_for_server()
+
+    def wait_for_server(self) -> None:
+        """Wait until the server, which may still be starting, answers. Fail if its process ends before."""
+        until = time.monotonic() + 120
         with Client(self.url) as client:
-            client.service()
+            while True:
+                try:
+                    client.service()
+                except ServerUnreachableError:
+                    assert self.running["server"].is_alive()
+                    assert time.monotonic() < until
+                else:
+                    return
 
     def start_one(self, name: str, kill: Kill | None = None) -> None:
         """Start a process that kills itself at an event; changes are those of files of the service."""

@@ -2,6 +2,7 @@
 
 import random
 import socket
+import threading
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -32,8 +33,9 @@ def run(directory: Path, *, clients: int, each: int, kills: dict[str, int]) -> l
     """Submit, kill so many workers, servers, and everything at once; return the seconds of each submission."""
     processes = Processes(directory, free_port(), workers=2)
     processes.start()
+    are_kills_over = threading.Event()
     try:
-        ids, times, threads = submit_all(processes.url, clients, each)
+        ids, times, threads = submit_all(processes.url, clients, each, are_kills_over.is_set)
         rng = random.Random(0)
         victims = [victim for victim, count in kills.items() for _ in range(count)]
         rng.shuffle(victims)
@@ -46,6 +48,8 @@ def run(directory: Path, *, clients: int, each: int, kills: dict[str, int]) -> l
                 check = connect(directory / "data" / "service.sqlite")
                 assert is_intact(check)
                 check.close()
+        processes.wait_for_server()
+        are_kills_over.set()
         for thread in threads:
             thread.join()
         assert len(set(ids)) == clients * each
@@ -57,6 +61,7 @@ def run(directory: Path, *, clients: int, each: int, kills: dict[str, int]) -> l
             for job in ids:
                 assert client.job(job)["state"] == "done"
     finally:
+        are_kills_over.set()
         processes.stop()
     database = connect(directory / "data" / "service.sqlite")
     assert is_intact(database)
