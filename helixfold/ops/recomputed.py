@@ -13,8 +13,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from helixfold.ops.dispatch import wants_gradient
-from helixfold.ops.residual import Residual
 from helixfold.ops.sizes import loops_if_large
 
 # How operators treat intermediate results. PyTorch's checkpoint runs a forward pass twice, and both runs must save
@@ -68,26 +66,15 @@ def recomputed(
     backward: Callable[..., tuple[Tensor | None, ...]],
     *tensors: Tensor | None,
     can_save: bool = False,
-    residual: Residual | None = None,
     **constants: Any,
 ) -> Any:
     """Return `forward(*tensors, **constants)`, and let `backward` compute its gradients from the saved tensors.
-
-    With `residual`, return its stream plus the result times its dropout mask. Without gradients and dropout, `forward`
-    takes the residual and adds the result itself.
 
     `backward` takes a tuple of booleans, one for each tensor that may need a gradient, then the gradients of the
     results, the tensors, and the constants. It returns a gradient or None for each tensor. If `can_save`, both also
     take `saved`: for `forward` a `SavedIntermediates` with buffers for intermediate results, and for `backward` a list
     of these results, which is empty if they must be recomputed.
     """
-    if residual is not None:
-        stream, dropout_mask, _ = residual
-        if dropout_mask is not None or wants_gradient(stream, *tensors):
-            return residual.plus(recomputed(forward, backward, *tensors, can_save=can_save, **constants))
-        with torch.no_grad(), loops_if_large(*_sizes(tensors)):
-            saved = {"saved": SavedIntermediates()} if can_save else {}
-            return forward(*tensors, **constants, **saved, residual=residual)
     if can_save:
         constants["saved"] = SavedIntermediates()
     return _function(forward, backward).apply(constants, *tensors)

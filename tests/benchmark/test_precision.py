@@ -44,7 +44,7 @@ def test_each_way_stands_beside_float32(two_targets: Path, capsys: pytest.Captur
             assert cost.rmsd < 1e-3, cost
             assert cost.pae < 1e-2, cost
         elif "global attention" not in cost.way and "heads" not in cost.way:
-            assert 1e-7 < cost.rmsd < 2, cost
+            assert 1e-7 < cost.rmsd < 4, cost  # of a random network
     # float16 keeps three bits more.
     means = {way: sum(cost.rmsd for cost in costs if cost.way == str(way)) for way in ways(dtypes, by_part=False)}
     assert means[Way(dtype="float16")] < 0.5 * means[Way(dtype="bfloat16")]
