@@ -12,9 +12,9 @@ from helixfold.ops.constants import COUNT_FLOOR
 from helixfold.ops.cpu.blocks import for_all_cores, slices, steps
 from helixfold.ops.cpu.fused_norm import MapGradient
 from helixfold.ops.cpu.products import add_product, mapped, product
-from helixfold.ops.cpu.result import Result
+from helixfold.ops.cpu.result import Result, change_or_sum
 from helixfold.ops.precision import product_dtype
-from helixfold.ops.recomputed import SavedIntermediates, recomputed
+from helixfold.ops.recomputed import SavedIntermediates
 from helixfold.ops.residual import Residual
 from helixfold.ops.sizes import loops_if_large
 from helixfold.ops.weights import Affine
@@ -50,7 +50,8 @@ def outer_product_mean_rows(
     left, right = rearrange(left, "b i s c -> b (i c) s"), rearrange(right, "b s j d -> b (j d) s")
     # The pair stream may be large where the operands are not.
     with loops_if_large(count.numel() * len(out.weight)):
-        return recomputed(
+        return change_or_sum(
+            residual,
             _outer_product_mean,
             _outer_product_mean_gradients,
             left.contiguous(),
@@ -58,7 +59,6 @@ def outer_product_mean_rows(
             count.reciprocal_(),
             *out.to(product_dtype(left.dtype)),
             can_save=True,
-            residual=residual,
         )
 
 

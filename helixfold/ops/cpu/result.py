@@ -1,8 +1,13 @@
 """Results of operators on a CPU that are written, or added to a stream, while a block of them is in the cache."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from helixfold.ops.dispatch import wants_gradient
+from helixfold.ops.recomputed import recomputed
 from helixfold.ops.residual import Residual
 
 
@@ -23,3 +28,22 @@ class Result:
             block.copy_(change.view(block.shape))
         else:
             torch.add(self._residual.stream[index], change.view(block.shape), out=block)
+
+
+def change_or_sum(
+    residual: Residual | None,
+    forward: Callable[..., Tensor],
+    backward: Callable[..., tuple[Tensor | None, ...]],
+    *tensors: Tensor | None,
+    **constants: Any,
+) -> Tensor:
+    """Return the change that `recomputed` returns, or with `residual` its stream plus change times dropout mask.
+
+    Without gradients and dropout, `forward` takes the residual and adds the change itself.
+    """
+    if residual is not None and residual.dropout_mask is None and not wants_gradient(residual.stream, *tensors):
+        with torch.no_grad():
+            total: Tensor = recomputed(forward, backward, *tensors, **constants, residual=residual)
+        return total
+    change: Tensor = recomputed(forward, backward, *tensors, **constants)
+    return change if residual is None else residual.plus(change)

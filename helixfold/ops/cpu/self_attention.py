@@ -11,11 +11,11 @@ from helixfold.ops.cpu.blocks import Scratch, row_blocks
 from helixfold.ops.cpu.fused_norm import MapGradient, fused, norm_gradient, normalised
 from helixfold.ops.cpu.head_gates import attended_gradient, gate_heads, gate_heads_and_logits_gradient
 from helixfold.ops.cpu.products import mapped, product
-from helixfold.ops.cpu.result import Result
+from helixfold.ops.cpu.result import Result, change_or_sum
 from helixfold.ops.linear import norm_linear
 from helixfold.ops.mask_bias import mask_bias
 from helixfold.ops.precision import product_dtype
-from helixfold.ops.recomputed import SavedIntermediates, recomputed
+from helixfold.ops.recomputed import SavedIntermediates
 from helixfold.ops.residual import Residual
 from helixfold.ops.weights import Affine, SelfAttentionWeights
 
@@ -49,7 +49,8 @@ def self_attention_rows(
     scale[:channels] = (channels // heads) ** -0.5
     scaled = Affine(scale[:, None] * qkv.weight, None if qkv.bias is None else scale * qkv.bias)
     out_bias = scale.new_zeros(len(out.weight)) if out.bias is None else out.bias.float()
-    return recomputed(
+    return change_or_sum(
+        residual,
         _self_attention,
         _self_attention_gradients,
         x,
@@ -60,7 +61,6 @@ def self_attention_rows(
         out_bias,
         heads=heads,
         can_save=True,
-        residual=residual,
     )
 
 

@@ -8,9 +8,9 @@ from torch import Tensor
 from helixfold.ops.cpu.blocks import for_all_cores, slices
 from helixfold.ops.cpu.fused_norm import MapGradient, add_scaled_norm_gradient, scaled_norm
 from helixfold.ops.cpu.products import mapped, product
-from helixfold.ops.cpu.result import Result
+from helixfold.ops.cpu.result import Result, change_or_sum
 from helixfold.ops.precision import product_dtype
-from helixfold.ops.recomputed import SavedIntermediates, recomputed
+from helixfold.ops.recomputed import SavedIntermediates
 from helixfold.ops.residual import Residual
 from helixfold.ops.weights import Affine, TransitionWeights
 
@@ -28,7 +28,7 @@ def transition_rows(x: Tensor, weights: TransitionWeights, *, residual: Residual
     norm, expand, contract = weights
     dtype = product_dtype(x.dtype)
     parameters = *norm.to(torch.float32), *expand.to(dtype), *contract.to(dtype)
-    return recomputed(_transition, _transition_gradients, x, *parameters, can_save=True, residual=residual)
+    return change_or_sum(residual, _transition, _transition_gradients, x, *parameters, can_save=True)
 
 
 def transition_adding_rows(residual: Residual, x: Tensor, weights: TransitionWeights) -> Tensor | None:

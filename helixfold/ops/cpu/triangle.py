@@ -16,9 +16,9 @@ from helixfold.ops.cpu.blocks import Scratch, for_all_cores, slices, steps
 from helixfold.ops.cpu.fused_norm import MapGradient, block_rows, fused, norm_gradient, normalised
 from helixfold.ops.cpu.loops import compiled
 from helixfold.ops.cpu.products import batched_product, mapped, product
-from helixfold.ops.cpu.result import Result
+from helixfold.ops.cpu.result import Result, change_or_sum
 from helixfold.ops.precision import product_dtype
-from helixfold.ops.recomputed import SavedIntermediates, recomputed
+from helixfold.ops.recomputed import SavedIntermediates
 from helixfold.ops.residual import Residual
 from helixfold.ops.sizes import loops_if_large
 from helixfold.ops.weights import Affine, TriangleOperandWeights, TriangleWeights
@@ -176,7 +176,8 @@ def triangle_multiplication_rows(
     norm_in, left, left_gate, norm_out, out, gate = weights
     # The norm is converted once, so that the gradients of both uses are added before they are rounded.
     norm_in = norm_in.to(torch.float32)
-    return recomputed(
+    return change_or_sum(
+        residual,
         _multiplication,
         _multiplication_gradients,
         pair,
@@ -186,7 +187,6 @@ def triangle_multiplication_rows(
         *fused(norm_in, gate),
         *fused(norm_out, out),
         can_save=True,
-        residual=residual,
     )
 
 
