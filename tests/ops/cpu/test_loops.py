@@ -379,6 +379,14 @@ def test_compiled_loops_are_kept_in_the_users_cache_and_nowhere_else(tmp_path: P
     assert not list(Path(threads.__file__).parent.rglob("*.nb?"))
 
 
+def test_loops_that_are_compiled_at_the_same_time_do_not_get_each_others_code(tmp_path: Path) -> None:
+    directory = Path(kept(tmp_path, PRINT + COMPILE + "sums.add_row_sums(found, torch.ones(3, 4).bfloat16())"))
+    places = [path.parent for path in directory.rglob("*.nbi")]
+    assert len([place for place in places if "row_sums" in str(place)]) == 2
+    # Numba would number several functions of one directory, each process by what it had read before.
+    assert len(set(places)) == len(places) == len(list(directory.rglob("*.nbc")))
+
+
 def test_compiled_loops_are_not_taken_from_a_directory_that_others_can_write(tmp_path: Path) -> None:
     directory = Path(kept(tmp_path, PRINT))
     assert directory.is_dir()

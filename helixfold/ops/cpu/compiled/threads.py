@@ -12,6 +12,7 @@ import numba
 import torch
 from llvmlite import ir
 from numba import cfunc, types
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 from data_pipeline.io.user_cache import user_cache
@@ -97,13 +98,14 @@ def _parallel() -> Any:
     run = _LIBRARY.GOMP_parallel
     run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
     run.restype = None
-    return run, _compiled(_thread, types.void(types.int64))
+    return run, _compiled("thread", _thread, types.void(types.int64))
 
 
 @cache
 def loop(rows: Callable[..., Rows], *constants: int) -> int:
     """Return the address of the compiled loop that `rows` returns for these constants, from the cache if possible."""
-    return _compiled(rows(*constants), types.void(types.int64, types.int64, types.int64))
+    name = ".".join((rows.__module__.rpartition(".")[2], rows.__name__, *map(str, constants)))
+    return _compiled(name, rows(*constants), types.void(types.int64, types.int64, types.int64))
 
 
 def run(address: int, total: int, step: int, *values: int) -> None:
@@ -113,12 +115,16 @@ def run(address: int, total: int, step: int, *values: int) -> None:
     parallel(thread, ctypes.addressof(call), 0 if total > step else 1, 0)
 
 
-def _compiled(function: Callable[..., None], signature: Any) -> int:
-    """Return the address of a compiled function, which is stored in the user's cache if that is writable."""
+def _compiled(name: str, function: Callable[..., None], signature: Any) -> int:
+    """Return the address of a compiled function, which is stored in the user's cache if that is writable.
+
+    `name` is its directory in the cache. Numba numbers the functions of a directory that have the same definition, such
+    as a loop for other constants. If two processes stored two of them at the same time, one would get the other's code.
+    """
     directory = _cache_directory()
     if directory is None:
         return int(cfunc(signature, **OPTIONS)(function).address)
-    earlier, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(directory)
+    earlier, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(directory / name)
     try:
         return int(cfunc(signature, cache=True, **OPTIONS)(function).address)
     finally:
@@ -127,15 +133,17 @@ def _compiled(function: Callable[..., None], signature: Any) -> int:
 
 @cache
 def _cache_directory() -> Path | None:
-    """Return the cache directory for these exact sources, because Numba checks only one of the source files.
+    """Return the cache directory for these exact sources and this processor.
 
-    It is None if the directory is not writable, or if other users can write to it.
+    Numba itself checks only one of the source files, and would number code for other processors, too (`_compiled`). The
+    result is None if the directory is not writable, or if other users can write to it.
     """
     cache = user_cache()
     if cache is None:
         return None
     sources = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
-    directory = cache / "loops" / hashlib.sha256(sources).hexdigest()[:16]
+    processor = repr(cpu_target.target_context.codegen().magic_tuple()).encode()
+    directory = cache / "loops" / hashlib.sha256(sources + processor).hexdigest()[:16]
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = directory.stat()
