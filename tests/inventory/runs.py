@@ -89,7 +89,7 @@ RUNS = (
         name="safetensors and ensemble",
         steps=(
             f"{PREDICT} x.a3m --save-representations single --representations-format safetensors --num-ensemble 2 "
-            "--dropout --max-msa-rows 4 --max-extra-rows 2 --recycle-tolerance 0.5 --dtype bfloat16 --slim",
+            "--dropout --max-msa-rows 4 --max-extra-rows 2 --recycle-tolerance 0.5 --slim",
         ),
         files={"x.a3m": A3M},
     ),
